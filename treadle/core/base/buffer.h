@@ -1,0 +1,33 @@
+#pragma once
+// A stretch of bytes that travels beside a message's payload, a tensor's memory as a rule. A buffer either owns its
+// bytes together with whoever else holds `owner`, and nobody will write to them any more (then a sender may keep it
+// until the bytes are out), or it only borrows them until the send call returns.
+
+#include <cstddef>
+#include <memory>
+#include <span>
+
+namespace treadle {
+
+using Bytes = std::span<const std::byte>;
+using MutableBytes = std::span<std::byte>;
+
+struct Buffer {
+  std::byte* data = nullptr;
+  size_t sizeBytes = 0;
+  std::shared_ptr<void> owner;  // null: borrowed
+
+  bool borrowed() const { return owner == nullptr; }
+  Bytes bytes() const { return {data, sizeBytes}; }
+  MutableBytes mutableBytes() const { return {data, sizeBytes}; }
+
+  static Buffer borrow(const void* data, size_t sizeBytes) {
+    // The sender never writes; the pointer is mutable for receivers only.
+    return {static_cast<std::byte*>(const_cast<void*>(data)), sizeBytes, nullptr};
+  }
+};
+
+// An owned block of `sizeBytes` bytes aligned to 64, uninitialised. Throws std::bad_alloc.
+Buffer allocateBuffer(size_t sizeBytes);
+
+}  // namespace treadle
