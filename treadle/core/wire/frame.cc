@@ -1,0 +1,75 @@
+#include "treadle/core/wire/frame.h"
+
+#include "treadle/core/base/check.h"
+#include "treadle/core/wire/crc32c.h"
+#include "treadle/core/wire/reader.h"
+#include "treadle/core/wire/writer.h"
+
+namespace treadle::wire {
+namespace {
+
+constexpr size_t kCrcOffset = 12;
+
+}  // namespace
+
+std::vector<std::byte> frameFront(FrameKind kind, uint8_t subject, Bytes payload, std::span<const Buffer> buffers) {
+  TREADLE_CHECK(buffers.size() <= UINT16_MAX && payload.size() <= UINT32_MAX, "a frame over the format's limits");
+  uint64_t bufferBytes = 0;
+  for (const Buffer& buffer : buffers) bufferBytes += buffer.sizeBytes;
+  Writer writer;
+  writer.reserve(kHeaderBytes + 8 * buffers.size() + payload.size());
+  writer.number(kMagic);
+  writer.number(static_cast<uint8_t>(kind));
+  writer.number(subject);
+  writer.number(static_cast<uint16_t>(buffers.size()));
+  writer.number(static_cast<uint32_t>(payload.size()));
+  writer.number(uint32_t{0});
+  writer.number(bufferBytes);
+  for (const Buffer& buffer : buffers) writer.number(static_cast<uint64_t>(buffer.sizeBytes));
+  writer.raw(payload);
+  writer.patch(kCrcOffset, crc32c(writer.bytes()));
+  return writer.take();
+}
+
+Result<FrameHeader> parseHeader(Bytes bytes, const FrameLimits& limits) {
+  Reader reader(bytes);
+  if (reader.number<uint32_t>() != kMagic) return dataLoss("the peer does not speak Treadle's protocol");
+  FrameHeader header;
+  auto kind = reader.number<uint8_t>();
+  header.subject = reader.number<uint8_t>();
+  header.bufferCount = reader.number<uint16_t>();
+  header.payloadBytes = reader.number<uint32_t>();
+  header.crc = reader.number<uint32_t>();
+  header.bufferBytes = reader.number<uint64_t>();
+  TREADLE_RETURN_IF_ERROR(reader.status("a frame header"));
+  if (kind < 1 || kind > 4) return dataLoss("a frame of unknown kind " + std::to_string(kind));
+  header.kind = static_cast<FrameKind>(kind);
+  if (header.payloadBytes > limits.payloadBytes)
+    return resourceExhausted("a payload of " + std::to_string(header.payloadBytes) + " bytes is over the limit of " +
+                             std::to_string(limits.payloadBytes));
+  if (header.bufferBytes > limits.bufferBytes)
+    return resourceExhausted("buffers of " + std::to_string(header.bufferBytes) + " bytes are over the limit of " +
+                             std::to_string(limits.bufferBytes));
+  return header;
+}
+
+Result<std::vector<uint64_t>> parseFront(const FrameHeader& header, Bytes front) {
+  TREADLE_CHECK(front.size() == header.frontBytes(), "parseFront needs exactly the front of the frame");
+  constexpr uint32_t kZero = 0;
+  uint32_t crc = crc32c(front.first(kCrcOffset));
+  crc = crc32c(std::as_bytes(std::span(&kZero, 1)), crc);
+  crc = crc32c(front.subspan(kCrcOffset + sizeof kZero), crc);
+  if (crc != header.crc) return dataLoss("a frame's checksum does not match its bytes: it was damaged on the way");
+  Reader reader(front.subspan(kHeaderBytes, header.sizesBytes()));
+  std::vector<uint64_t> sizes(header.bufferCount);
+  uint64_t left = header.bufferBytes;
+  for (uint64_t& size : sizes) {
+    size = reader.number<uint64_t>();
+    if (size > left) return dataLoss("a frame's buffer sizes do not add up");
+    left -= size;
+  }
+  if (left != 0) return dataLoss("a frame's buffer sizes do not add up");
+  return sizes;
+}
+
+}  // namespace treadle::wire

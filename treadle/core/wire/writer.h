@@ -1,0 +1,43 @@
+#pragma once
+// Puts values into bytes: little-endian numbers of fixed width, strings with a 32-bit length in front. Reader
+// (reader.h) is its mirror. One thread at a time.
+
+#include <bit>
+#include <concepts>
+#include <cstring>
+#include <string_view>
+#include <vector>
+
+#include "treadle/core/base/buffer.h"
+
+namespace treadle::wire {
+
+static_assert(std::endian::native == std::endian::little, "the wire is little-endian and so must the host be");
+
+class Writer {
+ public:
+  template <class T>
+    requires(std::integral<T> || std::floating_point<T>)
+  void number(T value) {
+    const auto* bytes = reinterpret_cast<const std::byte*>(&value);
+    bytes_.insert(bytes_.end(), bytes, bytes + sizeof value);
+  }
+  void string(std::string_view text);  // at most 4 GiB - 1 bytes
+  void raw(Bytes bytes) { bytes_.insert(bytes_.end(), bytes.begin(), bytes.end()); }
+
+  void reserve(size_t sizeBytes) { bytes_.reserve(sizeBytes); }
+  size_t size() const { return bytes_.size(); }
+  Bytes bytes() const { return bytes_; }
+  std::vector<std::byte> take() { return std::move(bytes_); }
+
+  // Overwrites a number written earlier at `offset`: for lengths known only afterwards.
+  template <std::integral T>
+  void patch(size_t offset, T value) {
+    std::memcpy(bytes_.data() + offset, &value, sizeof value);
+  }
+
+ private:
+  std::vector<std::byte> bytes_;
+};
+
+}  // namespace treadle::wire
