@@ -1,0 +1,37 @@
+#pragma once
+// Where a socket listens or connects to, as text that travels: "tcp://127.0.0.1:4000" (IPv4 or IPv6, in numbers) or
+// "unix:name" for a UNIX socket in Linux's abstract namespace, which leaves no file behind. Plain values.
+
+#include <sys/socket.h>
+
+#include <cstdint>
+#include <string>
+
+#include "treadle/core/base/status.h"
+
+namespace treadle::io {
+
+class Address {
+ public:
+  // Host names are resolved (getaddrinfo, first answer). InvalidArgument or NotFound, naming the host.
+  static Result<Address> tcp(const std::string& host, uint16_t port);
+  static Result<Address> unixAbstract(const std::string& name);
+  static Result<Address> parse(const std::string& text);
+  // Of the socket's own end. FailedPrecondition when the kernel does not tell.
+  static Result<Address> ofSocket(int fd);
+
+  bool isUnix() const { return storage_.ss_family == AF_UNIX; }
+  bool isLoopback() const;  // a TCP address of this host alone
+  uint16_t port() const;    // 0 for UNIX
+  std::string toString() const;
+
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage_); }
+  socklen_t size() const { return size_; }
+  int family() const { return storage_.ss_family; }
+
+ private:
+  sockaddr_storage storage_{};
+  socklen_t size_ = 0;
+};
+
+}  // namespace treadle::io

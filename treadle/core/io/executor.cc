@@ -1,0 +1,177 @@
+#include "treadle/core/io/executor.h"
+
+#include <algorithm>
+#include <system_error>
+
+#include "treadle/core/base/check.h"
+#include "treadle/core/base/log.h"
+
+namespace treadle::io {
+namespace {
+
+// After so many ticks without anything to do the watchdog parks, so that it costs nothing while a worker is idle and
+// no wake-up per task while one is busy.
+constexpr int kQuietTicks = 100;
+
+thread_local Executor* poolOfThread = nullptr;
+thread_local bool inPoll = false;
+thread_local bool blocking = false;
+
+}  // namespace
+
+Status ExecutorOptions::validate() const {
+  if (maxRunning < 0 || maxBlocked < 1 || longRun <= Duration::zero())
+    return invalidArgument("the executor needs maxRunning >= 0, maxBlocked >= 1 and longRun > 0");
+  return {};
+}
+
+Executor::Executor(Reactor& reactor, ExecutorOptions options)
+    : reactor_(reactor), options_([&] {
+        TREADLE_CHECK(options.validate().ok(), "executor options are validated before they get here");
+        int cores = static_cast<int>(std::max(2U, std::thread::hardware_concurrency()));
+        if (options.maxRunning == 0) options.maxRunning = cores;
+        return options;
+      }()) {
+  MutexLock lock(mutex_);
+  bringInThread();
+  watchdog_ = std::thread([this] { watch(); });
+}
+
+void Executor::post(Task task) {
+  MutexLock lock(mutex_);
+  if (stopping_) return;
+  ready_.push_back(std::move(task));
+  // The polling thread takes what it read itself as soon as it has done reading.
+  if (!(inPoll && poolOfThread == this) && mayRun()) bringInThread();
+}
+
+void Executor::stop() {
+  TREADLE_CHECK(poolOfThread != this, "an executor cannot be stopped by one of its own threads");
+  std::vector<std::thread> threads;
+  std::deque<Task> dropped;
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+    threads.swap(threads_);
+    dropped.swap(ready_);
+    wakeIdle_.notifyAll();
+    wakeWatchdog_.notifyAll();
+  }
+  reactor_.wake();
+  if (watchdog_.joinable()) watchdog_.join();
+  for (std::thread& thread : threads) thread.join();
+}
+
+int Executor::active() const {
+  MutexLock lock(mutex_);
+  return running_ + blocked_ + static_cast<int>(ready_.size());
+}
+
+bool Executor::onPoolThread() { return poolOfThread != nullptr; }
+
+void Executor::bringInThread() {
+  if (stopping_) return;
+  if (idle_ > 0) {
+    wakeIdle_.notifyOne();
+    return;
+  }
+  try {
+    threads_.emplace_back([this] { threadLoop(); });
+  } catch (const std::system_error& error) {
+    // With other threads there the work only takes longer; without any, nothing would ever run.
+    TREADLE_CHECK(!threads_.empty(), "the system gives no thread at all");
+    logWarn("", std::string("no further pool thread can be started: ") + error.what());
+  }
+}
+
+void Executor::threadLoop() {
+  poolOfThread = this;
+  MutexLock lock(mutex_);
+  while (!stopping_) {
+    if (mayRun()) {
+      runOne(lock);
+    } else if (!polling_) {
+      pollOnce(lock);
+    } else {
+      ++idle_;
+      wakeIdle_.wait(lock);
+      --idle_;
+    }
+  }
+}
+
+void Executor::runOne(MutexLock& lock) {
+  Task task = std::move(ready_.front());
+  ready_.pop_front();
+  ++running_;
+  ++progress_;
+  if (watchdogParked_) wakeWatchdog_.notifyOne();
+  lock.unlock();
+  task();
+  task = Task();  // what the task holds goes before it counts as done
+  lock.lock();
+  --running_;
+}
+
+void Executor::pollOnce(MutexLock& lock) {
+  polling_ = true;
+  ++progress_;
+  lock.unlock();
+  inPoll = true;
+  reactor_.poll();
+  inPoll = false;
+  lock.lock();
+  polling_ = false;
+}
+
+Status Executor::enterBlocking() {
+  MutexLock lock(mutex_);
+  if (blocked_ >= options_.maxBlocked)
+    return resourceExhausted("more than " + std::to_string(options_.maxBlocked) +
+                             " handlers wait at once; raise maxBlocked or use asynchronous calls");
+  --running_;
+  ++blocked_;
+  if (!polling_ || mayRun()) bringInThread();
+  return {};
+}
+
+void Executor::leaveBlocking() {
+  MutexLock lock(mutex_);
+  ++running_;  // may exceed maxRunning for a while: a resumed task is not made to wait again
+  --blocked_;
+}
+
+void Executor::watch() {
+  MutexLock lock(mutex_);
+  int quiet = 0;
+  while (!stopping_) {
+    if (quiet >= kQuietTicks) {
+      watchdogParked_ = true;
+      wakeWatchdog_.wait(lock);
+      watchdogParked_ = false;
+      quiet = 0;
+      continue;
+    }
+    uint64_t before = progress_;
+    wakeWatchdog_.waitUntil(lock, Clock::now() + options_.longRun);
+    bool stalled = progress_ == before && (!polling_ || mayRun());
+    if (stalled) bringInThread();
+    quiet = polling_ && ready_.empty() && progress_ == before ? quiet + 1 : 0;
+  }
+}
+
+Executor::Blocking::Blocking() {
+  if (poolOfThread == nullptr || blocking || inPoll) return;
+  status_ = poolOfThread->enterBlocking();
+  if (!status_.ok()) return;
+  executor_ = poolOfThread;
+  blocking = true;
+}
+
+Executor::Blocking::~Blocking() {
+  if (executor_ == nullptr) return;
+  blocking = false;
+  executor_->leaveBlocking();
+}
+
+}  // namespace treadle::io

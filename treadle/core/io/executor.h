@@ -1,0 +1,93 @@
+#pragma once
+// The thread pool of one worker. One of its threads polls the reactor and runs the task (a handler, as a rule) that
+// what it read gave rise to itself, so that no other thread is woken for a message. Another thread takes over the
+// polling when the task is about to wait (`Blocking`) or when the watchdog sees that nobody has polled for `longRun`:
+// so replies, heartbeats and acknowledgements always move, however long tasks run.
+//
+// Limits: at most `maxRunning` tasks run at a time and the rest queue; a waiting task does not count as running, and
+// at most `maxBlocked` wait at a time. Idle threads sleep and the watchdog is parked while nothing runs.
+//
+// Budget per task run by the polling thread: three uncontended lock operations, no wake-up, no system call.
+//
+// `post` may be called from any thread; `stop` and the destructor from any but the pool's own.
+
+#include <deque>
+#include <thread>
+#include <vector>
+
+#include "treadle/core/base/mutex.h"
+#include "treadle/core/base/unique_function.h"
+#include "treadle/core/io/reactor.h"
+
+namespace treadle::io {
+
+struct ExecutorOptions {
+  int maxRunning = 0;  // 0: as many as there are cores, at least 2
+  int maxBlocked = 1024;
+  Duration longRun = std::chrono::milliseconds(1);
+
+  Status validate() const;
+};
+
+class Executor {
+ public:
+  using Task = UniqueFunction<void()>;
+
+  // The reactor must outlive the executor. `options` must be valid.
+  Executor(Reactor& reactor, ExecutorOptions options);
+  ~Executor() { stop(); }
+
+  void post(Task task);
+
+  // Lets running tasks end, drops the queued ones and joins the threads. Idempotent.
+  void stop();
+
+  // Tasks that run, wait or are queued.
+  int active() const;
+
+  // Says, for its lifetime, that the task on this thread waits for something. Free of effect on threads that belong
+  // to no pool and when nested.
+  class Blocking {
+   public:
+    Blocking();
+    ~Blocking();
+    Blocking(const Blocking&) = delete;
+    Blocking& operator=(const Blocking&) = delete;
+    // ResourceExhausted when too many tasks wait already: then do not wait.
+    const Status& status() const { return status_; }
+
+   private:
+    Executor* executor_ = nullptr;
+    Status status_;
+  };
+
+  static bool onPoolThread();
+
+ private:
+  void threadLoop();
+  void runOne(MutexLock& lock) TREADLE_REQUIRES(mutex_);
+  void pollOnce(MutexLock& lock) TREADLE_REQUIRES(mutex_);
+  void bringInThread() TREADLE_REQUIRES(mutex_);
+  bool mayRun() const TREADLE_REQUIRES(mutex_) { return !ready_.empty() && running_ < options_.maxRunning; }
+  Status enterBlocking();
+  void leaveBlocking();
+  void watch();
+
+  Reactor& reactor_;
+  const ExecutorOptions options_;
+
+  mutable Mutex mutex_;
+  CondVar wakeIdle_, wakeWatchdog_;
+  std::deque<Task> ready_ TREADLE_GUARDED_BY(mutex_);
+  std::vector<std::thread> threads_ TREADLE_GUARDED_BY(mutex_);
+  int running_ TREADLE_GUARDED_BY(mutex_) = 0;
+  int blocked_ TREADLE_GUARDED_BY(mutex_) = 0;
+  int idle_ TREADLE_GUARDED_BY(mutex_) = 0;
+  bool polling_ TREADLE_GUARDED_BY(mutex_) = false;
+  bool stopping_ TREADLE_GUARDED_BY(mutex_) = false;
+  bool watchdogParked_ TREADLE_GUARDED_BY(mutex_) = false;
+  uint64_t progress_ TREADLE_GUARDED_BY(mutex_) = 0;  // polls begun and tasks taken
+  std::thread watchdog_;
+};
+
+}  // namespace treadle::io

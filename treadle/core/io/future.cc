@@ -1,0 +1,38 @@
+#include "treadle/core/io/future.h"
+
+namespace treadle::io {
+
+Result<bool> FutureCore::waitUntil(TimePoint deadline) {
+  if (ready()) return true;
+  Executor::Blocking blocking;
+  TREADLE_RETURN_IF_ERROR(blocking.status());
+  if (assist) assist(deadline);
+  MutexLock lock(mutex_);
+  while (!ready())
+    if (!condition_.waitUntil(lock, deadline) && !ready()) return false;
+  return true;
+}
+
+void FutureCore::onReady(UniqueFunction<void()> continuation) {
+  {
+    MutexLock lock(mutex_);
+    if (!ready()) {
+      continuations_.push_back(std::move(continuation));
+      return;
+    }
+  }
+  continuation();
+}
+
+void FutureCore::markReady() {
+  std::vector<UniqueFunction<void()>> continuations;
+  {
+    MutexLock lock(mutex_);
+    ready_.store(true, std::memory_order_release);
+    continuations.swap(continuations_);
+    condition_.notifyAll();
+  }
+  for (auto& continuation : continuations) continuation();
+}
+
+}  // namespace treadle::io

@@ -1,0 +1,225 @@
+#pragma once
+// A value that will be there, or the reason why not. Every future ends: with its call's answer, at its deadline, when
+// the peer is lost, or when its worker goes. A thread that waits for a call's answer reads it from the socket itself.
+//
+// A Future is a handle; copies share one state. Any thread may call anything. `wait` inside a handler lets another
+// thread take over the polling.
+
+#include <atomic>
+#include <concepts>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <type_traits>
+#include <vector>
+
+#include "treadle/core/base/error.h"
+#include "treadle/core/base/mutex.h"
+#include "treadle/core/base/unique_function.h"
+#include "treadle/core/io/executor.h"
+
+namespace treadle {
+
+template <class T>
+class Future;
+
+namespace io {
+
+// What stands for void where a value is needed.
+struct Unit {
+  bool operator==(const Unit&) const = default;
+};
+
+template <class T>
+using Stored = std::conditional_t<std::is_void_v<T>, Unit, T>;
+
+// What `f` makes of a future's value: of none for a Future<void>.
+template <class F, class T>
+struct ContinuedBy : std::invoke_result<F, T> {};
+template <class F>
+struct ContinuedBy<F, void> : std::invoke_result<F> {};
+template <class F, class T>
+using Continued = typename ContinuedBy<F, T>::type;
+
+// Calls `f` with the value, or with nothing for Unit; Unit for a void result.
+template <class F, class V>
+auto invokeForValue(F& f, V& value) {
+  auto call = [&]() -> decltype(auto) {
+    if constexpr (std::same_as<V, Unit>) {
+      return f();
+    } else {
+      return f(value);
+    }
+  };
+  if constexpr (std::is_void_v<decltype(call())>) {
+    call();
+    return Unit{};
+  } else {
+    return call();
+  }
+}
+
+// What all futures have in common, whatever their value.
+class FutureCore {
+ public:
+  virtual ~FutureCore() = default;
+
+  bool ready() const { return ready_.load(std::memory_order_acquire); }
+  // False when the deadline passed first. ResourceExhausted when too many handlers wait.
+  Result<bool> waitUntil(TimePoint deadline);
+  // Runs `continuation` when ready: at once if it is, else on the thread that completes it, which must not wait.
+  void onReady(UniqueFunction<void()> continuation);
+
+  // Set before the state is shared. `assist(ready, deadline)` may read from a socket until ready.
+  UniqueFunction<void(TimePoint)> assist;
+  UniqueFunction<void()> cancelHook;
+  // Where continuations of users run; null: where the state is completed.
+  io::Executor* executor = nullptr;
+
+ protected:
+  bool claim() { return !claimed_.exchange(true); }
+  void markReady();
+
+ private:
+  std::atomic<bool> ready_ = false, claimed_ = false;
+  Mutex mutex_;
+  CondVar condition_;
+  std::vector<UniqueFunction<void()>> continuations_ TREADLE_GUARDED_BY(mutex_);
+};
+
+template <class T>
+class FutureState final : public FutureCore {
+ public:
+  // The first completion counts; false for later ones.
+  bool complete(Result<T> result) {
+    if (!claim()) return false;
+    result_.emplace(std::move(result));
+    markReady();
+    return true;
+  }
+  // Only when ready.
+  Result<T>& result() { return *result_; }
+
+ private:
+  std::optional<Result<T>> result_;
+};
+
+}  // namespace io
+
+// The writing end of a future that is made by hand, for a handler that answers later. Dropped without a value it
+// completes with CancelledError.
+template <class T>
+class Promise {
+ public:
+  Promise() : state_(std::make_shared<State>()) {}
+  // Where continuations of the future run; null: on the thread that sets the value.
+  explicit Promise(io::Executor* executor) : Promise() { state_->executor = executor; }
+  Promise(Promise&&) noexcept = default;
+  Promise& operator=(Promise&&) = delete;
+  ~Promise() {
+    if (state_) state_->complete(cancelled("the promise of this future was dropped"));
+  }
+
+  Future<T> future() const { return Future<T>(state_); }
+  void set(io::Stored<T> value = {}) { state_->complete(std::move(value)); }
+  void fail(Status why) { state_->complete(std::move(why)); }
+
+ private:
+  using State = io::FutureState<io::Stored<T>>;
+  std::shared_ptr<State> state_;
+};
+
+template <class T>
+class Future {
+ public:
+  using State = io::FutureState<io::Stored<T>>;
+
+  Future() = default;  // holds nothing; everything but `valid` throws StateError
+  explicit Future(std::shared_ptr<State> state) : state_(std::move(state)) {}
+
+  bool valid() const { return state_ != nullptr; }
+  bool ready() const { return state().ready(); }
+
+  // The value, or the exception for the failure. A value that cannot be copied is moved out by the first wait.
+  T wait() { return waitUntil(kNever); }
+  // TimeoutError when `limit` passes first; the call itself goes on.
+  T wait(Duration limit) { return waitUntil(deadlineAfter(limit)); }
+
+  // Completes it with CancelledError unless it is ready, and tells the callee.
+  void cancel() {
+    if (state().complete(cancelled("the call was cancelled")) && state_->cancelHook) state_->cancelHook();
+  }
+
+  // A future of `f(value)`, run on the worker's pool when this one is ready; a failure passes through without `f`.
+  template <class F>
+  auto then(F f);
+
+  const std::shared_ptr<State>& share() const { return state_; }
+
+ private:
+  State& state() const {
+    if (!state_) raise(failedPrecondition("this Future holds nothing"));
+    return *state_;
+  }
+  T waitUntil(TimePoint deadline) {
+    if (!valueOrThrow(state().waitUntil(deadline))) raise(deadlineExceeded("the future was not ready in time"));
+    Result<io::Stored<T>>& result = state_->result();
+    if (!result.ok()) raise(result.status());
+    if constexpr (!std::is_void_v<T>) {
+      if constexpr (std::copy_constructible<T>) {
+        return *result;
+      } else {
+        return std::move(*result);
+      }
+    }
+  }
+
+  std::shared_ptr<State> state_;
+};
+
+template <class T>
+template <class F>
+auto Future<T>::then(F f) {
+  using R = io::Continued<F, T>;
+  // The promise goes with the continuation: if the pool ends before it runs, its future ends all the same.
+  Promise<R> promise(state().executor);
+  Future<R> future = promise.future();
+  auto run = [from = state_, promise = std::move(promise), f = std::move(f)]() mutable {
+    if (!from->result().ok()) return promise.fail(from->result().status());
+    try {
+      promise.set(io::invokeForValue(f, *from->result()));
+    } catch (...) {
+      promise.fail(statusOfCurrentException("a continuation"));
+    }
+  };
+  auto shared = std::make_shared<decltype(run)>(std::move(run));
+  state_->onReady([executor = state_->executor, shared] {
+    if (executor == nullptr) return (*shared)();
+    executor->post([shared] { (*shared)(); });
+  });
+  return future;
+}
+
+// The values of all, in order; the first failure otherwise. Ready when all are.
+template <class T>
+auto whenAll(std::vector<Future<T>> futures) {
+  using R = std::conditional_t<std::is_void_v<T>, void, std::vector<io::Stored<T>>>;
+  auto all = std::make_shared<io::FutureState<io::Stored<R>>>();
+  auto shared = std::make_shared<std::vector<Future<T>>>(std::move(futures));
+  auto left = std::make_shared<std::atomic<size_t>>(shared->size() + 1);
+  auto arrive = [all, shared, left] {
+    if (left->fetch_sub(1) != 1) return;
+    io::Stored<R> values{};
+    for (Future<T>& one : *shared) {
+      if (!one.share()->result().ok()) return (void)all->complete(one.share()->result().status());
+      if constexpr (!std::is_void_v<T>) values.push_back(*one.share()->result());
+    }
+    all->complete(std::move(values));
+  };
+  if (!shared->empty()) all->executor = shared->front().share()->executor;
+  for (Future<T>& one : *shared) one.share()->onReady(arrive);
+  arrive();
+  return Future<R>(all);
+}
+
+}  // namespace treadle

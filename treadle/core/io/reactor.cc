@@ -1,0 +1,127 @@
+#include "treadle/core/io/reactor.h"
+
+#include <sys/eventfd.h>
+
+#include <array>
+#include <cerrno>
+
+#include "treadle/core/base/check.h"
+#include "treadle/core/io/socket.h"
+
+namespace treadle::io {
+
+Result<std::unique_ptr<Reactor>> Reactor::make() {
+  Fd epoll(::epoll_create1(EPOLL_CLOEXEC)), wakeup(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!epoll.valid() || !wakeup.valid())
+    return errnoStatus(Code::kResourceExhausted, "no file descriptor is left for the event loop", errno);
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.fd = wakeup.get();
+  if (::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, wakeup.get(), &event) != 0)
+    return errnoStatus(Code::kInternal, "the event loop cannot be set up", errno);
+  return std::unique_ptr<Reactor>(new Reactor(std::move(epoll), std::move(wakeup)));  // NOLINT: private constructor
+}
+
+Status Reactor::add(int fd, uint32_t interest, std::shared_ptr<EventHandler> handler) {
+  MutexLock lock(mutex_);
+  epoll_event event{};
+  event.events = interest;
+  event.data.fd = fd;
+  if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0)
+    return errnoStatus(Code::kResourceExhausted, "the event loop takes no more sockets", errno);
+  handlers_[fd] = std::move(handler);
+  return {};
+}
+
+void Reactor::change(int fd, uint32_t interest) {
+  MutexLock lock(mutex_);
+  if (!handlers_.contains(fd)) return;
+  epoll_event event{};
+  event.events = interest;
+  event.data.fd = fd;
+  TREADLE_CHECK(::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, fd, &event) == 0, "a known socket left the epoll set");
+}
+
+void Reactor::remove(int fd) {
+  std::shared_ptr<EventHandler> last;  // destroyed after the lock is let go: its destructor may come back here
+  MutexLock lock(mutex_);
+  auto found = handlers_.find(fd);
+  if (found == handlers_.end()) return;
+  last = std::move(found->second);
+  handlers_.erase(found);
+  (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
+  lock.unlock();
+}
+
+Reactor::TimerId Reactor::at(TimePoint due, UniqueFunction<void()> callback) {
+  MutexLock lock(mutex_);
+  TimerId id = ++lastTimer_;
+  bool first = timers_.empty() || due < timers_.begin()->first.first;
+  timers_.emplace(std::pair(due, id), std::move(callback));
+  due_.emplace(id, due);
+  lock.unlock();
+  if (first) wake();
+  return id;
+}
+
+bool Reactor::cancel(TimerId timer) {
+  UniqueFunction<void()> dropped;  // destroyed after the lock is let go
+  MutexLock lock(mutex_);
+  auto found = due_.find(timer);
+  if (found == due_.end()) return false;
+  auto entry = timers_.find({found->second, timer});
+  dropped = std::move(entry->second);
+  timers_.erase(entry);
+  due_.erase(found);
+  lock.unlock();
+  return true;
+}
+
+TimePoint Reactor::nextTimer() {
+  MutexLock lock(mutex_);
+  return timers_.empty() ? kNever : timers_.begin()->first.first;
+}
+
+void Reactor::runTimers() {
+  for (;;) {
+    UniqueFunction<void()> callback;
+    {
+      MutexLock lock(mutex_);
+      if (timers_.empty() || timers_.begin()->first.first > Clock::now()) return;
+      auto first = timers_.begin();
+      callback = std::move(first->second);
+      due_.erase(first->first.second);
+      timers_.erase(first);
+    }
+    callback();
+  }
+}
+
+void Reactor::dispatch(const epoll_event& event) {
+  if (event.data.fd == wakeup_.get()) {
+    uint64_t count;
+    (void)!::read(wakeup_.get(), &count, sizeof count);
+    return;
+  }
+  std::shared_ptr<EventHandler> handler;
+  {
+    MutexLock lock(mutex_);
+    auto found = handlers_.find(event.data.fd);
+    if (found != handlers_.end()) handler = found->second;
+  }
+  if (handler) handler->onEvents(event.events);
+}
+
+void Reactor::poll() {
+  std::array<epoll_event, 64> events;
+  int count = ::epoll_wait(epoll_.get(), events.data(), events.size(), millisecondsUntil(nextTimer()));
+  for (int i = 0; i < count; ++i) dispatch(events[static_cast<size_t>(i)]);
+  runTimers();
+}
+
+void Reactor::wake() {
+  uint64_t one = 1;
+  (void)!::write(wakeup_.get(), &one, sizeof one);
+}
+
+}  // namespace treadle::io

@@ -1,0 +1,63 @@
+#pragma once
+// Waits for sockets and timers (epoll(7)) and calls who asked. Whoever calls `poll` does the calling back; one thread
+// polls at a time (the executor sees to that), while any thread may add, change and remove. Callbacks are short: they
+// read what is there and leave work to the executor.
+
+#include <sys/epoll.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <unordered_map>
+
+#include "treadle/core/base/clock.h"
+#include "treadle/core/base/mutex.h"
+#include "treadle/core/base/status.h"
+#include "treadle/core/base/unique_function.h"
+#include "treadle/core/io/fd.h"
+
+namespace treadle::io {
+
+class EventHandler {
+ public:
+  virtual ~EventHandler() = default;
+  // `events` are EPOLLIN, EPOLLOUT, EPOLLHUP, EPOLLERR. Level-triggered: what is left comes again.
+  virtual void onEvents(uint32_t events) = 0;
+};
+
+class Reactor {
+ public:
+  static Result<std::unique_ptr<Reactor>> make();
+
+  // Calls `handler` for `interest` on `fd` until `remove`; the reactor holds the handler. A callback that has begun
+  // may still run when `remove` returns.
+  Status add(int fd, uint32_t interest, std::shared_ptr<EventHandler> handler);
+  void change(int fd, uint32_t interest);
+  void remove(int fd);
+
+  using TimerId = uint64_t;
+  // Calls `callback` once, not before `due`.
+  TimerId at(TimePoint due, UniqueFunction<void()> callback);
+  // False when it has fired, is firing or never was. A callback that has begun may still run.
+  bool cancel(TimerId timer);
+
+  // Waits for the next events or timer, calls back, returns. Returns early after `wake`.
+  void poll();
+  void wake();
+
+ private:
+  Reactor(Fd epoll, Fd wakeup) : epoll_(std::move(epoll)), wakeup_(std::move(wakeup)) {}
+
+  TimePoint nextTimer();
+  void runTimers();
+  void dispatch(const epoll_event& event);
+
+  const Fd epoll_, wakeup_;
+  Mutex mutex_;
+  std::unordered_map<int, std::shared_ptr<EventHandler>> handlers_ TREADLE_GUARDED_BY(mutex_);
+  std::map<std::pair<TimePoint, TimerId>, UniqueFunction<void()>> timers_ TREADLE_GUARDED_BY(mutex_);
+  std::unordered_map<TimerId, TimePoint> due_ TREADLE_GUARDED_BY(mutex_);
+  TimerId lastTimer_ TREADLE_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace treadle::io

@@ -1,0 +1,125 @@
+#include "treadle/core/io/socket.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <climits>
+
+namespace treadle::io {
+namespace {
+
+Result<Fd> makeSocket(const Address& address) {
+  Fd fd(::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd.valid()) return errnoStatus(Code::kResourceExhausted, "no socket can be made", errno);
+  return fd;
+}
+
+void sendAtOnce(int fd) {
+  int one = 1;  // fails on UNIX sockets, which need it not
+  (void)::setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+}
+
+Status connectFailure(const Address& address, int error) {
+  return errnoStatus(Code::kPeerLost, "cannot connect to " + address.toString(), error);
+}
+
+}  // namespace
+
+Result<Fd> listenOn(const Address& address) {
+  Result<Fd> fd = makeSocket(address);
+  if (!fd.ok()) return fd;
+  int one = 1;
+  if (!address.isUnix()) (void)::setsockopt(fd->get(), SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+  if (::bind(fd->get(), address.get(), address.size()) != 0 || ::listen(fd->get(), SOMAXCONN) != 0) {
+    int error = errno;
+    std::string what = error == EADDRINUSE ? address.toString() + " is in use by another program"
+                                           : "cannot listen on " + address.toString();
+    return errnoStatus(Code::kFailedPrecondition, what, error);
+  }
+  return fd;
+}
+
+Result<Fd> connectTo(const Address& address, TimePoint deadline) {
+  Result<Fd> fd = makeSocket(address);
+  if (!fd.ok()) return fd;
+  if (::connect(fd->get(), address.get(), address.size()) != 0) {
+    // A UNIX socket whose backlog is full says EAGAIN and cannot be waited for: to the caller it is one failed try.
+    if (errno != EINPROGRESS) return connectFailure(address, errno);
+    if (!waitFor(fd->get(), POLLOUT, deadline))
+      return deadlineExceeded("no answer from " + address.toString() + " before the deadline");
+    int error = 0;
+    socklen_t size = sizeof error;
+    (void)::getsockopt(fd->get(), SOL_SOCKET, SO_ERROR, &error, &size);
+    if (error != 0) return connectFailure(address, error);
+  }
+  sendAtOnce(fd->get());
+  return fd;
+}
+
+Result<Fd> acceptFrom(int listener) {
+  Fd fd(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (fd.valid()) {
+    sendAtOnce(fd.get());
+    return fd;
+  }
+  bool noneNow = errno == EAGAIN || errno == EINTR || errno == ECONNABORTED;
+  if (noneNow) return Fd();
+  return errnoStatus(Code::kResourceExhausted, "a connection cannot be accepted", errno);
+}
+
+bool peerIsSameUser(int fd) {
+  ucred peer{};
+  socklen_t size = sizeof peer;
+  return ::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == ::geteuid();
+}
+
+int millisecondsUntil(TimePoint deadline) {
+  if (deadline == kNever) return -1;
+  auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
+  return static_cast<int>(std::clamp<decltype(left)>(left, 0, INT_MAX));
+}
+
+bool waitFor(int fd, short events, TimePoint deadline) {
+  pollfd waited{fd, events, 0};
+  for (;;) {
+    int ready = ::poll(&waited, 1, millisecondsUntil(deadline));
+    if (ready > 0) return true;
+    if (ready == 0 && Clock::now() >= deadline) return false;
+  }
+}
+
+Status writeAll(int fd, Bytes bytes, TimePoint deadline) {
+  while (!bytes.empty()) {
+    ssize_t written = ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
+    if (written > 0) {
+      bytes = bytes.subspan(static_cast<size_t>(written));
+    } else if (errno == EAGAIN) {
+      if (!waitFor(fd, POLLOUT, deadline)) return deadlineExceeded("the peer takes no bytes");
+    } else if (errno != EINTR) {
+      return errnoStatus(Code::kPeerLost, "the connection broke while writing", errno);
+    }
+  }
+  return {};
+}
+
+Status readAll(int fd, MutableBytes bytes, TimePoint deadline) {
+  while (!bytes.empty()) {
+    ssize_t got = ::recv(fd, bytes.data(), bytes.size(), 0);
+    if (got > 0) {
+      bytes = bytes.subspan(static_cast<size_t>(got));
+    } else if (got == 0) {
+      return Status(Code::kPeerLost, "the peer closed the connection");
+    } else if (errno == EAGAIN) {
+      if (!waitFor(fd, POLLIN, deadline)) return deadlineExceeded("the peer sends nothing");
+    } else if (errno != EINTR) {
+      return errnoStatus(Code::kPeerLost, "the connection broke while reading", errno);
+    }
+  }
+  return {};
+}
+
+}  // namespace treadle::io

@@ -1,0 +1,36 @@
+#pragma once
+// Stream sockets: to listen, to connect within a deadline, to accept, to know who is at the other end. All sockets
+// are close-on-exec and non-blocking; waiting is done by `waitFor` or by the reactor. Free functions, any thread.
+
+#include <poll.h>
+
+#include "treadle/core/base/buffer.h"
+#include "treadle/core/base/clock.h"
+#include "treadle/core/io/address.h"
+#include "treadle/core/io/fd.h"
+
+namespace treadle::io {
+
+// FailedPrecondition naming the address when it is in use.
+Result<Fd> listenOn(const Address& address);
+
+// One attempt. PeerLost with no worker's name when nobody listens there; DeadlineExceeded.
+Result<Fd> connectTo(const Address& address, TimePoint deadline);
+
+// The next waiting connection; an invalid Fd when there is none now.
+Result<Fd> acceptFrom(int listener);
+
+// Whether the process at the other end of a UNIX socket belongs to the user of this one (SO_PEERCRED).
+bool peerIsSameUser(int fd);
+
+// Waits until `fd` has one of the poll(2) `events` (or an error): false when the deadline passed first.
+bool waitFor(int fd, short events, TimePoint deadline);
+
+// Milliseconds from now to the deadline for poll(2) and epoll_wait(2), rounded up; -1 for kNever.
+int millisecondsUntil(TimePoint deadline);
+
+// Write all, or read exactly as much as there is room, on a non-blocking socket. PeerLost at the end of the stream.
+Status writeAll(int fd, Bytes bytes, TimePoint deadline);
+Status readAll(int fd, MutableBytes bytes, TimePoint deadline);
+
+}  // namespace treadle::io
