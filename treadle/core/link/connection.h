@@ -1,0 +1,104 @@
+#pragma once
+// One authenticated stream socket between two workers: frames out, frames in. Its owner (a link) holds it; so does
+// the reactor until it is closed.
+//
+// Reading is done by one thread at a time, who holds the read turn: the reactor's thread as a rule, or a caller that
+// waits for an answer on this connection (`readUntil`) and so need not be woken by anybody. On a connection of kind
+// kCalls (this worker dialed it to send its calls) the reactor reads only while answers are awaited that no thread
+// reads for itself; on one of kind kServing it always reads.
+//
+// Any thread may call anything. Callbacks to the sink come from the reading thread and must not wait.
+
+#include <atomic>
+
+#include "treadle/core/io/reactor.h"
+#include "treadle/core/link/frame_reader.h"
+#include "treadle/core/link/message.h"
+#include "treadle/core/link/send_queue.h"
+
+namespace treadle::link {
+
+class Connection;
+
+class ConnectionSink {
+ public:
+  virtual ~ConnectionSink() = default;
+  virtual void onMessage(Connection& from, Message message) = 0;
+  // The peer's last word: why it leaves, as it told it. The connection is about to close.
+  virtual void onLeave(Connection& from, std::string reason) = 0;
+  // Exactly once, with why: the peer's end, damage, or the status given to `close`.
+  virtual void onClosed(Connection& connection, const Status& why) = 0;
+};
+
+struct ConnectionOptions {
+  size_t sendLimitBytes = 64U << 20;  // queued for a peer that reads slowly
+  wire::FrameLimits limits;
+  Duration spin = std::chrono::microseconds(50);  // how long a waiting caller yields before it sleeps
+};
+
+class Connection final : public io::EventHandler, public std::enable_shared_from_this<Connection> {
+ public:
+  enum class Kind { kCalls, kServing };
+
+  // The sink must outlive the connection's close. Begins to read.
+  static Result<std::shared_ptr<Connection>> start(io::Reactor& reactor, io::Fd fd, Kind kind,
+                                                   const ConnectionOptions& options, ConnectionSink& sink);
+
+  // InvalidArgument or ResourceExhausted for a message that the format or the peer's limits do not take.
+  Status send(Subject subject, Bytes payload, std::span<const Buffer> buffers, SendMode mode, TimePoint deadline);
+  void sendHeartbeat();
+
+  // One more, or one fewer, answer is awaited on this connection (kCalls only). With `callerReads` the calling thread
+  // goes on to `readUntil`, and the reactor need not listen.
+  void awaitAnswer(bool callerReads);
+  void answerArrived() { awaited_.fetch_sub(1); }
+
+  // Reads on behalf of a caller that waits until `done()` or the deadline; returns at once when another thread reads
+  // already (then wait for what that one completes). `wakeReader` makes it look at `done` again.
+  void readUntil(UniqueFunction<bool()> done, TimePoint deadline);
+  void wakeReader();
+
+  // Says `reason` to the peer and closes the sending direction, after what is queued (until the deadline).
+  void leave(const std::string& reason, TimePoint deadline);
+  void close(const Status& why);
+
+  // When bytes came last from the peer.
+  TimePoint lastHeard() const { return TimePoint(Duration(lastHeard_.load(std::memory_order_relaxed))); }
+  bool sentSinceLastAsked() { return sent_.exchange(false, std::memory_order_relaxed); }
+  size_t queuedBytes() const { return sendQueue_.queuedBytes(); }
+
+  void onEvents(uint32_t events) override;
+
+  Connection(io::Reactor& reactor, io::Fd fd, io::Fd wakeup, Kind kind, const ConnectionOptions& options,
+             ConnectionSink& sink);
+
+ private:
+  bool takeReadTurn() { return !reading_.exchange(true); }
+  void giveReadTurn();
+  bool readOnce();
+  void sleepUntilReadable(TimePoint deadline);
+  void onFrame(Frame frame);
+  void updateInterest() TREADLE_REQUIRES(interestMutex_);
+  void setWriteInterest(bool wanted);
+  void setReadInterest(bool wanted);
+
+  io::Reactor& reactor_;
+  const io::Fd fd_, wakeup_;
+  const Kind kind_;
+  const ConnectionOptions options_;
+  ConnectionSink& sink_;
+  SendQueue sendQueue_;
+  FrameReader reader_;                       // whoever has the read turn
+  UniqueFunction<void(Frame)> frameHandler_;  // likewise
+
+  std::atomic<bool> reading_ = false, closed_ = false, sent_ = false;
+  std::atomic<int> awaited_ = 0;
+  std::atomic<Duration::rep> lastHeard_;
+
+  Mutex interestMutex_;
+  bool wantRead_ TREADLE_GUARDED_BY(interestMutex_);
+  bool wantWrite_ TREADLE_GUARDED_BY(interestMutex_) = false;
+  uint32_t interest_ TREADLE_GUARDED_BY(interestMutex_) = 0;
+};
+
+}  // namespace treadle::link

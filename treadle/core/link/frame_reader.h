@@ -1,0 +1,43 @@
+#pragma once
+// The receiving half of a connection: turns what a socket has into whole frames. Owned by a connection (or a
+// handshake); whoever holds its read turn calls it, one thread at a time. Small frames are cut out of one read buffer;
+// the bytes of buffers go straight from the socket to their memory.
+
+#include <optional>
+
+#include "treadle/core/base/status.h"
+#include "treadle/core/base/unique_function.h"
+#include "treadle/core/wire/frame.h"
+
+namespace treadle::link {
+
+struct Frame {
+  wire::FrameHeader header;
+  std::vector<std::byte> payload;
+  std::vector<Buffer> buffers;
+};
+
+class FrameReader {
+ public:
+  explicit FrameReader(wire::FrameLimits limits) : limits_(limits) {}
+
+  // Reads what `fd` has now, up to about a MiB, and calls `onFrame` for each whole frame. True when the socket had
+  // something. PeerLost at the end of the stream; DataLoss or ResourceExhausted for bytes that are no frame within
+  // the limits: the stream is of no use after that.
+  Result<bool> readFrom(int fd, UniqueFunction<void(Frame)>& onFrame);
+
+ private:
+  Status consume(UniqueFunction<void(Frame)>& onFrame);
+  Result<bool> startFrame();
+  void fillBuffers();
+  MutableBytes target();
+  void advance(size_t bytes);
+
+  const wire::FrameLimits limits_;
+  std::vector<std::byte> scratch_;  // bytes [begin_, end_) are read and not yet cut
+  size_t begin_ = 0, end_ = 0;
+  std::optional<Frame> current_;  // its front is complete, its buffers are being filled
+  size_t bufferIndex_ = 0, bufferOffset_ = 0;
+};
+
+}  // namespace treadle::link

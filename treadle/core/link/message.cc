@@ -1,0 +1,9 @@
+#include "treadle/core/link/message.h"
+
+namespace treadle::link {
+
+std::string describe(const WorkerInfo& worker) {
+  return "worker '" + worker.name + "' (rank " + std::to_string(worker.rank) + ")";
+}
+
+}  // namespace treadle::link
