@@ -1,0 +1,37 @@
+#pragma once
+// How workers of one host get a key to authenticate by when nobody gave them one. Rank 0 makes a random key and hands
+// it out over a UNIX socket, named after the master's port, to processes of its own user alone (SO_PEERCRED); the
+// others ask there, and check in turn that the giver is their own user. A job that spans hosts needs a key from its
+// launcher instead.
+
+#include <memory>
+#include <string>
+
+#include "treadle/core/io/reactor.h"
+#include "treadle/core/io/socket.h"
+
+namespace treadle::cluster {
+
+// Rank 0's side. Serves until destroyed, on the reactor's thread.
+class KeyService {
+ public:
+  // FailedPrecondition when another job of this host has the port.
+  static Result<std::unique_ptr<KeyService>> start(io::Reactor& reactor, uint16_t masterPort);
+  ~KeyService();
+
+  const std::string& key() const { return key_; }
+
+ private:
+  class Server;
+  KeyService(io::Reactor& reactor, int fd, std::string key) : reactor_(reactor), fd_(fd), key_(std::move(key)) {}
+
+  io::Reactor& reactor_;
+  const int fd_;
+  const std::string key_;
+};
+
+// The others' side; tries again until the deadline, as rank 0 may start later. DeadlineExceeded naming the master;
+// Unauthenticated when the giver is another user.
+Result<std::string> fetchKey(uint16_t masterPort, TimePoint deadline);
+
+}  // namespace treadle::cluster

@@ -1,0 +1,51 @@
+#pragma once
+// What a worker is told by whoever started it: its rank, how many workers there are, where to meet and the
+// job's secret. A plain value, read once at the start of a program; any thread.
+
+#include <cstdint>
+#include <string>
+
+#include "treadle/core/base/status.h"
+
+namespace treadle::cluster {
+
+struct Launch {
+  int rank = 0;
+  int worldSize = 1;
+  std::string masterAddress;  // host name or IP address of the worker with rank 0
+  uint16_t masterPort = 0;    // where rank 0 listens for the others
+  std::string
+      jobKey;  // secret that the job's workers share; empty: none. Never log it, never put it in an error
+
+  // Reads the environment: the variables of `treadle run` (TREADLE_RANK, TREADLE_WORLD_SIZE,
+  // TREADLE_MASTER=host:port, TREADLE_JOB_KEY), or else RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, with
+  // TREADLE_JOB_KEY where workers share a secret. FailedPrecondition when there is none or one is missing,
+  // InvalidArgument naming variable and value.
+  static Result<Launch> detect();
+
+  // InvalidArgument for what no job can have: a rank outside of the world, no address, port 0, a short key.
+  Status validate() const;
+};
+
+// Bounds of what is believed: far above any real job, far below what would hurt.
+inline constexpr int kMaxWorldSize = 65'536;
+inline constexpr size_t kMinJobKeyLength = 16, kMaxJobKeyLength = 1'024;
+
+// Tells `treadle run` the worker's name, so that it can say who was lost. Does nothing under another launcher
+// or when the launcher is gone. Never waits, never fails.
+void tellLauncher(const std::string& name);
+
+// The launcher's side of it: the name in one message of that socket, or nothing when it is not one a worker
+// may have.
+std::string nameFromMessage(const char* bytes, size_t size);
+
+// The longest name a worker may have, and the variable through which the launcher hands over the socket: its
+// descriptor and its inode ("7:88231"), so that a descriptor that came to mean something else is left alone.
+inline constexpr size_t kMaxNameLength = 127;
+inline constexpr const char* kStatusVariable = "TREADLE_STATUS_FD";
+
+}  // namespace treadle::cluster
+
+namespace treadle {
+using cluster::Launch;
+}  // namespace treadle

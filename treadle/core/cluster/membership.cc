@@ -1,0 +1,204 @@
+#include "treadle/core/cluster/membership.h"
+
+#include "treadle/core/base/log.h"
+
+namespace treadle::cluster {
+namespace {
+
+constexpr int kTicksPerLimit = 5;  // heartbeats within `lostAfter`
+
+}  // namespace
+
+// One member: its two connections, and why it is lost once it is.
+class Membership::Peer final : public link::ConnectionSink {
+ public:
+  Peer(Membership& owner, int rank) : owner_(owner), rank_(rank) { info_.rank = rank; }
+
+  void onMessage(link::Connection& from, link::Message message) override {
+    MessageHandler* handler = owner_.handlers_[static_cast<size_t>(message.subject)];
+    if (handler != nullptr) handler->onMessage(rank_, from.shared_from_this(), std::move(message));
+  }
+  void onLeave(link::Connection&, std::string reason) override {
+    MutexLock lock(mutex_);
+    farewell_ = std::move(reason);
+  }
+  void onClosed(link::Connection&, const Status& why) override { owner_.lose(rank_, why); }
+
+  Status attach(const WorkerInfo& info, std::shared_ptr<link::Connection> connection, link::Connection::Kind kind) {
+    MutexLock lock(mutex_);
+    auto& place = kind == link::Connection::Kind::kCalls ? calls_ : serving_;
+    if (place) return failedPrecondition("rank " + std::to_string(rank_) + " is connected already");
+    if (!info_.name.empty() && info_.name != info.name)
+      return failedPrecondition("rank " + std::to_string(rank_) + " has two names, '" + info_.name + "' and '" +
+                                info.name + "'");
+    info_ = info;
+    place = std::move(connection);
+    return {};
+  }
+
+  WorkerInfo info() const {
+    MutexLock lock(mutex_);
+    return info_;
+  }
+
+  Result<std::shared_ptr<link::Connection>> outgoing() const {
+    MutexLock lock(mutex_);
+    if (!lost_.ok()) return lost_;
+    if (!calls_) return failedPrecondition("rank " + std::to_string(rank_) + " is not connected");
+    return calls_;
+  }
+
+  // Marks it lost; the status to tell everybody, or nothing when it was lost already or left a job that is over.
+  std::optional<Status> lose(const Status& why) {
+    MutexLock lock(mutex_);
+    if (!lost_.ok()) return std::nullopt;
+    std::string text = link::describe(info_);
+    bool jobIsOver = farewell_ && farewell_->empty();
+    if (jobIsOver) {
+      text += " has left: the job is over";
+    } else {
+      text += farewell_ ? " left the job: " + *farewell_ : " was lost: " + why.message();
+    }
+    lost_ = peerLost(info_.name, std::move(text));
+    return jobIsOver ? std::nullopt : std::optional(lost_);
+  }
+
+  std::vector<std::shared_ptr<link::Connection>> connections() const {
+    MutexLock lock(mutex_);
+    std::vector<std::shared_ptr<link::Connection>> both;
+    for (const auto& connection : {calls_, serving_})
+      if (connection) both.push_back(connection);
+    return both;
+  }
+
+  // Sends a heartbeat if nothing else was sent; how long nothing was heard of the peer.
+  Duration tick(TimePoint now) {
+    std::shared_ptr<link::Connection> calls, serving;
+    {
+      MutexLock lock(mutex_);
+      if (!lost_.ok() || !calls_ || !serving_) return Duration::zero();
+      calls = calls_;
+      serving = serving_;
+    }
+    if (!calls->sentSinceLastAsked()) calls->sendHeartbeat();
+    return now - std::max(serving->lastHeard(), calls->lastHeard());
+  }
+
+ private:
+  Membership& owner_;
+  const int rank_;
+  mutable Mutex mutex_;
+  WorkerInfo info_ TREADLE_GUARDED_BY(mutex_);
+  std::shared_ptr<link::Connection> calls_ TREADLE_GUARDED_BY(mutex_), serving_ TREADLE_GUARDED_BY(mutex_);
+  std::optional<std::string> farewell_ TREADLE_GUARDED_BY(mutex_);
+  Status lost_ TREADLE_GUARDED_BY(mutex_);
+};
+
+Membership::Membership(io::Reactor& reactor, WorkerInfo self, int worldSize, MembershipOptions options)
+    : reactor_(reactor), self_(std::move(self)), options_(options) {
+  for (int rank = 0; rank < worldSize; ++rank) members_.push_back(std::make_unique<Peer>(*this, rank));
+}
+
+Membership::~Membership() { close("it ended without a word", Clock::now()); }
+
+void Membership::setHandler(link::Subject subject, MessageHandler& handler) {
+  handlers_[static_cast<size_t>(subject)] = &handler;
+}
+
+Status Membership::attach(const WorkerInfo& peer, io::Fd fd, link::Connection::Kind kind) {
+  if (peer.rank < 0 || peer.rank >= worldSize())
+    return invalidArgument("rank " + std::to_string(peer.rank) + " is not in a job of " +
+                           std::to_string(worldSize()) + " workers");
+  Peer& member = *members_[static_cast<size_t>(peer.rank)];
+  auto connection = link::Connection::start(reactor_, std::move(fd), kind, options_.connection, member);
+  if (!connection.ok()) return std::move(connection).status();
+  return member.attach(peer, std::move(*connection), kind);
+}
+
+WorkerInfo Membership::info(int rank) const { return members_[static_cast<size_t>(rank)]->info(); }
+
+Result<int> Membership::rankOf(std::string_view name) const {
+  std::string known;
+  for (const auto& member : members_) {
+    WorkerInfo info = member->info();
+    if (info.name == name) return info.rank;
+    known += (known.empty() ? "" : ", ") + info.name;
+  }
+  return notFound("no worker is called '" + std::string(name) + "'; there are: " + known);
+}
+
+Result<std::shared_ptr<link::Connection>> Membership::outgoing(int rank) const {
+  if (rank < 0 || rank >= worldSize())
+    return notFound("there is no rank " + std::to_string(rank) + " in a job of " + std::to_string(worldSize()) +
+                    " workers");
+  return members_[static_cast<size_t>(rank)]->outgoing();
+}
+
+Status Membership::send(int rank, link::Subject subject, Bytes payload, std::span<const Buffer> buffers,
+                        link::SendMode mode, TimePoint deadline) {
+  auto connection = outgoing(rank);
+  if (!connection.ok()) return std::move(connection).status();
+  return (*connection)->send(subject, payload, buffers, mode, deadline);
+}
+
+Status Membership::firstLoss() const {
+  MutexLock lock(mutex_);
+  return firstLoss_;
+}
+
+void Membership::lose(int rank, const Status& why) {
+  if (finished_.load()) return;
+  Peer& member = *members_[static_cast<size_t>(rank)];
+  std::optional<Status> told = member.lose(why);
+  if (!told) return;
+  {
+    MutexLock lock(mutex_);
+    if (closed_) return;
+    if (firstLoss_.ok()) firstLoss_ = *told;
+  }
+  logWarn(self_.name, told->message());
+  for (const auto& connection : member.connections()) connection->close(*told);
+  for (MessageHandler* handler : handlers_)
+    if (handler != nullptr) handler->onLost(rank, *told);
+}
+
+void Membership::startWatch() {
+  lastTick_ = Clock::now();
+  scheduleTick();
+}
+
+void Membership::scheduleTick() {
+  MutexLock lock(mutex_);
+  if (closed_) return;
+  timer_ = reactor_.at(Clock::now() + options_.lostAfter / kTicksPerLimit, [this] { tick(); });
+}
+
+void Membership::tick() {
+  TimePoint now = Clock::now();
+  Duration interval = options_.lostAfter / kTicksPerLimit;
+  // This process did not run for a while: what its peers sent may still be unread. They get the time again.
+  if (now - lastTick_ > 2 * interval) forgivenUntil_ = now + options_.lostAfter;
+  lastTick_ = now;
+  for (int rank = 0; rank < worldSize(); ++rank) {
+    Duration silent = members_[static_cast<size_t>(rank)]->tick(now);
+    if (silent > options_.lostAfter && now > forgivenUntil_ && rank != self_.rank)
+      lose(rank, deadlineExceeded("nothing was heard of it for " + toText(silent)));
+  }
+  scheduleTick();
+}
+
+void Membership::close(const std::string& reason, TimePoint deadline) {
+  {
+    MutexLock lock(mutex_);
+    if (closed_) return;
+    closed_ = true;
+    if (timer_) reactor_.cancel(*timer_);
+  }
+  std::vector<std::shared_ptr<link::Connection>> connections;
+  for (const auto& member : members_)
+    for (auto& connection : member->connections()) connections.push_back(std::move(connection));
+  for (const auto& connection : connections) connection->leave(reason, deadline);
+  for (const auto& connection : connections) connection->close(cancelled("this worker has left the job"));
+}
+
+}  // namespace treadle::cluster

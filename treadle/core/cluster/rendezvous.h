@@ -1,0 +1,62 @@
+#pragma once
+// Where the workers of a job find each other (docs/protocol/rendezvous.md). Rank 0 serves at the master's address;
+// every rank, rank 0 too, registers there with its world size and the addresses it listens on, gets the roster once
+// all have come, connects to the others, reports that it is connected, and goes when all are. Whatever is wrong (a
+// name used twice, another world size, a rank that started twice, one that left or never came) is told to all who
+// have come, and nobody goes.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "treadle/core/link/handshake.h"
+
+namespace treadle::cluster {
+
+struct RosterEntry {
+  WorkerInfo worker;
+  std::vector<std::string> addresses;  // in the order in which to try them
+};
+using Roster = std::vector<RosterEntry>;  // by rank
+
+// Rank 0's side, on the reactor's thread. Ends the wait for late ranks at the deadline.
+class RendezvousServer {
+ public:
+  // FailedPrecondition naming the address when its port is in use.
+  static Result<std::unique_ptr<RendezvousServer>> start(io::Reactor& reactor, const io::Address& address,
+                                                         link::Credentials credentials, int worldSize,
+                                                         Duration joinTimeout, TimePoint deadline);
+  // The reactor's thread must have stopped.
+  ~RendezvousServer();
+
+  // Closes the address and all connections. Idempotent.
+  void stop();
+
+  class Core;
+
+ private:
+  RendezvousServer(std::shared_ptr<Core> core, std::unique_ptr<link::Acceptor> acceptor);
+
+  std::shared_ptr<Core> core_;
+  std::unique_ptr<link::Acceptor> acceptor_;
+};
+
+// A worker's side: blocking, on the thread that joins.
+class RendezvousClient {
+ public:
+  // Tries until the master answers or the deadline passes.
+  static Result<std::unique_ptr<RendezvousClient>> connect(const io::Address& master, link::Credentials credentials,
+                                                           TimePoint deadline);
+
+  // Registers and waits for all others. What the server found wrong; PeerLost when rank 0 went.
+  Result<Roster> exchange(int worldSize, const std::vector<std::string>& addresses, TimePoint deadline);
+  // Reports that this worker is connected to all and waits until all are.
+  Status ready(TimePoint deadline);
+
+ private:
+  explicit RendezvousClient(io::Fd fd) : fd_(std::move(fd)) {}
+
+  io::Fd fd_;
+};
+
+}  // namespace treadle::cluster

@@ -1,0 +1,75 @@
+// A worker's side of the rendezvous.
+
+#include "treadle/core/cluster/rendezvous_messages.h"
+#include "treadle/core/cluster/retry.h"
+
+namespace treadle::cluster {
+namespace {
+
+Status say(int fd, Bytes message, TimePoint deadline) {
+  return io::writeAll(
+      fd, wire::frameFront(wire::FrameKind::kMessage, static_cast<uint8_t>(link::Subject::kCluster), message, {}),
+      deadline);
+}
+
+Status rankZeroLost(const Status& why) {
+  return peerLost("", "rank 0, where the workers meet, was lost before all had joined: " + why.message());
+}
+
+// The next message, kFail turned into its status. The server sends nothing ahead, so no bytes are lost in the reader.
+Result<RendezvousMessage> receive(int fd, Step expected, TimePoint deadline) {
+  link::FrameReader reader(rendezvousLimits());
+  std::optional<link::Frame> frame;
+  UniqueFunction<void(link::Frame)> onFrame = [&](link::Frame got) {
+    if (!frame) frame = std::move(got);
+  };
+  while (!frame) {
+    Result<bool> got = reader.readFrom(fd, onFrame);
+    if (frame) break;
+    if (!got.ok()) return rankZeroLost(got.status());
+    if (!*got && !io::waitFor(fd, POLLIN, deadline))
+      return deadlineExceeded("rank 0, where the workers meet, said nothing before the join timeout");
+  }
+  Result<RendezvousMessage> message = parseRendezvous(frame->payload);
+  if (!message.ok()) return message;
+  if (message->step == Step::kFail) return message->failure;
+  if (message->step != expected) return dataLoss("rank 0 sent a message out of turn at the rendezvous");
+  return message;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<RendezvousClient>> RendezvousClient::connect(const io::Address& master,
+                                                                    link::Credentials credentials,
+                                                                    TimePoint deadline) {
+  credentials.self.purpose = link::Purpose::kRendezvous;
+  Duration interval{};
+  for (;;) {
+    Result<link::Dialed> dialed = link::dial(master, credentials, deadline);
+    if (dialed.ok())
+      return std::unique_ptr<RendezvousClient>(new RendezvousClient(std::move(dialed->fd)));  // NOLINT: private
+    Code code = dialed.status().code();
+    // Only "nobody there" may pass by waiting; a wrong key or version will not.
+    if (code != Code::kPeerLost && code != Code::kDeadlineExceeded) return std::move(dialed).status();
+    if (!waitForRetry(interval, deadline))
+      return deadlineExceeded("the master at " + master.toString() + " cannot be reached (" +
+                              dialed.status().message() + "); check MASTER_ADDR and MASTER_PORT, and that rank 0 runs");
+  }
+}
+
+Result<Roster> RendezvousClient::exchange(int worldSize, const std::vector<std::string>& addresses,
+                                          TimePoint deadline) {
+  Status said = say(fd_.get(), encodeRegistration({worldSize, addresses}), deadline);
+  if (!said.ok()) return rankZeroLost(said);
+  Result<RendezvousMessage> message = receive(fd_.get(), Step::kRoster, deadline);
+  if (!message.ok()) return std::move(message).status();
+  return std::move(message->roster);
+}
+
+Status RendezvousClient::ready(TimePoint deadline) {
+  Status said = say(fd_.get(), encodeStep(Step::kReady), deadline);
+  if (!said.ok()) return rankZeroLost(said);
+  return receive(fd_.get(), Step::kGo, deadline).status();
+}
+
+}  // namespace treadle::cluster

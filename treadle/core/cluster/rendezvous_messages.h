@@ -1,0 +1,32 @@
+#pragma once
+// What travels at the rendezvous, as frames of subject kCluster. Pure functions; see rendezvous.h.
+
+#include "treadle/core/cluster/rendezvous.h"
+#include "treadle/core/link/frame_reader.h"
+
+namespace treadle::cluster {
+
+enum class Step : uint8_t { kRegister = 1, kRoster = 2, kReady = 3, kGo = 4, kFail = 5 };
+
+struct Registration {
+  int worldSize = 0;
+  std::vector<std::string> addresses;
+};
+
+std::vector<std::byte> encodeRegistration(const Registration& registration);
+std::vector<std::byte> encodeRoster(const Roster& roster);
+std::vector<std::byte> encodeStep(Step step);  // kReady, kGo
+std::vector<std::byte> encodeFailure(const Status& why);
+
+struct RendezvousMessage {
+  Step step = Step::kFail;
+  Registration registration;
+  Roster roster;
+  Status failure;
+};
+// DataLoss for anything else.
+Result<RendezvousMessage> parseRendezvous(Bytes payload);
+
+wire::FrameLimits rendezvousLimits();
+
+}  // namespace treadle::cluster

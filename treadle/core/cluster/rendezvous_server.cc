@@ -1,0 +1,226 @@
+// Rank 0's side of the rendezvous.
+
+#include <map>
+
+#include "treadle/core/base/log.h"
+#include "treadle/core/cluster/rendezvous_messages.h"
+#include "treadle/core/link/connection.h"
+
+namespace treadle::cluster {
+
+class RendezvousServer::Core : public std::enable_shared_from_this<Core> {
+ public:
+  Core(io::Reactor& reactor, std::string name, int worldSize, Duration joinTimeout)
+      : reactor_(reactor), name_(std::move(name)), worldSize_(worldSize), joinTimeout_(joinTimeout) {}
+
+  void begin(TimePoint deadline) {
+    timer_ = reactor_.at(deadline, [weak = weak_from_this()] {
+      if (auto self = weak.lock()) self->onDeadline();
+    });
+  }
+  Status check(const link::Hello& hello) const;
+  void accept(io::Fd fd, const link::Hello& hello);
+  void onMessage(int rank, Bytes payload);
+  void onClosed(int rank, const Status& why);
+  void end();
+
+ private:
+  struct Guest;
+  enum class Stage { kGathering, kConnecting, kOver };
+
+  void onDeadline();
+  Status onRegister(int rank, Registration registration) TREADLE_REQUIRES(mutex_);
+  Status onReady(int rank) TREADLE_REQUIRES(mutex_);
+  void failAll(const Status& why) TREADLE_REQUIRES(mutex_);
+  void sayToAll(Bytes message) TREADLE_REQUIRES(mutex_);
+  std::string missing() const TREADLE_REQUIRES(mutex_);
+
+  io::Reactor& reactor_;
+  const std::string name_;
+  const int worldSize_;
+  const Duration joinTimeout_;
+  io::Reactor::TimerId timer_ = 0;
+  mutable Mutex mutex_;
+  Stage stage_ TREADLE_GUARDED_BY(mutex_) = Stage::kGathering;
+  std::map<int, std::shared_ptr<Guest>> guests_ TREADLE_GUARDED_BY(mutex_);
+};
+
+// One rank that has come. Kept by its connection's callbacks and the server.
+struct RendezvousServer::Core::Guest final : link::ConnectionSink {
+  Guest(std::weak_ptr<Core> core, WorkerInfo info) : server(std::move(core)), worker(std::move(info)) {}
+
+  void onMessage(link::Connection&, link::Message message) override {
+    if (auto core = server.lock()) core->onMessage(worker.rank, message.payload);
+  }
+  void onLeave(link::Connection&, std::string) override {}
+  void onClosed(link::Connection&, const Status& why) override {
+    if (auto core = server.lock()) core->onClosed(worker.rank, why);
+  }
+
+  const std::weak_ptr<Core> server;
+  const WorkerInfo worker;
+  std::shared_ptr<link::Connection> connection;
+  bool registered = false, ready = false;
+  std::vector<std::string> addresses;
+};
+
+Status RendezvousServer::Core::check(const link::Hello& hello) const {
+  if (hello.purpose != link::Purpose::kRendezvous) return failedPrecondition("workers only meet at this address");
+  if (hello.worker.rank < 0 || hello.worker.rank >= worldSize_)
+    return invalidArgument("rank " + std::to_string(hello.worker.rank) + " is not in this job of " +
+                           std::to_string(worldSize_) + " workers");
+  MutexLock lock(mutex_);
+  if (stage_ != Stage::kGathering) return failedPrecondition("this job has begun without you");
+  return {};
+}
+
+void RendezvousServer::Core::accept(io::Fd fd, const link::Hello& hello) {
+  MutexLock lock(mutex_);
+  int rank = hello.worker.rank;
+  if (stage_ != Stage::kGathering) return;
+  if (guests_.contains(rank)) {
+    failAll(failedPrecondition("rank " + std::to_string(rank) + " was started twice, as '" +
+                               guests_[rank]->worker.name + "' and as '" + hello.worker.name + "'"));
+    return;
+  }
+  auto guest = std::make_shared<Guest>(weak_from_this(), hello.worker);
+  link::ConnectionOptions options{.limits = rendezvousLimits()};
+  guests_.emplace(rank, guest);
+  auto connection =
+      link::Connection::start(reactor_, std::move(fd), link::Connection::Kind::kServing, options, *guest);
+  if (!connection.ok()) return failAll(connection.status());
+  guest->connection = std::move(*connection);
+}
+
+void RendezvousServer::Core::onMessage(int rank, Bytes payload) {
+  Result<RendezvousMessage> message = parseRendezvous(payload);
+  MutexLock lock(mutex_);
+  if (stage_ == Stage::kOver) return;
+  Status status = message.ok() ? Status() : message.status();
+  if (message.ok() && message->step == Step::kRegister) {
+    status = onRegister(rank, std::move(message->registration));
+  } else if (message.ok() && message->step == Step::kReady) {
+    status = onReady(rank);
+  } else if (status.ok()) {
+    status = dataLoss("rank " + std::to_string(rank) + " sent a message out of turn at the rendezvous");
+  }
+  if (!status.ok()) failAll(status);
+}
+
+Status RendezvousServer::Core::onRegister(int rank, Registration registration) {
+  Guest& guest = *guests_.at(rank);
+  if (registration.worldSize != worldSize_)
+    return failedPrecondition(link::describe(guest.worker) + " was started for a job of " +
+                              std::to_string(registration.worldSize) + " workers and rank 0 for one of " +
+                              std::to_string(worldSize_));
+  for (const auto& [other, known] : guests_)
+    if (known->registered && known->worker.name == guest.worker.name && other != rank)
+      return invalidArgument("the name '" + guest.worker.name + "' is used twice, by rank " +
+                             std::to_string(std::min(other, rank)) + " and rank " +
+                             std::to_string(std::max(other, rank)) + "; give each worker a name of its own");
+  guest.registered = true;
+  guest.addresses = std::move(registration.addresses);
+  if (!missing().empty()) return {};
+  stage_ = Stage::kConnecting;
+  Roster roster;
+  for (const auto& [each, known] : guests_) roster.push_back({known->worker, known->addresses});
+  sayToAll(encodeRoster(roster));
+  return {};
+}
+
+Status RendezvousServer::Core::onReady(int rank) {
+  if (stage_ != Stage::kConnecting) return dataLoss("rank " + std::to_string(rank) + " was ready before its turn");
+  guests_.at(rank)->ready = true;
+  for (const auto& [each, known] : guests_)
+    if (!known->ready) return {};
+  stage_ = Stage::kOver;
+  sayToAll(cluster::encodeStep(Step::kGo));
+  return {};
+}
+
+void RendezvousServer::Core::onClosed(int rank, const Status& why) {
+  MutexLock lock(mutex_);
+  auto guest = guests_.find(rank);
+  if (stage_ == Stage::kOver || guest == guests_.end()) return;
+  WorkerInfo worker = guest->second->worker;
+  failAll(peerLost(worker.name, link::describe(worker) + " was lost before all had joined: " + why.message()));
+}
+
+void RendezvousServer::Core::onDeadline() {
+  MutexLock lock(mutex_);
+  if (stage_ == Stage::kOver) return;
+  std::string late = missing();
+  if (late.empty()) {
+    for (const auto& [rank, guest] : guests_)
+      if (!guest->ready) late += (late.empty() ? "" : ", ") + std::to_string(rank);
+    return failAll(deadlineExceeded("rank " + late + " could not connect to all others within the join timeout of " +
+                                    toText(joinTimeout_)));
+  }
+  failAll(deadlineExceeded("rank " + late + " of " + std::to_string(worldSize_) +
+                           " did not arrive within the join timeout of " + toText(joinTimeout_)));
+}
+
+std::string RendezvousServer::Core::missing() const {
+  std::string ranks;
+  for (int rank = 0; rank < worldSize_; ++rank) {
+    auto guest = guests_.find(rank);
+    if (guest == guests_.end() || !guest->second->registered) ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank);
+  }
+  return ranks;
+}
+
+void RendezvousServer::Core::failAll(const Status& why) {
+  stage_ = Stage::kOver;
+  logWarn(name_, "the job does not start: " + why.message());
+  sayToAll(encodeFailure(why));
+}
+
+void RendezvousServer::Core::sayToAll(Bytes message) {
+  for (const auto& [rank, guest] : guests_)
+    if (guest->connection)
+      // One that is gone meanwhile is noticed by its connection.
+      guest->connection->send(link::Subject::kCluster, message, {}, link::SendMode::kUrgent, kNever).ignore();
+}
+
+void RendezvousServer::Core::end() {
+  reactor_.cancel(timer_);
+  std::map<int, std::shared_ptr<Guest>> guests;
+  {
+    MutexLock lock(mutex_);
+    stage_ = Stage::kOver;
+    guests = guests_;  // a callback may still run for one of them: they go with the server
+  }
+  for (const auto& [rank, guest] : guests)
+    if (guest->connection) {
+      guest->connection->leave("", Clock::now() + std::chrono::seconds(1));
+      guest->connection->close(cancelled("the rendezvous is over"));
+    }
+}
+
+RendezvousServer::RendezvousServer(std::shared_ptr<Core> core, std::unique_ptr<link::Acceptor> acceptor)
+    : core_(std::move(core)), acceptor_(std::move(acceptor)) {}
+
+RendezvousServer::~RendezvousServer() { stop(); }
+
+void RendezvousServer::stop() {
+  acceptor_.reset();
+  core_->end();
+}
+
+Result<std::unique_ptr<RendezvousServer>> RendezvousServer::start(io::Reactor& reactor, const io::Address& address,
+                                                                  link::Credentials credentials, int worldSize,
+                                                                  Duration joinTimeout, TimePoint deadline) {
+  Result<io::Fd> listener = io::listenOn(address);
+  if (!listener.ok()) return listener.status().withContext("rank 0 cannot serve the rendezvous");
+  auto core = std::make_shared<Core>(reactor, credentials.self.worker.name, worldSize, joinTimeout);
+  link::Acceptor::Host host;
+  host.check = [core](const link::Hello& hello) { return core->check(hello); };
+  host.accept = [core](io::Fd fd, link::Hello hello) { core->accept(std::move(fd), hello); };
+  auto acceptor = link::Acceptor::start(reactor, std::move(*listener), std::move(credentials), std::move(host));
+  if (!acceptor.ok()) return std::move(acceptor).status();
+  core->begin(deadline);
+  return std::unique_ptr<RendezvousServer>(
+      new RendezvousServer(std::move(core), std::move(*acceptor)));  // NOLINT: private constructor
+}
+
+}  // namespace treadle::cluster

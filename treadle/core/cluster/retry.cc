@@ -1,0 +1,24 @@
+#include "treadle/core/cluster/retry.h"
+
+#include <algorithm>
+#include <thread>
+
+namespace treadle::cluster {
+
+bool waitForRetry(Duration& interval, TimePoint deadline) {
+  constexpr Duration kFirst = std::chrono::milliseconds(2), kMost = std::chrono::milliseconds(100);
+  interval = std::clamp(interval * 2, kFirst, kMost);
+  if (deadline - Clock::now() < interval) return false;
+  std::this_thread::sleep_for(interval);
+  return true;
+}
+
+Result<io::Fd> connectWithRetry(const io::Address& address, TimePoint deadline) {
+  Duration interval{};
+  for (;;) {
+    Result<io::Fd> fd = io::connectTo(address, deadline);
+    if (fd.ok() || !waitForRetry(interval, deadline)) return fd;
+  }
+}
+
+}  // namespace treadle::cluster
