@@ -1,0 +1,79 @@
+#pragma once
+// A request while its callee works on it: `Call` is what a handler may ask to be given, `Responder` what answers. Both
+// are handles of one IncomingCall, which lives until it is answered. Any thread may answer, once.
+
+#include <atomic>
+#include <memory>
+
+#include "treadle/core/base/clock.h"
+#include "treadle/core/link/connection.h"
+#include "treadle/core/rpc/references.h"
+
+namespace treadle {
+
+class Worker;
+
+namespace rpc {
+
+class Engine;
+
+// Belongs to the engine; fields are set on the reading thread before the handler starts.
+struct IncomingCall {
+  IncomingCall(Engine& owner, int callerRank, uint64_t callId, std::shared_ptr<link::Connection> from)
+      : engine(owner), rank(callerRank), id(callId), connection(std::move(from)) {}
+
+  Engine& engine;
+  const int rank;
+  const uint64_t id;
+  const std::shared_ptr<link::Connection> connection;
+  TimePoint deadline = kNever;
+  std::string function;
+  std::optional<ForkEntry> result;  // the caller wants a reference: the value stays here
+  std::shared_ptr<IncomingHook> hook;
+  OwnedValue target;  // for a member function
+  std::atomic<bool> cancelled = false, answered = false;
+};
+
+}  // namespace rpc
+
+// The call that a handler serves. A handler whose first parameter is `Call&` is given it.
+class Call {
+ public:
+  explicit Call(std::shared_ptr<rpc::IncomingCall> incoming) : incoming_(std::move(incoming)) {}
+
+  // The worker that this handler runs on. StateError when the engine is used without one.
+  Worker& worker() const;
+  WorkerInfo caller() const;
+  // Whether the caller has given up: it cancelled, its time limit passed, or it is lost.
+  bool cancelled() const;
+  TimePoint deadline() const { return incoming_->deadline; }
+
+  const std::shared_ptr<rpc::IncomingCall>& incoming() const { return incoming_; }
+
+ private:
+  std::shared_ptr<rpc::IncomingCall> incoming_;
+};
+
+namespace rpc {
+
+class Responder {
+ public:
+  explicit Responder(std::shared_ptr<IncomingCall> call) : call_(std::move(call)) {}
+
+  // Answers with what `encode` puts into the message. An exception of `encode` becomes the answer.
+  void reply(UniqueFunction<void(Encoder&)> encode) const;
+  // The value stays here, under the reference that the caller asked for.
+  void keep(OwnedValue value) const;
+  void fail(Status why) const;
+  // Runs `task` on the worker's pool: an answer may wait for a slow peer, and not every thread may.
+  void later(UniqueFunction<void()> task) const;
+
+  bool wantsReference() const { return call_->result.has_value(); }
+  IncomingCall& call() const { return *call_; }
+
+ private:
+  std::shared_ptr<IncomingCall> call_;
+};
+
+}  // namespace rpc
+}  // namespace treadle

@@ -1,0 +1,82 @@
+#pragma once
+// Carries the values of one message while they are turned into bytes (Encoder) or back (Decoder): numbers and text
+// into the payload, tensors' memory as buffers beside it, remote references as entries of the message's fork list
+// (references.h), and the interceptor's hook for codecs that want it. One thread at a time.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "treadle/core/base/buffer.h"
+#include "treadle/core/base/error.h"
+#include "treadle/core/rpc/interceptor.h"
+#include "treadle/core/wire/reader.h"
+#include "treadle/core/wire/writer.h"
+
+namespace treadle::rpc {
+
+class References;
+class RefHandle;
+
+class Encoder {
+ public:
+  Encoder(References& references, int toRank, OutgoingHook* hook)
+      : references_(references), toRank_(toRank), hook_(hook) {}
+
+  wire::Writer& writer() { return writer_; }
+  const std::vector<Buffer>& buffers() const { return buffers_; }
+  // The buffer's memory must live and stay as it is until the message has been sent (the send call returns).
+  void addBuffer(Buffer buffer) { buffers_.push_back(std::move(buffer)); }
+  // Keeps what a borrowed buffer points to until the message has been sent.
+  void keep(std::shared_ptr<void> owner) { kept_.push_back(std::move(owner)); }
+
+  // Puts a reference into the message's fork list; the index that stands for it.
+  uint32_t addReference(const std::shared_ptr<RefHandle>& handle);
+  const std::vector<std::shared_ptr<RefHandle>>& forked() const { return forked_; }
+
+  int toRank() const { return toRank_; }
+  References& references() { return references_; }
+  OutgoingHook* hook() const { return hook_; }
+
+ private:
+  References& references_;
+  const int toRank_;
+  OutgoingHook* const hook_;
+  wire::Writer writer_;
+  std::vector<Buffer> buffers_;
+  std::vector<std::shared_ptr<void>> kept_;
+  std::vector<std::shared_ptr<RefHandle>> forked_;
+};
+
+class Decoder {
+ public:
+  Decoder(References& references, Bytes payload, std::vector<Buffer> buffers,
+          std::vector<std::shared_ptr<RefHandle>> handles, IncomingHook* hook)
+      : references_(references), reader_(payload), buffers_(std::move(buffers)), handles_(std::move(handles)),
+        hook_(hook) {}
+
+  wire::Reader& reader() { return reader_; }
+  // The next buffer, in the order in which they were added. DataError when there is none.
+  Buffer takeBuffer();
+  std::shared_ptr<RefHandle> reference();
+
+  References& references() { return references_; }
+  IncomingHook* hook() const { return hook_; }
+
+  // DataError unless everything read so far was there. Codecs call it before they trust what they read.
+  void check() const {
+    if (!reader_.ok()) raise(dataLoss("the values of a message end too early"));
+  }
+  // DataError unless the message was read whole.
+  void finish() const;
+
+ private:
+  References& references_;
+  wire::Reader reader_;
+  std::vector<Buffer> buffers_;
+  size_t nextBuffer_ = 0;
+  std::vector<std::shared_ptr<RefHandle>> handles_;
+  IncomingHook* const hook_;
+};
+
+}  // namespace treadle::rpc

@@ -1,0 +1,94 @@
+#include "treadle/core/rpc/engine.h"
+
+#include "treadle/core/base/log.h"
+
+namespace treadle::rpc {
+
+std::shared_ptr<Engine> Engine::make(cluster::Membership& membership, io::Reactor& reactor, io::Executor& executor,
+                                     Functions functions, std::unique_ptr<Interceptor> interceptor,
+                                     Duration rpcTimeout, Worker* worker) {
+  auto engine = std::make_shared<Engine>(membership, reactor, executor, std::move(functions), std::move(interceptor),
+                                         rpcTimeout, worker);
+  engine->references_->setEngine(engine);
+  return engine;
+}
+
+Engine::Engine(cluster::Membership& membership, io::Reactor& reactor, io::Executor& executor, Functions functions,
+               std::unique_ptr<Interceptor> interceptor, Duration rpcTimeout, Worker* worker)
+    : membership_(membership),
+      reactor_(reactor),
+      executor_(executor),
+      functions_(std::move(functions)),
+      interceptor_(std::move(interceptor)),
+      rpcTimeout_(rpcTimeout),
+      worker_(worker),
+      references_(std::make_shared<References>(
+          membership.self().rank, [&membership](int rank, RefNotice notice, const ForkEntry& entry) {
+            MessageHeader header;
+            header.type = MessageType::kNotice;
+            header.notice = notice;
+            header.fork = entry;
+            wire::Writer payload;
+            encodeHeader(payload, header);
+            // A failure means that the peer is lost, and its forks and values with it.
+            membership.send(rank, link::Subject::kRpc, payload.bytes(), {}, link::SendMode::kUrgent, kNever).ignore();
+          })) {}
+
+Engine::~Engine() { close(cancelled("this worker has left its job")); }
+
+void Engine::onMessage(int rank, const std::shared_ptr<link::Connection>& from, link::Message message) {
+  wire::Reader reader(message.payload);
+  Result<MessageHeader> header = parseHeader(reader, membership_.worldSize());
+  if (!header.ok()) return from->close(header.status());
+  size_t valuesAt = message.payload.size() - reader.left();
+  switch (header->type) {
+    case MessageType::kRequest:
+    case MessageType::kFetch: return onRequest(rank, from, std::move(*header), std::move(message), valuesAt);
+    case MessageType::kAnswer: return onAnswer(rank, std::move(*header), std::move(message), valuesAt);
+    case MessageType::kCancel: return onCancel(rank, header->id);
+    case MessageType::kNotice: return references_->onNotice(rank, header->notice, header->fork);
+  }
+}
+
+void Engine::onLost(int rank, const Status& why) {
+  std::vector<uint64_t> pending;
+  {
+    MutexLock lock(mutex_);
+    for (const auto& [id, call] : pending_)
+      if (call.rank == rank) pending.push_back(id);
+    for (const auto& [key, call] : incoming_)
+      if (key.first == rank) call->cancelled.store(true);
+  }
+  references_->onLost(rank, why);
+  if (interceptor_) interceptor_->onLost(rank);
+  for (uint64_t id : pending) finishPending(id, why);
+}
+
+void Engine::close(const Status& why) {
+  std::vector<uint64_t> pending;
+  {
+    MutexLock lock(mutex_);
+    if (!closed_.ok()) return;
+    closed_ = why;
+    if (expiry_) reactor_.cancel(expiry_->second);
+    for (const auto& [id, call] : pending_) pending.push_back(id);
+    for (const auto& [key, call] : incoming_) call->cancelled.store(true);
+  }
+  for (uint64_t id : pending) finishPending(id, why);
+  references_->clear(why);
+}
+
+CallCounts Engine::counts() const {
+  MutexLock lock(mutex_);
+  return {sent_, handled_, pending_.size(), incoming_.size()};
+}
+
+void Engine::idleIfDone() {
+  {
+    MutexLock lock(mutex_);
+    if (!pending_.empty() || !incoming_.empty()) return;
+  }
+  if (idleHook_) idleHook_();
+}
+
+}  // namespace treadle::rpc

@@ -1,0 +1,144 @@
+#pragma once
+// Calls of one worker, outgoing and incoming. Outgoing: encodes a request, sends it on the connection to its callee,
+// keeps it in the table of pending calls until its answer, deadline, cancellation or the callee's loss completes it.
+// Incoming: looks up the function, runs it on the pool, answers on the connection that the request came on.
+//
+// Budget of an empty call at the caller: one system call to send and one to receive, four uncontended locks, about a
+// dozen small allocations; no thread is woken when the caller waits.
+//
+// Owned by the worker, which closes it before it goes. Any thread may call anything.
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+
+#include "treadle/core/cluster/coordinator.h"
+#include "treadle/core/cluster/membership.h"
+#include "treadle/core/io/executor.h"
+#include "treadle/core/rpc/functions.h"
+#include "treadle/core/rpc/messages.h"
+
+namespace treadle {
+
+struct CallOptions {
+  std::optional<Duration> timeout;  // default: the worker's rpcTimeout; kWhilePeerLives for no limit
+};
+
+}  // namespace treadle
+
+namespace treadle::rpc {
+
+// A call as the typed layer hands it over.
+struct OutgoingCall {
+  int rank = -1;
+  std::string function;
+  std::string signature;
+  HandlePtr target;  // member call or fetch
+  bool fetch = false;
+  bool callerWaits = false;
+  CallOptions options;
+  UniqueFunction<void(Encoder&)> encode;
+  // With the values of the answer, or why there are none. On the thread that reads the answer. Must not throw.
+  UniqueFunction<void(Result<Decoder*>)> complete;
+};
+
+// What the future of a call needs to wait for it and to cancel it.
+struct CallTicket {
+  uint64_t id = 0;
+  TimePoint deadline = kNever;
+  std::shared_ptr<link::Connection> connection;  // null: completed already
+};
+
+struct CallCounts {
+  uint64_t sent = 0, handled = 0;  // requests
+  size_t pending = 0, running = 0;
+};
+
+class Engine final : public cluster::MessageHandler, public std::enable_shared_from_this<Engine> {
+ public:
+  static std::shared_ptr<Engine> make(cluster::Membership& membership, io::Reactor& reactor, io::Executor& executor,
+                                      Functions functions, std::unique_ptr<Interceptor> interceptor,
+                                      Duration rpcTimeout, Worker* worker);
+  Engine(cluster::Membership& membership, io::Reactor& reactor, io::Executor& executor, Functions functions,
+         std::unique_ptr<Interceptor> interceptor, Duration rpcTimeout, Worker* worker);
+  ~Engine() override;
+
+  // ---- outgoing. Failures after the arguments were encoded reach `complete`; exceptions of `encode` are thrown.
+  CallTicket send(OutgoingCall call);
+  // The same with a reference for the result, which is there at once.
+  HandlePtr sendForReference(OutgoingCall call);
+  void cancel(uint64_t id);
+
+  // ---- incoming
+  void onMessage(int rank, const std::shared_ptr<link::Connection>& from, link::Message message) override;
+  void onLost(int rank, const Status& why) override;
+  void sendAnswer(const std::shared_ptr<IncomingCall>& call, Status status, UniqueFunction<void(Encoder&)> encode);
+
+  // Fails everything that is pending, lets go of all references. Nothing runs after that.
+  void close(const Status& why);
+
+  // Called when nothing is pending or running any more.
+  void setIdleHook(std::function<void()> hook) { idleHook_ = std::move(hook); }
+  CallCounts counts() const;
+
+  const Functions& functions() const { return functions_; }
+  cluster::Membership& membership() { return membership_; }
+  io::Executor& executor() { return executor_; }
+  References& references() { return *references_; }
+  Interceptor* interceptor() { return interceptor_.get(); }
+  Worker* worker() const { return worker_; }
+  Duration rpcTimeout() const { return rpcTimeout_; }
+
+ private:
+  struct Pending {
+    int rank;
+    std::string function, signature;
+    TimePoint deadline;
+    std::shared_ptr<link::Connection> connection;
+    HandlePtr target;  // lives until the answer: the callee resolves it without a fork of its own
+    UniqueFunction<void(Result<Decoder*>)> complete;
+    Duration timeout;
+  };
+
+  CallTicket submit(OutgoingCall call, std::optional<ForkEntry> result);
+  uint64_t addPending(Pending pending);
+  std::optional<Pending> takePending(uint64_t id);
+  void finishPending(uint64_t id, Result<Decoder*> result);
+  Status told(const Pending& pending, const Status& status) const;
+  void giveUp(uint64_t id, const Status& why);
+  void expire();
+  void scheduleExpiry(TimePoint due) TREADLE_REQUIRES(mutex_);
+
+  void onRequest(int rank, const std::shared_ptr<link::Connection>& from, MessageHeader header, link::Message message,
+                 size_t valuesAt);
+  void onAnswer(int rank, MessageHeader header, link::Message message, size_t valuesAt);
+  void onCancel(int rank, uint64_t id);
+  void run(const std::shared_ptr<IncomingCall>& call, const Functions::Entry& entry, link::Message& message,
+           size_t valuesAt, std::vector<HandlePtr> handles);
+  void answerFetch(const std::shared_ptr<IncomingCall>& call, const Result<OwnedValue>& value);
+  void sendFailure(const std::shared_ptr<IncomingCall>& call, MessageHeader& header, Status status);
+  Result<const Functions::Entry*> lookUp(const MessageHeader& header) const;
+  void answered(IncomingCall& call);
+  void idleIfDone();
+
+  cluster::Membership& membership_;
+  io::Reactor& reactor_;
+  io::Executor& executor_;
+  const Functions functions_;
+  const std::unique_ptr<Interceptor> interceptor_;
+  const Duration rpcTimeout_;
+  Worker* const worker_;
+  const std::shared_ptr<References> references_;
+  std::function<void()> idleHook_;
+
+  mutable Mutex mutex_;
+  std::map<uint64_t, Pending> pending_ TREADLE_GUARDED_BY(mutex_);
+  std::map<std::pair<int, uint64_t>, std::shared_ptr<IncomingCall>> incoming_ TREADLE_GUARDED_BY(mutex_);
+  uint64_t lastId_ TREADLE_GUARDED_BY(mutex_) = 0;
+  uint64_t sent_ TREADLE_GUARDED_BY(mutex_) = 0, handled_ TREADLE_GUARDED_BY(mutex_) = 0;
+  std::optional<std::pair<TimePoint, io::Reactor::TimerId>> expiry_ TREADLE_GUARDED_BY(mutex_);
+  Status closed_ TREADLE_GUARDED_BY(mutex_);
+};
+
+}  // namespace treadle::rpc

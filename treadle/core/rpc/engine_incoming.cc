@@ -1,0 +1,186 @@
+// The callee's side of the engine, and the handles that handlers and answers go through.
+
+#include "treadle/core/base/log.h"
+#include "treadle/core/rpc/engine.h"
+
+namespace treadle::rpc {
+namespace {
+
+TimePoint deadlineIn(uint64_t microseconds) {
+  if (microseconds > static_cast<uint64_t>(INT64_MAX / 1000)) return kNever;
+  return deadlineAfter(std::chrono::microseconds(microseconds));
+}
+
+}  // namespace
+
+// On the reading thread: what must be done before anything else comes from this peer.
+void Engine::onRequest(int rank, const std::shared_ptr<link::Connection>& from, MessageHeader header,
+                       link::Message message, size_t valuesAt) {
+  std::vector<HandlePtr> handles = references_->adopt(rank, header.forks);
+  if (header.result) references_->adoptRequested(rank, *header.result);
+  auto call = std::make_shared<IncomingCall>(*this, rank, header.id, from);
+  call->deadline = deadlineIn(header.timeLeftUs);
+  call->function = header.function;
+  call->result = header.result;
+  {
+    MutexLock lock(mutex_);
+    if (!closed_.ok()) return;
+    incoming_.emplace(std::pair(rank, header.id), call);
+  }
+  try {
+    if (interceptor_ && !header.field.empty()) call->hook = interceptor_->onArrival(rank, header.field);
+  } catch (...) {
+    return Responder(call).fail(statusOfCurrentException("the request's header"));
+  }
+  if (header.type == MessageType::kFetch && header.target) {
+    references_->whenReady(*header.target, rank, [this, call](Result<OwnedValue> value) {
+      executor_.post([this, call, value = std::move(value)] { answerFetch(call, value); });
+    });
+    return;
+  }
+  Result<const Functions::Entry*> entry = lookUp(header);
+  if (!entry.ok()) return Responder(call).fail(std::move(entry).status());
+  auto begin = [this, call, entry = *entry, message = std::make_shared<link::Message>(std::move(message)), valuesAt,
+                handles = std::move(handles)]() mutable {
+    run(call, *entry, *message, valuesAt, std::move(handles));
+  };
+  if (!header.target) return executor_.post(std::move(begin));
+  // The object of a member call may still be on its way: the handler runs as soon as it is there.
+  references_->whenReady(*header.target, rank, [this, call, begin](Result<OwnedValue> value) mutable {
+    if (!value.ok()) return Responder(call).fail(value.status());
+    call->target = std::move(*value);
+    executor_.post(std::move(begin));
+  });
+}
+
+Result<const Functions::Entry*> Engine::lookUp(const MessageHeader& header) const {
+  const std::string& self = membership_.self().name;
+  const Functions::Entry* entry = functions_.find(header.function);
+  if (entry == nullptr || entry->invoke == nullptr)
+    return notFound("worker '" + self + "' offers no function '" + header.function + "'; it offers: " +
+                    functions_.offered());
+  if (entry->hash() != header.signature)
+    return failedPrecondition("on worker '" + self + "' the function '" + header.function + "' is " +
+                              entry->signature + ", which is not what the caller was built with");
+  return entry;
+}
+
+void Engine::run(const std::shared_ptr<IncomingCall>& call, const Functions::Entry& entry, link::Message& message,
+                 size_t valuesAt, std::vector<HandlePtr> handles) {
+  Responder responder(call);
+  if (call->cancelled.load()) return responder.fail(cancelled("the caller gave up before the function began"));
+  try {
+    auto scope = interceptor_ ? interceptor_->onHandler(call->hook.get()) : nullptr;
+    Decoder decoder(*references_, Bytes(message.payload).subspan(valuesAt), std::move(message.buffers),
+                    std::move(handles), call->hook.get());
+    Call handle(call);
+    entry.invoke(handle, decoder, responder);
+  } catch (...) {
+    responder.fail(statusOfCurrentException(call->function));
+  }
+}
+
+void Engine::answerFetch(const std::shared_ptr<IncomingCall>& call, const Result<OwnedValue>& value) {
+  Responder responder(call);
+  if (!value.ok()) return responder.fail(value.status());
+  if (value->encode == nullptr)
+    return responder.fail(invalidArgument("a " + demangled(value->type->name()) +
+                                          " does not travel; call its functions at its owner instead"));
+  auto scope = interceptor_ ? interceptor_->onHandler(call->hook.get()) : nullptr;
+  responder.reply([&](Encoder& encoder) {
+    // The type's name goes first: a fetch has no signature that would have been compared.
+    encoder.writer().string(demangled(value->type->name()));
+    value->encode(encoder, value->value.get());
+  });
+}
+
+void Engine::sendAnswer(const std::shared_ptr<IncomingCall>& call, Status status,
+                        UniqueFunction<void(Encoder&)> encode) {
+  if (call->answered.exchange(true)) return;
+  MessageHeader header;
+  header.type = MessageType::kAnswer;
+  header.id = call->id;
+  std::unique_ptr<OutgoingHook> hook;
+  if (interceptor_ && status.ok()) hook = interceptor_->onReply(call->rank, call->hook.get());
+  Encoder encoder(*references_, call->rank, hook.get());
+  try {
+    if (status.ok() && encode) encode(encoder);
+    if (hook) header.field = hook->field();
+  } catch (...) {
+    // Nothing of a result that cannot travel goes out.
+    if (hook) hook->abandon();
+    hook.reset();
+    return sendFailure(call, header, statusOfCurrentException(call->function));
+  }
+  if (!status.ok()) return sendFailure(call, header, std::move(status));
+  for (const HandlePtr& handle : encoder.forked()) header.forks.push_back(references_->fork(handle, call->rank));
+  wire::Writer payload;
+  encodeHeader(payload, header);
+  payload.raw(encoder.writer().bytes());
+  auto mode = encoder.buffers().empty() ? link::SendMode::kCapture : link::SendMode::kStay;
+  Status sent = call->connection->send(link::Subject::kRpc, payload.bytes(), encoder.buffers(), mode, call->deadline);
+  if (!sent.ok()) {
+    logDebug(membership_.self().name, "the answer of '" + call->function + "' was not sent: " + sent.message());
+    references_->unfork(header.forks);
+    if (hook) hook->abandon();
+    // Too large, say: the caller hears why, if it can still hear.
+    if (sent.code() != Code::kPeerLost) return sendFailure(call, header, sent);
+  }
+  answered(*call);
+}
+
+void Engine::sendFailure(const std::shared_ptr<IncomingCall>& call, MessageHeader& header, Status status) {
+  header.status = std::move(status);
+  header.forks.clear();
+  header.field.clear();
+  wire::Writer payload;
+  encodeHeader(payload, header);
+  call->connection->send(link::Subject::kRpc, payload.bytes(), {}, link::SendMode::kUrgent, kNever).ignore();
+  answered(*call);
+}
+
+void Engine::answered(IncomingCall& call) {
+  {
+    MutexLock lock(mutex_);
+    ++handled_;
+    incoming_.erase({call.rank, call.id});
+  }
+  idleIfDone();
+}
+
+void Engine::onCancel(int rank, uint64_t id) {
+  MutexLock lock(mutex_);
+  auto found = incoming_.find({rank, id});
+  if (found != incoming_.end()) found->second->cancelled.store(true);
+}
+
+void Responder::reply(UniqueFunction<void(Encoder&)> encode) const {
+  call_->engine.sendAnswer(call_, {}, std::move(encode));
+}
+
+void Responder::keep(OwnedValue value) const {
+  call_->engine.references().fulfil(call_->result->ref, std::move(value));
+  call_->engine.sendAnswer(call_, {}, {});
+}
+
+void Responder::fail(Status why) const {
+  if (call_->result) call_->engine.references().fulfil(call_->result->ref, why);
+  call_->engine.sendAnswer(call_, std::move(why), {});
+}
+
+void Responder::later(UniqueFunction<void()> task) const { call_->engine.executor().post(std::move(task)); }
+
+}  // namespace treadle::rpc
+
+namespace treadle {
+
+Worker& Call::worker() const {
+  if (incoming_->engine.worker() == nullptr) raise(failedPrecondition("this call is not served by a Worker"));
+  return *incoming_->engine.worker();
+}
+
+WorkerInfo Call::caller() const { return incoming_->engine.membership().info(incoming_->rank); }
+
+bool Call::cancelled() const { return incoming_->cancelled.load() || Clock::now() > incoming_->deadline; }
+
+}  // namespace treadle

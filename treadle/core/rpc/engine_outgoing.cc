@@ -1,0 +1,174 @@
+// The caller's side of the engine.
+
+#include "treadle/core/rpc/engine.h"
+
+namespace treadle::rpc {
+namespace {
+
+uint64_t microsecondsUntil(TimePoint deadline) {
+  if (deadline == kNever) return UINT64_MAX;
+  auto left = std::chrono::duration_cast<std::chrono::microseconds>(deadline - Clock::now()).count();
+  return left > 0 ? static_cast<uint64_t>(left) : 0;
+}
+
+std::vector<ForkEntry> forkAll(Encoder& encoder) {
+  std::vector<ForkEntry> entries;
+  for (const HandlePtr& handle : encoder.forked())
+    entries.push_back(encoder.references().fork(handle, encoder.toRank()));
+  return entries;
+}
+
+}  // namespace
+
+CallTicket Engine::send(OutgoingCall call) { return submit(std::move(call), std::nullopt); }
+
+HandlePtr Engine::sendForReference(OutgoingCall call) {
+  HandlePtr handle = references_->expect(call.rank);
+  call.complete = [references = references_, fork = handle->entry().fork](Result<Decoder*> result) {
+    references->confirm(fork, result.ok() ? Status() : result.status());
+  };
+  submit(std::move(call), handle->entry());
+  return handle;
+}
+
+CallTicket Engine::submit(OutgoingCall call, std::optional<ForkEntry> result) {
+  Duration timeout = call.options.timeout.value_or(rpcTimeout_);
+  TimePoint deadline = deadlineAfter(timeout);
+  auto connection = membership_.outgoing(call.rank);
+  Pending pending{call.rank, call.function,        call.signature, deadline,
+                  nullptr,   std::move(call.target), std::move(call.complete), timeout};
+  if (!connection.ok()) return pending.complete(connection.status()), CallTicket{};
+  pending.connection = *connection;
+
+  MessageHeader header;
+  header.type = call.fetch ? MessageType::kFetch : MessageType::kRequest;
+  header.timeLeftUs = microsecondsUntil(deadline);
+  if (pending.target) header.target = pending.target->entry().ref;
+  header.function = std::move(call.function);
+  header.signature = signatureHash(pending.signature);
+  header.result = result;
+  auto hook = interceptor_ ? interceptor_->onRequest(call.rank) : nullptr;
+  Encoder encoder(*references_, call.rank, hook.get());
+  if (call.encode) call.encode(encoder);
+  if (hook) header.field = hook->field();
+  header.forks = forkAll(encoder);
+
+  (*connection)->awaitAnswer(call.callerWaits);
+  header.id = addPending(std::move(pending));
+  CallTicket ticket{header.id, deadline, *connection};
+  wire::Writer payload;
+  encodeHeader(payload, header);
+  payload.raw(encoder.writer().bytes());
+  auto mode = call.callerWaits ? link::SendMode::kStay : link::SendMode::kCapture;
+  Status sent = (*connection)->send(link::Subject::kRpc, payload.bytes(), encoder.buffers(), mode, deadline);
+  if (!sent.ok()) {
+    references_->unfork(header.forks);
+    if (hook) hook->abandon();
+    finishPending(header.id, sent);
+  }
+  return ticket;
+}
+
+uint64_t Engine::addPending(Pending pending) {
+  MutexLock lock(mutex_);
+  uint64_t id = ++lastId_;
+  ++sent_;
+  scheduleExpiry(pending.deadline);
+  pending_.emplace(id, std::move(pending));
+  return id;
+}
+
+std::optional<Engine::Pending> Engine::takePending(uint64_t id) {
+  MutexLock lock(mutex_);
+  auto found = pending_.find(id);
+  if (found == pending_.end()) return std::nullopt;
+  Pending pending = std::move(found->second);
+  pending_.erase(found);
+  return pending;
+}
+
+// The failure as the caller is told it: which function of which worker.
+Status Engine::told(const Pending& pending, const Status& status) const {
+  WorkerInfo callee = membership_.info(pending.rank);
+  std::string worker = status.worker().empty() ? callee.name : status.worker();
+  return status.withContext("'" + pending.function + "' on " + link::describe(callee))
+      .withWorker(std::move(worker))
+      .withFunction(pending.function);
+}
+
+void Engine::finishPending(uint64_t id, Result<Decoder*> result) {
+  std::optional<Pending> pending = takePending(id);
+  if (!pending) return;
+  pending->connection->answerArrived();
+  if (result.ok()) {
+    pending->complete(std::move(result));
+  } else {
+    pending->complete(told(*pending, result.status()));
+  }
+  idleIfDone();
+}
+
+void Engine::cancel(uint64_t id) { giveUp(id, cancelled("the call was cancelled")); }
+
+// Ends a call that nobody waits for any more, at the callee too.
+void Engine::giveUp(uint64_t id, const Status& why) {
+  std::shared_ptr<link::Connection> connection;
+  {
+    MutexLock lock(mutex_);
+    auto found = pending_.find(id);
+    if (found == pending_.end()) return;
+    connection = found->second.connection;
+  }
+  MessageHeader header;
+  header.type = MessageType::kCancel;
+  header.id = id;
+  wire::Writer payload;
+  encodeHeader(payload, header);
+  // A failure means that the callee is lost, and with it what was to be cancelled.
+  connection->send(link::Subject::kRpc, payload.bytes(), {}, link::SendMode::kUrgent, kNever).ignore();
+  finishPending(id, why);
+  connection->wakeReader();
+}
+
+// One timer serves all pending calls: it stands at the earliest deadline or before.
+void Engine::scheduleExpiry(TimePoint due) {
+  if (due == kNever || !closed_.ok() || (expiry_ && expiry_->first <= due)) return;
+  if (expiry_) reactor_.cancel(expiry_->second);
+  expiry_.emplace(due, reactor_.at(due, [this] { expire(); }));
+}
+
+void Engine::expire() {
+  std::vector<std::pair<uint64_t, Duration>> late;
+  {
+    MutexLock lock(mutex_);
+    expiry_.reset();
+    TimePoint now = Clock::now(), next = kNever;
+    for (const auto& [id, pending] : pending_) {
+      if (pending.deadline <= now) {
+        late.emplace_back(id, pending.timeout);
+      } else {
+        next = std::min(next, pending.deadline);
+      }
+    }
+    scheduleExpiry(next);
+  }
+  for (const auto& [id, timeout] : late)
+    giveUp(id, deadlineExceeded("it did not answer within " + toText(timeout)));
+}
+
+void Engine::onAnswer(int rank, MessageHeader header, link::Message message, size_t valuesAt) {
+  // Also of an answer that nobody waits for any more: its forks must be let go, or their owners keep them.
+  std::vector<HandlePtr> handles = references_->adopt(rank, header.forks);
+  if (!header.status.ok()) return finishPending(header.id, std::move(header.status));
+  try {
+    std::shared_ptr<IncomingHook> hook;
+    if (interceptor_ && !header.field.empty()) hook = interceptor_->onArrival(rank, header.field);
+    Decoder decoder(*references_, Bytes(message.payload).subspan(valuesAt), std::move(message.buffers),
+                    std::move(handles), hook.get());
+    finishPending(header.id, &decoder);
+  } catch (...) {
+    finishPending(header.id, statusOfCurrentException("the answer's header"));
+  }
+}
+
+}  // namespace treadle::rpc

@@ -1,0 +1,72 @@
+#pragma once
+// What a peer may call on this worker, and under which names. A function that crosses the wire is known by its name;
+// nothing runs because bytes ask for it that was not added here. Each name has a signature, whose hash travels with
+// every call: caller and callee built from different sources get an error that names both signatures.
+//
+// Filled before the worker joins; not changed after that; one thread.
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "treadle/core/rpc/invoke.h"
+
+namespace treadle {
+
+class Functions {
+ public:
+  // F may be called here by others: a free function, a static or a non-static member function. Returning a Future, it
+  // answers when that is ready. ArgumentError when the name means another function already.
+  template <auto F>
+  Functions& add(std::string name) {
+    return put(&rpc::functionKey<F>, {std::move(name), rpc::Signature<F>::text(), &rpc::invokeFunction<F>, false});
+  }
+  // Only the name: this worker calls F elsewhere.
+  template <auto F>
+  Functions& declare(std::string name) {
+    return put(&rpc::functionKey<F>, {std::move(name), rpc::Signature<F>::text(), nullptr, false});
+  }
+  // Like `add`, for a function that may run twice for one call without harm.
+  template <auto F>
+  Functions& addIdempotent(std::string name) {
+    return put(&rpc::functionKey<F>, {std::move(name), rpc::Signature<F>::text(), &rpc::invokeFunction<F>, true});
+  }
+  // A T can be made here from Args...
+  template <class T, class... Args>
+  Functions& addType(std::string name) {
+    return put(&rpc::typeKey<T>, {std::move(name), rpc::makerSignature<T, Args...>(), &rpc::invokeMaker<T, Args...>, false});
+  }
+  template <class T, class... Args>
+  Functions& declareType(std::string name) {
+    return put(&rpc::typeKey<T>, {std::move(name), rpc::makerSignature<T, Args...>(), nullptr, false});
+  }
+  // Takes over all names of `other`. ArgumentError when one means something else here.
+  Functions& merge(const Functions& other);
+
+  struct Entry {
+    std::string name;
+    std::string signature;
+    rpc::Invoker invoke;  // null: declared only
+    bool idempotent;
+    uint64_t hash() const { return rpc::signatureHash(signature); }
+  };
+  // For a room that brings functions of another shape. `key` is the address of an object that stands for it.
+  Functions& put(const void* key, Entry entry);
+
+  // Null when there is none.
+  const Entry* find(std::string_view name) const;
+  // The entries of a function or type, in the order in which they were added.
+  std::vector<const Entry*> entriesOf(const void* key) const;
+  // "a, b, c": what may be called here, for messages.
+  std::string offered() const;
+
+ private:
+  struct Keyed {
+    const void* key;
+    Entry entry;
+  };
+  std::map<std::string, Keyed, std::less<>> entries_;
+  std::vector<std::pair<const void*, std::string>> keys_;
+};
+
+}  // namespace treadle

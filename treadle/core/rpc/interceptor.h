@@ -1,0 +1,54 @@
+#pragma once
+// The one seam through which the rooms above join in calls: distributed autograd does, profiling and tracing can. An
+// interceptor may add a header field to each message and keeps a hook per message, which codecs of its own types find
+// at the encoder and decoder. rpc knows nothing of what it does. One interceptor per worker, set before it joins.
+
+#include <memory>
+#include <vector>
+
+#include "treadle/core/base/buffer.h"
+
+namespace treadle::rpc {
+
+// What an interceptor keeps for one message; codecs get at it by dynamic_cast.
+class MessageHook {
+ public:
+  virtual ~MessageHook() = default;
+};
+
+class OutgoingHook : public MessageHook {
+ public:
+  // Called when all values are encoded: the header field that goes with the message. May throw.
+  virtual std::vector<std::byte> field() = 0;
+  // The message could not be sent: what was made for it goes.
+  virtual void abandon() {}
+};
+
+class IncomingHook : public MessageHook {
+ public:
+  // Called when all values are decoded.
+  virtual void decoded() {}
+};
+
+// For its lifetime a handler runs on this thread.
+class HandlerScope {
+ public:
+  virtual ~HandlerScope() = default;
+};
+
+class Interceptor {
+ public:
+  virtual ~Interceptor() = default;
+  // A request or a fetch to `rank` is about to be encoded on this thread. May be null.
+  virtual std::unique_ptr<OutgoingHook> onRequest(int rank) = 0;
+  // The answer to a request that came with `request` (null when it came without one). Any thread.
+  virtual std::unique_ptr<OutgoingHook> onReply(int rank, IncomingHook* request) = 0;
+  // A message came with this header field. Any thread. Throws DataError for bytes that are none of ours.
+  virtual std::shared_ptr<IncomingHook> onArrival(int rank, Bytes field) = 0;
+  // A handler for a request that came with `request` (may be null) starts on this thread: gives it clean thread state.
+  virtual std::unique_ptr<HandlerScope> onHandler(IncomingHook* request) = 0;
+  // A worker is lost: what is kept for it goes.
+  virtual void onLost(int rank) = 0;
+};
+
+}  // namespace treadle::rpc

@@ -1,0 +1,210 @@
+#pragma once
+// From bytes to a C++ call and back: what a function's type says about its arguments and result, its signature as
+// text, and the code that decodes the arguments, calls, and answers. Only templates over function types; the rest of
+// the room sees them as an `Invoker`.
+
+#include <tuple>
+#include <typeinfo>
+
+#include "treadle/core/rpc/call.h"
+#include "treadle/core/rpc/codec.h"
+#include "treadle/core/rpc/loose.h"
+
+namespace treadle::rpc {
+
+// Decodes the arguments, calls the function and answers through the responder. Throws what the function throws before
+// it has answered.
+using Invoker = void (*)(Call&, Decoder&, const Responder&);
+
+// Stands for function F, or type T, as the address of an object.
+template <auto F>
+inline char functionKey = 0;
+template <class T>
+inline char typeKey = 0;
+
+// ---- what a function's type says
+
+template <class Class, class R, class... A>
+struct Shape {
+  using Target = Class;  // void for a function without an object
+  using Result = R;
+  using Arguments = std::tuple<A...>;
+};
+
+// clang-format off
+template <class F> struct ShapeOf {
+  static_assert(!std::is_same_v<F, F>, "this is no function that can be called remotely: give &function, &Class::method "
+                                       "or +[](...) {...}; pick one overload with a cast");
+};
+template <class R, class... A> struct ShapeOf<R (*)(A...)> : Shape<void, R, A...> {};
+template <class R, class... A> struct ShapeOf<R (*)(A...) noexcept> : Shape<void, R, A...> {};
+template <class C, class R, class... A> struct ShapeOf<R (C::*)(A...)> : Shape<C, R, A...> {};
+template <class C, class R, class... A> struct ShapeOf<R (C::*)(A...) const> : Shape<C, R, A...> {};
+template <class C, class R, class... A> struct ShapeOf<R (C::*)(A...) noexcept> : Shape<C, R, A...> {};
+template <class C, class R, class... A> struct ShapeOf<R (C::*)(A...) const noexcept> : Shape<C, R, A...> {};
+template <class C, class R, class... A> struct ShapeOf<R (C::*)(A...) &> : Shape<C, R, A...> {};
+template <class C, class R, class... A> struct ShapeOf<R (C::*)(A...) const&> : Shape<C, R, A...> {};
+template <class C, class R, class... A> struct ShapeOf<R (C::*)(A...) & noexcept> : Shape<C, R, A...> {};
+template <class C, class R, class... A> struct ShapeOf<R (C::*)(A...) const& noexcept> : Shape<C, R, A...> {};
+// clang-format on
+
+// Parameters as they travel: without `Call&` in front, decayed.
+template <class Tuple>
+struct Travelling;
+template <class... A>
+struct Travelling<std::tuple<A...>> {
+  using Values = std::tuple<std::decay_t<A>...>;
+  static constexpr bool takesCall = false;
+};
+template <class... A>
+struct Travelling<std::tuple<Call&, A...>> {
+  using Values = std::tuple<std::decay_t<A>...>;
+  static constexpr bool takesCall = true;
+};
+
+// The R of a Future<R>: what the caller gets.
+template <class R>
+struct Awaited {
+  using Type = R;
+};
+template <class R>
+struct Awaited<Future<R>> {
+  using Type = R;
+};
+
+template <auto F>
+struct Traits {
+  using Shape = ShapeOf<decltype(F)>;
+  using Target = typename Shape::Target;
+  using Values = typename Travelling<typename Shape::Arguments>::Values;
+  using Returned = std::decay_t<typename Shape::Result>;
+  using Result = typename Awaited<Returned>::Type;
+  static constexpr bool takesCall = Travelling<typename Shape::Arguments>::takesCall;
+  static constexpr bool isMember = !std::is_void_v<Target>;
+};
+
+// ---- signatures
+
+// The codec's name for types that travel, the C++ name for those that stay with their owner.
+template <class T>
+std::string nameOf() {
+  if constexpr (Travels<Stored<T>>) {
+    return Codec<Stored<T>>::name();
+  } else {
+    return demangled(typeid(T).name());
+  }
+}
+
+template <class Tuple>
+struct NamesIn;
+template <class... A>
+struct NamesIn<std::tuple<A...>> {
+  static std::string text() { return namesOf<A...>(); }
+};
+
+template <auto F>
+struct Signature {
+  static std::string text() {
+    using T = Traits<F>;
+    std::string object;
+    if constexpr (T::isMember) object = demangled(typeid(typename T::Target).name()) + "::";
+    return nameOf<typename T::Result>() + " " + object + "(" + NamesIn<typename T::Values>::text() + ")";
+  }
+};
+
+template <class T, class... Args>
+std::string makerSignature() {
+  return demangled(typeid(T).name()) + " made from (" + namesOf<Loose<Args>...>() + ")";
+}
+
+// FNV-1a, 64 bits.
+uint64_t signatureHash(std::string_view signature);
+
+// ---- calling
+
+template <class T>
+OwnedValue ownedValue(std::shared_ptr<T> value) {
+  OwnedValue owned{value, &typeid(T), nullptr};
+  if constexpr (Travels<T>)
+    owned.encode = [](Encoder& encoder, const void* held) { Codec<T>::encode(encoder, *static_cast<const T*>(held)); };
+  return owned;
+}
+
+// Answers with `value`, or keeps it here when the caller asked for a reference.
+template <class T>
+void answer(const Responder& responder, T value) {
+  if (responder.wantsReference()) return responder.keep(ownedValue(std::make_shared<T>(std::move(value))));
+  if constexpr (Travels<T>) {
+    responder.reply([&](Encoder& encoder) { Codec<T>::encode(encoder, value); });
+  } else {
+    responder.fail(invalidArgument("a result of type " + demangled(typeid(T).name()) +
+                                   " does not travel; call with remote() to get a reference to it"));
+  }
+}
+
+template <class R, class Invoke>
+void callAndAnswer(const Responder& responder, Invoke&& invoke) {
+  if constexpr (std::is_void_v<R>) {
+    invoke();
+    answer(responder, Unit{});
+  } else if constexpr (!std::is_same_v<typename Awaited<R>::Type, R>) {
+    R future = invoke();
+    auto state = future.share();
+    if (!state) raise(failedPrecondition("the function returned an empty Future"));
+    state->onReady([state, responder] {
+      responder.later([state, responder] {
+        if (!state->result().ok()) return responder.fail(state->result().status());
+        answer(responder, std::move(*state->result()));
+      });
+    });
+  } else {
+    answer(responder, R(invoke()));
+  }
+}
+
+template <class Values>
+Values decodeValues(Decoder& decoder) {
+  Values values = Codec<Values>::decode(decoder);
+  decoder.finish();
+  if (decoder.hook() != nullptr) decoder.hook()->decoded();
+  return values;
+}
+
+// The object of a member call. StateError when the reference is to something of another type.
+template <class T>
+T& targetOf(const IncomingCall& call) {
+  if (call.target.type == nullptr || *call.target.type != typeid(T))
+    raise(failedPrecondition("the reference is to a " +
+                             (call.target.type ? demangled(call.target.type->name()) : std::string("nothing")) +
+                             ", not to a " + demangled(typeid(T).name())));
+  return *static_cast<T*>(call.target.value.get());
+}
+
+template <auto F>
+void invokeFunction(Call& call, Decoder& decoder, const Responder& responder) {
+  using T = Traits<F>;
+  auto values = decodeValues<typename T::Values>(decoder);
+  auto run = [&](auto&... value) -> decltype(auto) {
+    if constexpr (T::isMember && T::takesCall) {
+      return (targetOf<typename T::Target>(responder.call()).*F)(call, std::move(value)...);
+    } else if constexpr (T::isMember) {
+      return (targetOf<typename T::Target>(responder.call()).*F)(std::move(value)...);
+    } else if constexpr (T::takesCall) {
+      return F(call, std::move(value)...);
+    } else {
+      return F(std::move(value)...);
+    }
+  };
+  callAndAnswer<typename T::Returned>(responder, [&]() -> decltype(auto) { return std::apply(run, values); });
+}
+
+template <class T, class... Args>
+void invokeMaker(Call&, Decoder& decoder, const Responder& responder) {
+  auto values = decodeValues<std::tuple<Loose<Args>...>>(decoder);
+  auto make = [](auto&... value) { return std::make_shared<T>(tighten<Args>(std::move(value))...); };
+  auto made = std::apply(make, values);
+  if (!responder.wantsReference()) raise(failedPrecondition("make() keeps the object here; it needs a reference"));
+  responder.keep(ownedValue(std::move(made)));
+}
+
+}  // namespace treadle::rpc

@@ -1,0 +1,120 @@
+#include "treadle/core/rpc/messages.h"
+
+namespace treadle::rpc {
+namespace {
+
+constexpr size_t kNameBytes = 1024, kTextBytes = 1 << 20, kEntryBytes = 28;
+
+void writeId(wire::Writer& writer, const GlobalId& id) {
+  writer.number(id.rank);
+  writer.number(id.number);
+}
+
+GlobalId readId(wire::Reader& reader, int worldSize) {
+  GlobalId id{reader.number<int32_t>(), reader.number<uint64_t>()};
+  if (id.rank < 0 || id.rank >= worldSize) reader.fail();
+  return id;
+}
+
+void writeEntry(wire::Writer& writer, const ForkEntry& entry) {
+  writeId(writer, entry.ref);
+  writer.number(entry.owner);
+  writeId(writer, entry.fork);
+}
+
+ForkEntry readEntry(wire::Reader& reader, int worldSize) {
+  ForkEntry entry;
+  entry.ref = readId(reader, worldSize);
+  entry.owner = reader.number<int32_t>();
+  entry.fork = readId(reader, worldSize);
+  if (entry.owner < 0 || entry.owner >= worldSize) reader.fail();
+  return entry;
+}
+
+void writeStatus(wire::Writer& writer, const Status& status) {
+  writer.number(static_cast<uint8_t>(status.code()));
+  if (status.ok()) return;
+  for (const std::string* text : {&status.message(), &status.worker(), &status.function(), &status.remoteType()})
+    writer.string(std::string_view(*text).substr(0, kTextBytes));
+}
+
+Status readStatus(wire::Reader& reader) {
+  auto code = reader.number<uint8_t>();
+  if (!isCode(code)) reader.fail();
+  if (code == 0) return {};
+  std::string message = reader.string(kTextBytes), worker = reader.string(kTextBytes);
+  std::string function = reader.string(kTextBytes), type = reader.string(kTextBytes);
+  return Status(static_cast<Code>(code), std::move(message))
+      .withWorker(std::move(worker))
+      .withFunction(std::move(function))
+      .withRemoteType(std::move(type));
+}
+
+void writeExtras(wire::Writer& writer, const MessageHeader& header) {
+  writer.number(static_cast<uint32_t>(header.forks.size()));
+  for (const ForkEntry& entry : header.forks) writeEntry(writer, entry);
+  writer.number(static_cast<uint32_t>(header.field.size()));
+  writer.raw(header.field);
+}
+
+void readExtras(wire::Reader& reader, MessageHeader& header, int worldSize) {
+  for (size_t left = reader.count(kEntryBytes); left > 0; --left) header.forks.push_back(readEntry(reader, worldSize));
+  Bytes field = reader.raw(reader.count(1));
+  header.field.assign(field.begin(), field.end());
+}
+
+void writeRequest(wire::Writer& writer, const MessageHeader& header) {
+  writer.number(header.timeLeftUs);
+  writer.number(static_cast<uint8_t>(header.target.has_value()));
+  if (header.target) writeId(writer, *header.target);
+  writer.string(header.function);
+  writer.number(header.signature);
+  writer.number(static_cast<uint8_t>(header.result.has_value()));
+  if (header.result) writeEntry(writer, *header.result);
+}
+
+void readRequest(wire::Reader& reader, MessageHeader& header, int worldSize) {
+  header.timeLeftUs = reader.number<uint64_t>();
+  if (reader.boolean()) header.target = readId(reader, worldSize);
+  header.function = reader.string(kNameBytes);
+  header.signature = reader.number<uint64_t>();
+  if (reader.boolean()) header.result = readEntry(reader, worldSize);
+}
+
+}  // namespace
+
+void encodeHeader(wire::Writer& writer, const MessageHeader& header) {
+  writer.number(static_cast<uint8_t>(header.type));
+  if (header.type == MessageType::kNotice) {
+    writer.number(static_cast<uint8_t>(header.notice));
+    return writeEntry(writer, header.fork);
+  }
+  writer.number(header.id);
+  if (header.type == MessageType::kCancel) return;
+  if (header.type == MessageType::kAnswer) writeStatus(writer, header.status);
+  if (header.type == MessageType::kRequest || header.type == MessageType::kFetch) writeRequest(writer, header);
+  writeExtras(writer, header);
+}
+
+Result<MessageHeader> parseHeader(wire::Reader& reader, int worldSize) {
+  MessageHeader header;
+  auto type = reader.number<uint8_t>();
+  if (type < 1 || type > 5) return dataLoss("a call message of unknown type " + std::to_string(type));
+  header.type = static_cast<MessageType>(type);
+  if (header.type == MessageType::kNotice) {
+    auto notice = reader.number<uint8_t>();
+    if (notice < 1 || notice > 4) return dataLoss("an unknown notice about references");
+    header.notice = static_cast<RefNotice>(notice);
+    header.fork = readEntry(reader, worldSize);
+  } else {
+    header.id = reader.number<uint64_t>();
+    if (header.type == MessageType::kAnswer) header.status = readStatus(reader);
+    if (header.type == MessageType::kRequest || header.type == MessageType::kFetch)
+      readRequest(reader, header, worldSize);
+    if (header.type != MessageType::kCancel) readExtras(reader, header, worldSize);
+  }
+  TREADLE_RETURN_IF_ERROR(reader.status("the header of a call message"));
+  return header;
+}
+
+}  // namespace treadle::rpc

@@ -1,0 +1,41 @@
+#pragma once
+// The messages of subject kRpc as bytes (docs/protocol/rpc.md): a request, a fetch of a reference's value, an answer, a
+// cancellation, a notice about references. What values follow the header is the codecs' business. Pure functions.
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "treadle/core/rpc/references.h"
+
+namespace treadle::rpc {
+
+enum class MessageType : uint8_t { kRequest = 1, kFetch = 2, kAnswer = 3, kCancel = 4, kNotice = 5 };
+
+struct MessageHeader {
+  MessageType type = MessageType::kRequest;
+  uint64_t id = 0;                 // of the request: unique per caller; all but kNotice
+  // kRequest and kFetch
+  uint64_t timeLeftUs = 0;         // microseconds; UINT64_MAX: as long as the peers live
+  std::optional<RefId> target;     // the object of a member call; the reference to fetch
+  // kRequest
+  std::string function;
+  uint64_t signature = 0;          // signatureHash
+  std::optional<ForkEntry> result;  // keep the result under this reference
+  // kAnswer
+  Status status;                   // of the call
+  // kNotice
+  RefNotice notice = RefNotice::kForkAdded;
+  ForkEntry fork;
+  // kRequest, kFetch, kAnswer
+  std::vector<ForkEntry> forks;    // references among the values
+  std::vector<std::byte> field;    // the interceptor's
+};
+
+void encodeHeader(wire::Writer& writer, const MessageHeader& header);
+
+// Reads a header off the front; what is left in the reader are the values. DataLoss for anything that is none, ranks
+// outside of the world included.
+Result<MessageHeader> parseHeader(wire::Reader& reader, int worldSize);
+
+}  // namespace treadle::rpc

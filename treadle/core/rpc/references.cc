@@ -1,0 +1,281 @@
+#include "treadle/core/rpc/references.h"
+
+namespace treadle::rpc {
+
+RefHandle::~RefHandle() { references_->release(*this); }
+
+void References::perform(Deferred later) {
+  for (const auto& [rank, notice, entry] : later.notices) send_(rank, notice, entry);
+  for (auto& call : later.calls) call();
+}
+
+// ---- values of this worker
+
+HandlePtr References::localHandle(const RefId& ref) {
+  ++owned_[ref].handles;
+  return std::make_shared<RefHandle>(shared_from_this(), ForkEntry{ref, self_, {}}, true);
+}
+
+HandlePtr References::own(OwnedValue value) {
+  MutexLock lock(mutex_);
+  RefId ref = nextId();
+  owned_[ref].value.emplace(std::move(value));
+  return localHandle(ref);
+}
+
+void References::fulfil(const RefId& ref, Result<OwnedValue> value) {
+  Deferred later;
+  {
+    MutexLock lock(mutex_);
+    auto found = owned_.find(ref);
+    // Whoever asked for it is lost already, or it is there.
+    if (found == owned_.end() || found->second.value) return;
+    found->second.value = value;
+    for (auto& [rank, callback] : found->second.waiting)
+      later.calls.emplace_back([callback = std::move(callback), value]() mutable { callback(std::move(value)); });
+    found->second.waiting.clear();
+    dropIfUnused(ref, later);
+  }
+  perform(std::move(later));
+}
+
+void References::whenReady(const RefId& ref, int asker, WhenReady callback) {
+  std::optional<Result<OwnedValue>> value;
+  {
+    MutexLock lock(mutex_);
+    if (cleared_) {
+      value.emplace(cancelled("this worker has left the job"));
+    } else if (auto found = owned_.find(ref); found != owned_.end() && found->second.value) {
+      value = found->second.value;
+    } else if (found == owned_.end() && ref.rank == self_) {
+      value.emplace(notFound("the value of this reference does not live here (any more)"));
+    } else {
+      owned_[ref].waiting.emplace_back(asker, std::move(callback));
+      return;
+    }
+  }
+  callback(std::move(*value));
+}
+
+void References::dropIfUnused(const RefId& ref, Deferred& later) {
+  auto found = owned_.find(ref);
+  if (found == owned_.end()) return;
+  Owned& owned = found->second;
+  if (!owned.forks.empty() || owned.handles > 0 || !owned.value || !owned.waiting.empty()) return;
+  later.dropped.emplace_back(std::move(*owned.value));
+  owned_.erase(found);
+}
+
+// ---- references of this worker to values of others
+
+HandlePtr References::expect(int owner) {
+  MutexLock lock(mutex_);
+  ForkEntry entry{nextId(), owner, nextId()};
+  held_[entry.fork] = Held{entry, false, false, {}, 0, {}};
+  return std::make_shared<RefHandle>(shared_from_this(), entry, false);
+}
+
+void References::confirm(const ForkId& fork, const Status& outcome) {
+  Deferred later;
+  {
+    MutexLock lock(mutex_);
+    auto found = held_.find(fork);
+    if (found == held_.end()) return;
+    found->second.confirmed = true;
+    found->second.failure = outcome;
+    deleteIfDone(fork, later);
+  }
+  perform(std::move(later));
+}
+
+bool References::confirmed(const HandlePtr& handle) const {
+  MutexLock lock(mutex_);
+  auto found = held_.find(handle->entry().fork);
+  return handle->local() || (found != held_.end() && found->second.confirmed && found->second.failure.ok());
+}
+
+Status References::failureOf(const HandlePtr& handle) const {
+  MutexLock lock(mutex_);
+  if (cleared_) return failedPrecondition("this reference belongs to a worker that has left its job");
+  if (auto lost = lost_.find(handle->entry().owner); lost != lost_.end()) return lost->second;
+  auto found = held_.find(handle->entry().fork);
+  return found == held_.end() ? Status() : found->second.failure;
+}
+
+void References::release(const RefHandle& handle) {
+  Deferred later;
+  {
+    MutexLock lock(mutex_);
+    if (handle.local()) {
+      auto found = owned_.find(handle.entry().ref);
+      if (found != owned_.end()) {
+        --found->second.handles;
+        dropIfUnused(handle.entry().ref, later);
+      }
+    } else if (auto found = held_.find(handle.entry().fork); found != held_.end()) {
+      found->second.released = true;
+      deleteIfDone(handle.entry().fork, later);
+    }
+  }
+  perform(std::move(later));
+}
+
+// Guarantee 2: not before the owner knows the fork and all its children.
+void References::deleteIfDone(const ForkId& fork, Deferred& later) {
+  auto found = held_.find(fork);
+  if (found == held_.end()) return;
+  const Held& held = found->second;
+  if (!held.released || !held.confirmed || held.children > 0) return;
+  later.notices.emplace_back(held.entry.owner, RefNotice::kForkDeleted, held.entry);
+  held_.erase(found);
+}
+
+// ---- references in messages
+
+ForkEntry References::fork(const HandlePtr& handle, int toRank) {
+  MutexLock lock(mutex_);
+  ForkEntry entry{handle->entry().ref, handle->entry().owner, nextId()};
+  if (handle->local()) {
+    owned_[entry.ref].forks[entry.fork] = toRank;
+  } else {
+    children_[entry.fork] = Child{entry, toRank, handle};
+    if (auto held = held_.find(handle->entry().fork); held != held_.end()) ++held->second.children;
+  }
+  return entry;
+}
+
+void References::unfork(const std::vector<ForkEntry>& entries) {
+  Deferred later;
+  {
+    MutexLock lock(mutex_);
+    for (const ForkEntry& entry : entries) {
+      dropChild(entry.fork, later);
+      if (auto found = owned_.find(entry.ref); entry.owner == self_ && found != owned_.end()) {
+        found->second.forks.erase(entry.fork);
+        dropIfUnused(entry.ref, later);
+      }
+    }
+  }
+  perform(std::move(later));
+}
+
+void References::dropChild(const ForkId& fork, Deferred& later) {
+  auto child = children_.find(fork);
+  if (child == children_.end()) return;
+  ForkId parent = child->second.parent->entry().fork;
+  later.dropped.emplace_back(std::move(child->second.parent));
+  children_.erase(child);
+  if (auto held = held_.find(parent); held != held_.end()) {
+    --held->second.children;
+    deleteIfDone(parent, later);
+  }
+}
+
+std::vector<HandlePtr> References::adopt(int fromRank, const std::vector<ForkEntry>& entries) {
+  std::vector<HandlePtr> handles;
+  Deferred later;
+  {
+    MutexLock lock(mutex_);
+    for (const ForkEntry& entry : entries) {
+      if (entry.owner == self_) {
+        handles.push_back(localHandle(entry.ref));
+        if (auto& forks = owned_[entry.ref].forks; fromRank == self_) forks.erase(entry.fork);
+        if (fromRank != self_) later.notices.emplace_back(fromRank, RefNotice::kChildAccepted, entry);
+        continue;
+      }
+      bool fromOwner = entry.owner == fromRank;
+      held_[entry.fork] = Held{entry, fromOwner, false, {}, 0, fromOwner ? std::nullopt : std::optional(fromRank)};
+      handles.push_back(std::make_shared<RefHandle>(shared_from_this(), entry, false));
+      if (!fromOwner) later.notices.emplace_back(entry.owner, RefNotice::kForkAdded, entry);
+    }
+  }
+  perform(std::move(later));
+  return handles;
+}
+
+void References::adoptRequested(int fromRank, const ForkEntry& entry) {
+  MutexLock lock(mutex_);
+  owned_[entry.ref].forks[entry.fork] = fromRank;
+}
+
+void References::onNotice(int fromRank, RefNotice notice, const ForkEntry& entry) {
+  Deferred later;
+  {
+    MutexLock lock(mutex_);
+    switch (notice) {
+      case RefNotice::kForkAdded:
+        owned_[entry.ref].forks[entry.fork] = fromRank;
+        later.notices.emplace_back(fromRank, RefNotice::kForkKnown, entry);
+        break;
+      case RefNotice::kForkKnown:
+        if (auto held = held_.find(entry.fork); held != held_.end()) {
+          held->second.confirmed = true;
+          if (held->second.parent) later.notices.emplace_back(*held->second.parent, RefNotice::kChildAccepted, entry);
+          held->second.parent.reset();
+          deleteIfDone(entry.fork, later);
+        }
+        break;
+      case RefNotice::kChildAccepted:
+        dropChild(entry.fork, later);
+        break;
+      case RefNotice::kForkDeleted:
+        if (auto found = owned_.find(entry.ref); found != owned_.end()) {
+          found->second.forks.erase(entry.fork);
+          dropIfUnused(entry.ref, later);
+        }
+        break;
+    }
+  }
+  perform(std::move(later));
+}
+
+void References::onLost(int rank, const Status& why) {
+  Deferred later;
+  {
+    MutexLock lock(mutex_);
+    lost_.emplace(rank, why);
+    std::vector<ForkId> children;
+    for (const auto& [fork, child] : children_)
+      if (child.toRank == rank || child.entry.owner == rank) children.push_back(fork);
+    for (const ForkId& fork : children) dropChild(fork, later);
+    std::vector<RefId> values;
+    for (auto& [ref, owned] : owned_) {
+      std::erase_if(owned.forks, [&](const auto& fork) { return fork.second == rank; });
+      std::erase_if(owned.waiting, [&](const auto& waiting) { return waiting.first == rank; });
+      // A value that only the lost worker could still ask for will not be made.
+      if (!owned.value && ref.rank == rank) owned.value.emplace(why);
+      values.push_back(ref);
+    }
+    for (const RefId& ref : values) dropIfUnused(ref, later);
+    std::erase_if(held_, [&](const auto& held) { return held.second.entry.owner == rank; });
+  }
+  perform(std::move(later));
+}
+
+void References::clear(const Status& why) {
+  Deferred later;
+  {
+    MutexLock lock(mutex_);
+    cleared_ = true;
+    for (auto& [fork, child] : children_) later.dropped.emplace_back(std::move(child.parent));
+    for (auto& [ref, owned] : owned_) {
+      for (auto& [rank, callback] : owned.waiting)
+        later.calls.emplace_back([callback = std::move(callback), why]() mutable { callback(why); });
+      later.dropped.emplace_back(std::move(owned.value));
+    }
+    children_.clear();
+    owned_.clear();
+    held_.clear();
+  }
+  perform(std::move(later));
+}
+
+References::Counts References::counts() const {
+  MutexLock lock(mutex_);
+  Counts counts{owned_.size(), 0, held_.size(), children_.size()};
+  for (const auto& [ref, owned] : owned_) counts.forks += owned.forks.size();
+  for (const auto& [fork, held] : held_) counts.pending += held.confirmed ? 0 : 1;
+  return counts;
+}
+
+}  // namespace treadle::rpc

@@ -1,0 +1,184 @@
+#pragma once
+// Counts who holds references to which values (docs/protocol/references.md). A value lives at its owner, under a RefId
+// made by whoever asked for it. Each worker that holds references to it has forks there, each with a ForkId made by
+// whoever passed it on. Two guarantees:
+//   1. The owner hears of every deleted fork: a fork that goes says so to the owner.
+//   2. No fork is deleted before the owner knows its parent's child: a worker that passes a reference on keeps its own
+//      fork until the receiver has said that the owner knows the new one.
+// A worker that is lost takes its forks with it; references to values of a lost owner fail with its name.
+//
+// One per worker; any thread. Nothing is sent or destroyed while the lock is held.
+
+#include <any>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <typeinfo>
+#include <unordered_map>
+#include <vector>
+
+#include "treadle/core/base/mutex.h"
+#include "treadle/core/base/status.h"
+#include "treadle/core/base/unique_function.h"
+#include "treadle/core/rpc/coder.h"
+
+namespace treadle::rpc {
+
+class Engine;
+
+// Unique in the job: the rank that made it and its counter there. RefIds and ForkIds are drawn from one counter.
+struct GlobalId {
+  int32_t rank = -1;
+  uint64_t number = 0;
+  auto operator<=>(const GlobalId&) const = default;
+};
+using RefId = GlobalId;
+using ForkId = GlobalId;
+
+// An entry of a message's fork list: the receiver gets fork `fork` of the value `ref` at `owner`.
+struct ForkEntry {
+  RefId ref;
+  int32_t owner = -1;
+  ForkId fork;
+};
+
+// A value at its owner, of any type, with the way to encode it when its type travels.
+struct OwnedValue {
+  std::shared_ptr<void> value;
+  const std::type_info* type = nullptr;
+  void (*encode)(Encoder&, const void*) = nullptr;  // null: this type does not travel
+};
+
+class References;
+
+// One fork, shared by all copies of an RRef that came from it; the last one that goes deletes the fork.
+class RefHandle {
+ public:
+  RefHandle(std::shared_ptr<References> references, ForkEntry entry, bool local)
+      : references_(std::move(references)), entry_(entry), local_(local) {}
+  ~RefHandle();
+  RefHandle(const RefHandle&) = delete;
+  RefHandle& operator=(const RefHandle&) = delete;
+
+  const ForkEntry& entry() const { return entry_; }
+  bool local() const { return local_; }  // this worker owns the value
+  const std::shared_ptr<References>& references() const { return references_; }
+
+ private:
+  const std::shared_ptr<References> references_;
+  const ForkEntry entry_;
+  const bool local_;
+};
+using HandlePtr = std::shared_ptr<RefHandle>;
+
+// What references tell each other's workers. The numbers travel on the wire: never renumber.
+enum class RefNotice : uint8_t {
+  kForkAdded = 1,     // user -> owner: `fork` exists
+  kForkKnown = 2,     // owner -> user: and I know it
+  kChildAccepted = 3,  // receiver -> sender: the owner knows the fork you sent me
+  kForkDeleted = 4,   // user -> owner: `fork` is gone
+};
+
+class References : public std::enable_shared_from_this<References> {
+ public:
+  using Send = std::function<void(int rank, RefNotice notice, const ForkEntry& entry)>;
+  using WhenReady = UniqueFunction<void(Result<OwnedValue>)>;
+
+  References(int selfRank, Send send) : self_(selfRank), send_(std::move(send)) {}
+
+  // The engine whose references these are; null once it is gone. Set before the first use.
+  void setEngine(std::weak_ptr<Engine> engine) { engine_ = std::move(engine); }
+  std::shared_ptr<Engine> engine() const { return engine_.lock(); }
+
+  // ---- values of this worker
+  HandlePtr own(OwnedValue value);
+  // The value that a request made is there, or why not.
+  void fulfil(const RefId& ref, Result<OwnedValue> value);
+  // Calls back with the value: at once, or when it is there, on the thread that brings it. A fetch or a call may
+  // overtake the request that makes the value.
+  void whenReady(const RefId& ref, int asker, WhenReady callback);
+
+  // ---- references of this worker to values of others
+  // A request to `owner` will make the value. The entry goes with the request.
+  HandlePtr expect(int owner);
+  // The request was answered: the owner has made the value, or why not. The handle may be gone already.
+  void confirm(const ForkId& fork, const Status& outcome);
+  bool confirmed(const HandlePtr& handle) const;
+  Status failureOf(const HandlePtr& handle) const;  // why there will be no value, when that is known
+
+  // ---- references in messages
+  // Makes a child of `handle` for `toRank`. Keeps what must live until it is accepted.
+  ForkEntry fork(const HandlePtr& handle, int toRank);
+  // The message with these forks was not sent after all.
+  void unfork(const std::vector<ForkEntry>& entries);
+  // Takes over the forks that came with a message of `fromRank`.
+  std::vector<HandlePtr> adopt(int fromRank, const std::vector<ForkEntry>& entries);
+  // Request for a new value: the requester's first fork.
+  void adoptRequested(int fromRank, const ForkEntry& entry);
+
+  void onNotice(int fromRank, RefNotice notice, const ForkEntry& entry);
+  void onLost(int rank, const Status& why);
+  // Everything goes: the worker ends.
+  void clear(const Status& why);
+
+  struct Counts {
+    size_t owned = 0;    // values that live here
+    size_t forks = 0;    // forks of them that others hold
+    size_t held = 0;     // forks of others' values that are held here
+    size_t pending = 0;  // held ones that their owner has not confirmed, and those kept for receivers
+  };
+  Counts counts() const;
+  int self() const { return self_; }
+
+ private:
+  friend class RefHandle;
+
+  struct Owned {
+    std::optional<Result<OwnedValue>> value;
+    std::map<ForkId, int> forks;  // and the rank that holds each
+    size_t handles = 0;           // held by this worker itself
+    std::vector<std::pair<int, WhenReady>> waiting;
+  };
+  struct Held {
+    ForkEntry entry;
+    bool confirmed = false;
+    bool released = false;     // its handle is gone
+    Status failure;
+    size_t children = 0;       // passed on and not accepted yet
+    std::optional<int> parent;  // who passed it to us and waits to hear that the owner knows it
+  };
+  struct Child {
+    ForkEntry entry;
+    int toRank;
+    HandlePtr parent;
+  };
+  // What to do once the lock is let go.
+  struct Deferred {
+    std::vector<std::tuple<int, RefNotice, ForkEntry>> notices;
+    std::vector<std::any> dropped;
+    std::vector<UniqueFunction<void()>> calls;
+  };
+
+  GlobalId nextId() TREADLE_REQUIRES(mutex_) { return {self_, ++lastId_}; }
+  void release(const RefHandle& handle);
+  void dropIfUnused(const RefId& ref, Deferred& later) TREADLE_REQUIRES(mutex_);
+  void deleteIfDone(const ForkId& fork, Deferred& later) TREADLE_REQUIRES(mutex_);
+  void dropChild(const ForkId& fork, Deferred& later) TREADLE_REQUIRES(mutex_);
+  HandlePtr localHandle(const RefId& ref) TREADLE_REQUIRES(mutex_);
+  void perform(Deferred later);
+
+  const int self_;
+  const Send send_;
+  std::weak_ptr<Engine> engine_;
+  mutable Mutex mutex_;
+  uint64_t lastId_ TREADLE_GUARDED_BY(mutex_) = 0;
+  std::map<RefId, Owned> owned_ TREADLE_GUARDED_BY(mutex_);
+  std::map<ForkId, Held> held_ TREADLE_GUARDED_BY(mutex_);
+  std::map<ForkId, Child> children_ TREADLE_GUARDED_BY(mutex_);
+  std::map<int, Status> lost_ TREADLE_GUARDED_BY(mutex_);
+  bool cleared_ TREADLE_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace treadle::rpc

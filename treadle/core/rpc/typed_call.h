@@ -1,0 +1,90 @@
+#pragma once
+// The typed face of the engine: from a C++ function and arguments to an outgoing call, and from its answer to a
+// Future. Used by Worker, Caller and RRef; a program uses those.
+
+#include <algorithm>
+
+#include "treadle/core/rpc/engine.h"
+
+namespace treadle::rpc {
+
+// The name under which this worker knows F or T. StateError saying what to do when it has none.
+const Functions::Entry& entryOf(const Engine& engine, const void* key, std::string (*what)());
+
+// Encodes `argument` as a parameter of type P.
+template <class P, class A>
+void encodeAs(Encoder& encoder, const A& argument) {
+  if constexpr (std::is_same_v<P, std::decay_t<A>>) {
+    Codec<P>::encode(encoder, argument);
+  } else {
+    P converted(argument);
+    Codec<P>::encode(encoder, converted);
+  }
+}
+
+template <class Values, class... A>
+void encodeArguments(Encoder& encoder, const A&... arguments) {
+  static_assert(std::tuple_size_v<Values> == sizeof...(A),
+                "give every argument of the remote function: default arguments are not known through a pointer to it");
+  [&]<size_t... I>(std::index_sequence<I...>) {
+    static_assert((std::is_constructible_v<std::tuple_element_t<I, Values>, const A&> && ...),
+                  "an argument has a type that the remote function's parameter cannot be made from");
+    (encodeAs<std::tuple_element_t<I, Values>>(encoder, arguments), ...);
+  }(std::index_sequence_for<A...>{});
+}
+
+// Makes `call.complete` fill a future, and a future that reads for itself and can be cancelled.
+template <class R>
+Future<R> startCall(Engine& engine, OutgoingCall call, UniqueFunction<Stored<R>(Decoder&)> decode) {
+  auto state = std::make_shared<io::FutureState<Stored<R>>>();
+  state->executor = &engine.executor();
+  call.complete = [state, decode = std::move(decode)](Result<Decoder*> result) mutable {
+    if (!result.ok()) return (void)state->complete(result.status());
+    try {
+      Stored<R> value = decode(**result);
+      (*result)->finish();
+      if ((*result)->hook() != nullptr) (*result)->hook()->decoded();
+      state->complete(std::move(value));
+    } catch (...) {
+      state->complete(statusOfCurrentException("decoding an answer"));
+    }
+  };
+  CallTicket ticket = engine.send(std::move(call));
+  if (!ticket.connection) return Future<R>(state);
+  state->assist = [raw = state.get(), ticket](TimePoint deadline) {
+    ticket.connection->readUntil([raw] { return raw->ready(); }, std::min(deadline, ticket.deadline));
+  };
+  state->cancelHook = [engine = engine.weak_from_this(), id = ticket.id] {
+    if (auto alive = engine.lock()) alive->cancel(id);
+  };
+  return Future<R>(state);
+}
+
+template <class R>
+Future<R> startCall(Engine& engine, OutgoingCall call) {
+  return startCall<R>(engine, std::move(call), [](Decoder& decoder) { return Codec<Stored<R>>::decode(decoder); });
+}
+
+// An outgoing call of F without its arguments.
+template <auto F>
+OutgoingCall callOf(const Engine& engine, int rank, CallOptions options) {
+  const Functions::Entry& entry = entryOf(engine, &functionKey<F>, &Signature<F>::text);
+  OutgoingCall call;
+  call.rank = rank;
+  call.function = entry.name;
+  call.signature = entry.signature;
+  call.options = options;
+  return call;
+}
+
+// The arguments are encoded before the call that is given them returns, so that they may be captured by reference.
+template <auto F, class... A>
+OutgoingCall callWith(const Engine& engine, int rank, CallOptions options, const A&... arguments) {
+  OutgoingCall call = callOf<F>(engine, rank, options);
+  call.encode = [&arguments...](Encoder& encoder) {
+    encodeArguments<typename Traits<F>::Values>(encoder, arguments...);
+  };
+  return call;
+}
+
+}  // namespace treadle::rpc
