@@ -1,0 +1,116 @@
+#pragma once
+// The ways to call a function of another worker. Worker has them with its own defaults, Caller (worker.with(...)) with
+// the options given.
+
+#include <string>
+#include <string_view>
+#include <variant>
+
+#include "treadle/core/rpc/rref.h"
+
+namespace treadle {
+
+// Whom a call is for: a worker's info, name or rank.
+class To {
+ public:
+  To(const WorkerInfo& worker) : whom_(worker.rank) {}     // NOLINT: implicit on purpose
+  To(int rank) : whom_(rank) {}                            // NOLINT
+  To(std::string name) : whom_(std::move(name)) {}         // NOLINT
+  To(std::string_view name) : whom_(std::string(name)) {}  // NOLINT
+  To(const char* name) : whom_(std::string(name)) {}       // NOLINT
+
+  // NotFound naming the workers that there are.
+  int rank(const cluster::Membership& membership) const {
+    if (const int* rank = std::get_if<int>(&whom_)) return *rank;
+    return valueOrThrow(membership.rankOf(std::get<std::string>(whom_)));
+  }
+
+ private:
+  std::variant<int, std::string> whom_;
+};
+
+// `Self` has `rpc::Engine& engine() const` and `CallOptions callOptions() const`.
+template <class Self>
+class CallMethods {
+ public:
+  // Calls F there and waits for its result. Throws RemoteError for what F threw, TimeoutError, PeerLostError,
+  // NotFoundError (no such worker or function there), StateError (F has no name here, or another signature there).
+  template <auto F, class... A>
+  typename rpc::Traits<F>::Result call(const To& to, const A&... arguments) const {
+    return start<F>(to, true, arguments...).wait();
+  }
+  // The same without waiting. Arguments are captured when it returns.
+  template <auto F, class... A>
+  Future<typename rpc::Traits<F>::Result> async(const To& to, const A&... arguments) const {
+    return start<F>(to, false, arguments...);
+  }
+  // The result stays there; the reference is there at once and may be used and passed on at once.
+  template <auto F, class... A>
+  RRef<typename rpc::Traits<F>::Result> remote(const To& to, const A&... arguments) const {
+    int rank = to.rank(engine().membership());
+    return RRef<typename rpc::Traits<F>::Result>(
+        engine().sendForReference(rpc::callWith<F>(engine(), rank, options(), arguments...)));
+  }
+
+  // By name alone; the signature follows from R and the arguments' own types, which must be the function's.
+  template <class R, class... A>
+  R callNamed(const To& to, std::string_view function, const A&... arguments) const {
+    rpc::OutgoingCall call = named<R>(to, function, arguments...);
+    call.callerWaits = true;
+    return rpc::startCall<R>(engine(), std::move(call)).wait();
+  }
+  template <class R, class... A>
+  Future<R> asyncNamed(const To& to, std::string_view function, const A&... arguments) const {
+    return rpc::startCall<R>(engine(), named<R>(to, function, arguments...));
+  }
+  template <class R, class... A>
+  RRef<R> remoteNamed(const To& to, std::string_view function, const A&... arguments) const {
+    return RRef<R>(engine().sendForReference(named<R>(to, function, arguments...)));
+  }
+
+  // Constructs a T there. Numbers of any width may be given for numbers.
+  template <class T, class... A>
+  RRef<T> make(const To& to, const A&... arguments) const {
+    const Functions::Entry& entry = rpc::entryOf(engine(), &rpc::typeKey<T>, [] { return demangled(typeid(T).name()); });
+    std::string wanted = rpc::makerSignature<T, A...>();
+    if (wanted != entry.signature)
+      raise(invalidArgument("'" + entry.name + "' is a " + entry.signature + ", not a " + wanted));
+    rpc::OutgoingCall call = outgoing(to, entry.name, entry.signature);
+    call.encode = [&arguments...](rpc::Encoder& encoder) {
+      (rpc::Codec<rpc::Loose<A>>::encode(encoder, rpc::loosen(arguments)), ...);
+    };
+    return RRef<T>(engine().sendForReference(std::move(call)));
+  }
+
+ private:
+  rpc::Engine& engine() const { return static_cast<const Self*>(this)->engine(); }
+  CallOptions options() const { return static_cast<const Self*>(this)->callOptions(); }
+
+  rpc::OutgoingCall outgoing(const To& to, std::string_view function, std::string signature) const {
+    rpc::OutgoingCall call;
+    call.rank = to.rank(engine().membership());
+    call.function = function;
+    call.signature = std::move(signature);
+    call.options = options();
+    return call;
+  }
+  template <auto F, class... A>
+  Future<typename rpc::Traits<F>::Result> start(const To& to, bool callerWaits, const A&... arguments) const {
+    static_assert(!rpc::Traits<F>::isMember, "a member function is called through an RRef to its object");
+    int rank = to.rank(engine().membership());
+    rpc::OutgoingCall call = rpc::callWith<F>(engine(), rank, options(), arguments...);
+    call.callerWaits = callerWaits;
+    return rpc::startCall<typename rpc::Traits<F>::Result>(engine(), std::move(call));
+  }
+  template <class R, class... A>
+  rpc::OutgoingCall named(const To& to, std::string_view function, const A&... arguments) const {
+    std::string signature = rpc::nameOf<R>() + " (" + rpc::namesOf<std::decay_t<A>...>() + ")";
+    rpc::OutgoingCall call = outgoing(to, function, std::move(signature));
+    call.encode = [&arguments...](rpc::Encoder& encoder) {
+      (rpc::Codec<std::decay_t<A>>::encode(encoder, arguments), ...);
+    };
+    return call;
+  }
+};
+
+}  // namespace treadle

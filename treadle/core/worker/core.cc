@@ -1,0 +1,188 @@
+#include "treadle/core/worker/core.h"
+
+#include <unistd.h>
+
+#include "treadle/core/base/log.h"
+
+namespace treadle {
+namespace {
+
+// Rank 0 ends the wait a little before the others would, so that all hear from it who is missing.
+constexpr double kServerShare = 0.9, kClientShare = 0.95;
+constexpr Duration kFarewell = std::chrono::seconds(1);
+
+TimePoint partOf(TimePoint start, Duration limit, double share) {
+  return start + std::chrono::duration_cast<Duration>(limit * share);
+}
+
+Result<io::Address> masterAddress(const Launch& launch) {
+  Result<io::Address> address = io::Address::tcp(launch.masterAddress, launch.masterPort);
+  if (!address.ok()) return address.status().withContext("MASTER_ADDR");
+  if (!address->isLoopback())
+    return failedPrecondition("the master's address " + launch.masterAddress +
+                              " is not on this host's loopback: jobs across hosts need encrypted links, which this "
+                              "version does not have yet; start all workers on one host with MASTER_ADDR=127.0.0.1");
+  return address;
+}
+
+std::string randomName() {
+  static std::atomic<uint64_t> count = 0;
+  return "treadle-" + std::to_string(::getpid()) + "-" + std::to_string(++count) + "-" +
+         std::to_string(Clock::now().time_since_epoch().count());
+}
+
+}  // namespace
+
+Worker::Core::Core(JoinOptions joinOptions, Launch launchInfo)
+    : options(std::move(joinOptions)), launch(std::move(launchInfo)), self{options.name, launch.rank} {}
+
+std::unique_ptr<Worker::Core> Worker::Core::make(JoinOptions options, Launch launch) {
+  std::unique_ptr<Core> core(new Core(std::move(options), std::move(launch)));  // NOLINT: private constructor
+  core->reactor = valueOrThrow(io::Reactor::make());
+  io::ExecutorOptions threads{.maxRunning = core->options.maxRunning, .maxBlocked = core->options.maxBlocked};
+  core->executor = std::make_unique<io::Executor>(*core->reactor, threads);
+  cluster::MembershipOptions membership;
+  membership.lostAfter = core->options.lostAfter;
+  membership.connection = {core->options.sendLimitBytes, core->options.messageLimits, core->options.spin};
+  core->membership =
+      std::make_unique<cluster::Membership>(*core->reactor, core->self, core->launch.worldSize, membership);
+  return core;
+}
+
+Worker::Core::~Core() { leave("it ended without shutdown()"); }
+
+void Worker::Core::start(Worker& worker, WorkerExtensions extensions) {
+  Functions functions = options.functions;
+  functions.merge(extensions.functions);
+  extensionState = std::move(extensions.state);
+  auto interceptor = extensions.interceptor ? extensions.interceptor(worker) : nullptr;
+  engine = rpc::Engine::make(*membership, *reactor, *executor, std::move(functions), std::move(interceptor),
+                             options.rpcTimeout, &worker);
+  coordinator = std::make_unique<cluster::Coordinator>(*membership, [this] {
+    rpc::CallCounts counts = engine->counts();
+    return cluster::WorkCount{counts.sent, counts.handled, counts.pending == 0 && counts.running == 0};
+  });
+  engine->setIdleHook([this] { coordinator->workDone(); });
+  groups = std::make_unique<group::GroupService>(*membership, *reactor, *executor);
+  membership->setHandler(link::Subject::kCluster, *coordinator);
+  membership->setHandler(link::Subject::kRpc, *engine);
+  membership->setHandler(link::Subject::kGroup, *groups);
+}
+
+Status Worker::Core::meet() {
+  TimePoint begin = Clock::now();
+  TimePoint deadline = options.joinTimeout == kWhilePeerLives ? kNever : partOf(begin, options.joinTimeout, kClientShare);
+  TimePoint serverDeadline = deadline == kNever ? kNever : partOf(begin, options.joinTimeout, kServerShare);
+  Result<io::Address> master = masterAddress(launch);
+  if (!master.ok()) return std::move(master).status();
+  Result<link::Credentials> known = credentials(*master, deadline);
+  if (!known.ok()) return std::move(known).status();
+  TREADLE_RETURN_IF_ERROR(listen(*known));
+  if (self.rank == 0) {
+    auto server = cluster::RendezvousServer::start(*reactor, *master, *known, launch.worldSize, options.joinTimeout,
+                                                   serverDeadline);
+    if (!server.ok()) return std::move(server).status();
+    rendezvous = std::move(*server);
+  }
+  auto client = cluster::RendezvousClient::connect(*master, *known, deadline);
+  if (!client.ok()) return std::move(client).status();
+  Result<cluster::Roster> roster = (*client)->exchange(launch.worldSize, addresses(), deadline);
+  if (!roster.ok()) return std::move(roster).status();
+  for (const cluster::RosterEntry& peer : *roster) TREADLE_RETURN_IF_ERROR(connectTo(peer, *known, deadline));
+  TREADLE_RETURN_IF_ERROR((*client)->ready(deadline));
+  if (rendezvous) rendezvous->stop();
+  membership->startWatch();
+  return {};
+}
+
+Result<link::Credentials> Worker::Core::credentials(const io::Address& master, TimePoint deadline) {
+  link::Credentials credentials{launch.jobKey, {link::Purpose::kPeer, self}};
+  if (!credentials.jobKey.empty()) return credentials;
+  if (self.rank == 0) {
+    auto service = cluster::KeyService::start(*reactor, master.port());
+    if (!service.ok()) return std::move(service).status();
+    keyService = std::move(*service);
+    credentials.jobKey = keyService->key();
+    return credentials;
+  }
+  Result<std::string> key = cluster::fetchKey(master.port(), deadline);
+  if (!key.ok()) return std::move(key).status();
+  credentials.jobKey = std::move(*key);
+  return credentials;
+}
+
+Status Worker::Core::listen(const link::Credentials& credentials) {
+  std::vector<std::string> wanted = {"unix:" + randomName(), "tcp://127.0.0.1:0"};
+  if (options.listenAddress) wanted = {*options.listenAddress};
+  for (const std::string& text : wanted) {
+    Result<io::Address> address = io::Address::parse(text);
+    if (!address.ok()) return address.status().withContext("listenAddress");
+    if (!address->isUnix() && !address->isLoopback())
+      return failedPrecondition("the listen address " + text +
+                                " is not on this host's loopback: jobs across hosts need encrypted links, which this "
+                                "version does not have yet");
+    TREADLE_RETURN_IF_ERROR(listenOn(*address, credentials));
+  }
+  return {};
+}
+
+Status Worker::Core::listenOn(const io::Address& address, const link::Credentials& credentials) {
+  Result<io::Fd> listener = io::listenOn(address);
+  if (!listener.ok()) return std::move(listener).status();
+  link::Acceptor::Host host;
+  host.check = [this](const link::Hello& hello) {
+    if (hello.purpose != link::Purpose::kPeer) return failedPrecondition("the workers do not meet at this address");
+    bool inWorld = hello.worker.rank >= 0 && hello.worker.rank < launch.worldSize;
+    return inWorld ? Status() : invalidArgument("its rank is not in this job");
+  };
+  host.accept = [this](io::Fd fd, link::Hello hello) {
+    Status attached = membership->attach(hello.worker, std::move(fd), link::Connection::Kind::kServing);
+    if (!attached.ok()) logWarn(self.name, "a connection was refused: " + attached.message());
+  };
+  auto acceptor = link::Acceptor::start(*reactor, std::move(*listener), credentials, std::move(host));
+  if (!acceptor.ok()) return std::move(acceptor).status();
+  acceptors.push_back(std::move(*acceptor));
+  return {};
+}
+
+std::vector<std::string> Worker::Core::addresses() const {
+  std::vector<std::string> texts;
+  for (const auto& acceptor : acceptors) texts.push_back(acceptor->address().toString());
+  return texts;
+}
+
+// Tries the peer's addresses in its order. A UNIX socket of a peer in another network namespace is not to be found, a
+// TCP address then is.
+Status Worker::Core::connectTo(const cluster::RosterEntry& peer, const link::Credentials& credentials,
+                               TimePoint deadline) {
+  Status last = notFound("it gave no address");
+  for (const std::string& text : peer.addresses) {
+    Result<io::Address> address = io::Address::parse(text);
+    if (!address.ok()) {
+      last = address.status();
+      continue;
+    }
+    Result<link::Dialed> dialed = link::dial(*address, credentials, deadline);
+    if (dialed.ok() && dialed->peer != peer.worker)
+      dialed = Result<link::Dialed>(failedPrecondition(text + " is " + link::describe(dialed->peer)));
+    if (dialed.ok()) return membership->attach(peer.worker, std::move(dialed->fd), link::Connection::Kind::kCalls);
+    last = std::move(dialed).status();
+  }
+  return last.withContext(link::describe(peer.worker) + " cannot be connected to");
+}
+
+void Worker::Core::leave(const std::string& reason) {
+  if (left_.exchange(true)) return;
+  Status why = cancelled("this worker has left its job");
+  acceptors.clear();
+  if (rendezvous) rendezvous->stop();
+  if (membership) {
+    Status loss = membership->firstLoss();
+    membership->close(loss.ok() ? reason : loss.message(), Clock::now() + kFarewell);
+  }
+  if (groups) groups->close(why);
+  if (engine) engine->close(why);
+  if (executor) executor->stop();
+}
+
+}  // namespace treadle

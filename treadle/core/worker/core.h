@@ -1,0 +1,50 @@
+#pragma once
+// What a worker is made of, in the order in which it is built; torn down in the reverse order, after the threads have
+// stopped. Only the files of this room see it.
+
+#include "treadle/core/cluster/key_service.h"
+#include "treadle/core/cluster/rendezvous.h"
+#include "treadle/core/group/group_service.h"
+#include "treadle/core/worker/worker.h"
+
+namespace treadle {
+
+class Worker::Core {
+ public:
+  static std::unique_ptr<Core> make(JoinOptions options, Launch launch);
+  ~Core();
+
+  // Makes the engine, which needs the worker and its extensions; then meets the others and connects to all.
+  void start(Worker& worker, WorkerExtensions extensions);
+  Status meet();
+
+  // Says `reason` to the peers (empty: the job is over), fails all that waits, stops the threads. Idempotent.
+  void leave(const std::string& reason);
+
+  const JoinOptions options;
+  const Launch launch;
+  const WorkerInfo self;
+  std::unique_ptr<io::Reactor> reactor;
+  std::unique_ptr<io::Executor> executor;
+  std::unique_ptr<cluster::KeyService> keyService;
+  std::unique_ptr<cluster::RendezvousServer> rendezvous;
+  std::vector<std::unique_ptr<link::Acceptor>> acceptors;
+  std::unique_ptr<cluster::Membership> membership;
+  std::unique_ptr<cluster::Coordinator> coordinator;
+  std::unique_ptr<group::GroupService> groups;
+  std::shared_ptr<rpc::Engine> engine;
+  std::shared_ptr<void> extensionState;
+
+ private:
+  Core(JoinOptions joinOptions, Launch launchInfo);
+
+  Result<link::Credentials> credentials(const io::Address& master, TimePoint deadline);
+  Status listen(const link::Credentials& credentials);
+  Status listenOn(const io::Address& address, const link::Credentials& credentials);
+  Status connectTo(const cluster::RosterEntry& peer, const link::Credentials& credentials, TimePoint deadline);
+  std::vector<std::string> addresses() const;
+
+  std::atomic<bool> left_ = false;
+};
+
+}  // namespace treadle

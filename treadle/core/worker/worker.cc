@@ -1,0 +1,74 @@
+#include "treadle/core/worker/worker.h"
+
+#include <exception>
+
+#include "treadle/core/base/log.h"
+#include "treadle/core/worker/core.h"
+
+namespace treadle {
+
+std::shared_ptr<Worker> Worker::join(JoinOptions options) { return join(std::move(options), {}); }
+
+std::shared_ptr<Worker> Worker::join(JoinOptions options, WorkerExtensions extensions) {
+  throwIfError(options.validate());
+  Launch launch = options.launch ? *options.launch : valueOrThrow(Launch::detect());
+  throwIfError(launch.validate());
+  cluster::tellLauncher(options.name);
+  auto worker = std::make_shared<Worker>(Core::make(std::move(options), std::move(launch)));
+  worker->core_->start(*worker, std::move(extensions));
+  Status met = worker->core_->meet();
+  if (met.ok()) return worker;
+  worker->core_->leave("it could not join: " + met.message());
+  raise(std::move(met));
+}
+
+Worker::Worker(std::unique_ptr<Core> core) : core_(std::move(core)) {}
+
+Worker::~Worker() {
+  core_->leave(std::uncaught_exceptions() > 0 ? "it ended by an exception" : "it ended without shutdown()");
+}
+
+const WorkerInfo& Worker::self() const { return core_->self; }
+
+WorkerInfo Worker::peer(std::string_view name) const {
+  return peer(valueOrThrow(core_->membership->rankOf(name)));
+}
+
+WorkerInfo Worker::peer(int rank) const {
+  if (rank < 0 || rank >= core_->launch.worldSize)
+    raise(notFound("there is no rank " + std::to_string(rank) + " in a job of " +
+                   std::to_string(core_->launch.worldSize) + " workers"));
+  return core_->membership->info(rank);
+}
+
+std::vector<WorkerInfo> Worker::peers() const {
+  std::vector<WorkerInfo> all;
+  for (int rank = 0; rank < core_->launch.worldSize; ++rank) all.push_back(peer(rank));
+  return all;
+}
+
+Metrics Worker::metrics() const {
+  rpc::CallCounts calls = core_->engine->counts();
+  rpc::References::Counts references = core_->engine->references().counts();
+  return {calls.sent,       calls.handled,    calls.pending,   calls.running,
+          references.owned, references.forks, references.held, references.pending};
+}
+
+void Worker::barrier() { throwIfError(core_->coordinator->barrier(kNever)); }
+
+void Worker::shutdown(ShutdownOptions options) {
+  if (io::Executor::onPoolThread())
+    raise(failedPrecondition("shutdown() was called inside a handler; call it from the program's own thread"));
+  throwIfError(core_->coordinator->shutdown(deadlineAfter(options.timeout)));
+  core_->leave("");
+}
+
+rpc::Engine& Worker::engine() const { return *core_->engine; }
+
+group::GroupService& Worker::groups() { return *core_->groups; }
+
+const std::shared_ptr<void>& Worker::extensionState() const { return core_->extensionState; }
+
+Worker& Worker::of(rpc::Engine& engine) { return *engine.worker(); }
+
+}  // namespace treadle

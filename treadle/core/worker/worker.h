@@ -1,0 +1,126 @@
+#pragma once
+// One membership in one job, and the owner of everything below it: threads, connections, references, groups. Several
+// workers may live in one process. `join` returns when every expected worker is there; `shutdown` when all are done.
+// A worker that is destroyed without a shutdown leaves the job, and the others are told so.
+//
+// Any thread may call anything; `shutdown` and the destructor from none of the worker's own handlers.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "treadle/core/group/job.h"
+#include "treadle/core/worker/call_methods.h"
+#include "treadle/core/worker/options.h"
+
+namespace treadle {
+
+class Worker;
+
+// Numbers on what a worker does and holds.
+struct Metrics {
+  uint64_t callsSent = 0, callsHandled = 0;
+  size_t callsPending = 0, handlersRunning = 0;
+  size_t valuesOwned = 0;    // values that references point to and that live here
+  size_t forksOfOwned = 0;   // references of other workers to them
+  size_t referencesHeld = 0;  // references to values of others
+  size_t referencesPending = 0;
+};
+
+// Calls with options of their own: worker.with({.timeout = 5s}).call<&f>(peer, x). Must not outlive the worker.
+class Caller : public CallMethods<Caller> {
+ public:
+  Caller(rpc::Engine& engine, CallOptions options) : engine_(engine), options_(options) {}
+
+ private:
+  friend class CallMethods<Caller>;
+  rpc::Engine& engine() const { return engine_; }
+  CallOptions callOptions() const { return options_; }
+
+  rpc::Engine& engine_;
+  const CallOptions options_;
+};
+
+// What a room above core adds to a worker, made with it.
+struct WorkerExtensions {
+  // Given the worker before it has joined.
+  std::function<std::unique_ptr<rpc::Interceptor>(Worker&)> interceptor;
+  Functions functions;
+  std::shared_ptr<void> state;  // lives as long as the worker
+};
+
+class Worker : public CallMethods<Worker>, public group::Job {
+ public:
+  // Throws ArgumentError, StateError, TimeoutError naming the ranks that did not come, PeerLostError, AuthError.
+  static std::shared_ptr<Worker> join(JoinOptions options);
+  static std::shared_ptr<Worker> join(JoinOptions options, WorkerExtensions extensions);
+  ~Worker() override;
+
+  const WorkerInfo& self() const;
+  WorkerInfo peer(std::string_view name) const;  // NotFoundError
+  WorkerInfo peer(int rank) const;               // NotFoundError
+  std::vector<WorkerInfo> peers() const;         // all workers, this one too, by rank
+
+  // A reference to a value that stays here.
+  template <class T>
+  RRef<T> own(T value) {
+    return ownShared(std::make_shared<T>(std::move(value)));
+  }
+  // The same for an object that others here hold too.
+  template <class T>
+  RRef<T> ownShared(std::shared_ptr<T> value) {
+    return RRef<T>(engine().references().own(rpc::ownedValue(std::move(value))));
+  }
+  // Runs `f` on the pool here.
+  template <class F>
+  auto fork(F f) {
+    using R = std::invoke_result_t<F&>;
+    Promise<R> promise(&engine().executor());
+    Future<R> future = promise.future();
+    auto task = std::make_shared<std::pair<Promise<R>, F>>(std::move(promise), std::move(f));
+    engine().executor().post([task] {
+      try {
+        io::Unit nothing;
+        task->first.set(io::invokeForValue(task->second, nothing));
+      } catch (...) {
+        task->first.fail(statusOfCurrentException("a forked function"));
+      }
+    });
+    return future;
+  }
+
+  Caller with(CallOptions options) const { return {engine(), options}; }
+
+  Metrics metrics() const;
+  // Returns when all workers have called it equally often.
+  void barrier();
+  // Returns when all workers have called it and no call is under way anywhere; references that are still held are
+  // empty afterwards. PeerLostError names a worker that was lost meanwhile, TimeoutError what is left.
+  void shutdown(ShutdownOptions options = {});
+
+  // ---- for the rooms above
+  rpc::Engine& engine() const;
+  group::GroupService& groups() override;
+  const std::shared_ptr<void>& extensionState() const;
+  static Worker& of(rpc::Engine& engine);
+
+  class Core;
+  explicit Worker(std::unique_ptr<Core> core);
+
+ private:
+  friend class CallMethods<Worker>;
+  CallOptions callOptions() const { return {}; }
+
+  std::unique_ptr<Core> core_;
+};
+
+// Says, while `f` runs, that this handler may block on something that is not Treadle's: another thread takes over what
+// the handler's thread would have to see to. Free of effect elsewhere. ResourceError when too many handlers wait.
+template <class F>
+auto blocking(F&& f) {
+  io::Executor::Blocking scope;
+  throwIfError(scope.status());
+  return std::forward<F>(f)();
+}
+
+}  // namespace treadle
