@@ -1,0 +1,66 @@
+# The everyday commands; `make help` lists them. What they do lies in scripts/: paths are relative, so spaces do no harm.
+# The variables RUNS, SEED and ARGS reach the programs that the targets run.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+.PHONY: help setup build test demo bench-hybrid kill format format-check layers style headers asan tsan release install-test clean distclean
+
+in_env = . scripts/common.sh;
+options = $(if $(RUNS),--runs $(RUNS)) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## */\1|/' | awk -F'|' '{printf "  make %-14s %s\n", $$1, $$2}'
+
+setup: ## install what is missing: Debian packages, the Python environment .venv
+	@scripts/setup.sh
+
+build: setup ## build the dev preset
+	@scripts/build.sh dev
+
+release: setup ## build the release preset, which demo, benchmarks and cmake --install use
+	@scripts/build.sh release
+
+test: build ## set up, build and run all tests; ends with `N passed, N failed`
+	@$(in_env) "$$TREADLE_PYTHON" tools/run_tests.py build/dev -j$$(nproc) $(ARGS)
+
+demo: release ## set up, build and train the hybrid model over four processes
+	@$(in_env) PATH="$$PWD/build/release/bin:$$PATH" build/release/bin/treadle run -n 4 -- build/release/bin/hybrid_digits $(ARGS)
+
+bench-hybrid: release ## steps/s of the hybrid model, ours and PyTorch RPC's in alternation (RUNS=5)
+	@$(in_env) "$$TREADLE_PYTHON" bench/hybrid.py $(options)
+
+kill: release ## kill and stop each process at random moments and see that the rest end by themselves (RUNS=10 SEED=...)
+	@$(in_env) "$$TREADLE_PYTHON" tests/jobs/kill.py $(options)
+
+install-test: release ## install, move the prefix and build a program outside of the tree against it
+	@$(in_env) "$$TREADLE_PYTHON" tests/package/check.py build/release
+
+headers: setup ## compile each header alone
+	@scripts/build.sh dev all_verify_interface_header_sets
+
+asan: setup ## core's tests under the address, leak and undefined-behaviour sanitizers
+	@scripts/build.sh asan
+	@$(in_env) "$$TREADLE_PYTHON" tools/run_tests.py build/asan -j$$(nproc) $(ARGS)
+
+tsan: setup ## core's tests under the thread sanitizer
+	@scripts/build.sh tsan
+	@$(in_env) "$$TREADLE_PYTHON" tools/run_tests.py build/tsan -j$$(nproc) $(ARGS)
+
+format: ## let clang-format-19 lay out the C++ files
+	@scripts/format.sh
+
+format-check:
+	@scripts/format.sh --check
+
+layers: ## check that rooms include only what layers.txt allows
+	@python3 tools/check_layers.py treadle layers.txt treadle
+
+style: ## lengths, comments and test lines of the code
+	@python3 tools/style_metrics.py .
+
+clean: ## remove what was built
+	rm -rf build
+
+distclean: clean ## remove the Python environment too
+	rm -rf .venv

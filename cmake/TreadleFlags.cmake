@@ -1,0 +1,46 @@
+# The language, the warnings and the sanitizers of every target of the project.
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE RelWithDebInfo CACHE STRING "Build type" FORCE)
+endif()
+
+# Everything is position independent, programs too: the archives end up in shared objects, and one precompiled header serves
+# libraries, tests and examples only when they are compiled with the same flags. -fno-semantic-interposition gives back the
+# inlining that -fPIC would take away.
+add_compile_options(-fPIC -fno-semantic-interposition -Wall -Wextra)
+# __FILE__ in messages is the path inside the tree: what is installed names no folder of the machine that built it.
+add_compile_options("-fmacro-prefix-map=${PROJECT_SOURCE_DIR}/=")
+option(TREADLE_WERROR "Warnings are errors" ${PROJECT_IS_TOP_LEVEL})
+if(TREADLE_WERROR)
+  add_compile_options(-Werror)
+endif()
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 14)
+  # g++ 12 sees overlapping copies in std::string's own operator+ (GCC bug 105651), and, where it inlines
+  # std::vector<std::byte>::insert at the end of a vector, a move of elements that are not there.
+  add_compile_options(-Wno-restrict -Wno-stringop-overflow)
+endif()
+
+if(TREADLE_SANITIZE)
+  add_compile_options(-fsanitize=${TREADLE_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=${TREADLE_SANITIZE})
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    # The instrumentation confuses g++'s flow analysis; builds without it keep the warnings.
+    add_compile_options(-Wno-maybe-uninitialized)
+    if(TREADLE_SANITIZE MATCHES "thread")
+      # g++ warns of every atomic_thread_fence, also of those inside the standard library.
+      add_compile_options(-Wno-tsan)
+    endif()
+  endif()
+endif()
+
+# ccache, where there is one. The sloppiness is what ccache asks for before it looks into precompiled headers.
+find_program(TREADLE_CCACHE ccache)
+mark_as_advanced(TREADLE_CCACHE)
+if(TREADLE_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER
+      "${CMAKE_COMMAND};-E;env;CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime;${TREADLE_CCACHE}")
+endif()

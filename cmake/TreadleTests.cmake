@@ -1,0 +1,106 @@
+# How tests become programs: every folder tests/ROOM with a *_test.cc is one GoogleTest program, tests/core/wire ->
+# core_wire_test, linked to its room and registered with ctest.
+
+find_package(GTest REQUIRED)
+
+# A test program of a folder that hangs is ended after this long; sanitizers make everything several times slower.
+set(TREADLE_TEST_TIMEOUT 120)
+if(TREADLE_SANITIZE)
+  set(TREADLE_TEST_TIMEOUT 400)
+endif()
+
+# The thread sanitizer of g++ 12 cannot place its shadow memory where the kernel spreads mappings over many bits: without
+# randomised addresses it can. Not every container lets a process ask for that.
+set(TREADLE_TEST_LAUNCHER)
+if(TREADLE_SANITIZE MATCHES "thread")
+  execute_process(COMMAND setarch -R true RESULT_VARIABLE noSetarch OUTPUT_QUIET ERROR_QUIET)
+  if(noSetarch EQUAL 0)
+    set(TREADLE_TEST_LAUNCHER setarch -R)
+  endif()
+endif()
+set(TREADLE_TEST_ENVIRONMENT "UBSAN_OPTIONS=print_stacktrace=1" "TSAN_OPTIONS=second_deadlock_stack=1"
+    "ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=1:check_initialization_order=1")
+
+# treadle_test(NAME SOURCES files... DEPENDS targets... [TORCH] [TIMEOUT seconds])
+function(treadle_test name)
+  cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH" "TIMEOUT" "SOURCES;DEPENDS")
+  if(NOT arg_TIMEOUT)
+    set(arg_TIMEOUT ${TREADLE_TEST_TIMEOUT})
+  endif()
+  add_executable(${name} ${arg_SOURCES})
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests")
+  target_include_directories(${name} PRIVATE "${PROJECT_SOURCE_DIR}")
+  # Where a test that starts programs finds them, and the data of the examples.
+  target_compile_definitions(${name} PRIVATE TREADLE_TEST_BIN_DIR="${CMAKE_RUNTIME_OUTPUT_DIRECTORY}"
+                             TREADLE_TEST_PROGRAM_DIR="${PROJECT_BINARY_DIR}/tests" TREADLE_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  target_link_libraries(${name} PRIVATE ${arg_DEPENDS} GTest::gtest_main)
+  if(TARGET treadle_test_support)
+    target_link_libraries(${name} PRIVATE treadle_test_support)
+  endif()
+  if(arg_TORCH)
+    treadle_use_torch_pch(${name})
+  endif()
+  # The report of each case lies beside the program: tools/run_tests.py counts cases, not programs.
+  add_test(NAME ${name} COMMAND ${TREADLE_TEST_LAUNCHER} "$<TARGET_FILE:${name}>"
+                                "--gtest_output=xml:${PROJECT_BINARY_DIR}/test-results/${name}.xml")
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} ENVIRONMENT "${TREADLE_TEST_ENVIRONMENT}")
+endfunction()
+
+# treadle_test_needs(FOLDER targets...): what the tests of a folder link besides their room.
+function(treadle_test_needs folder)
+  set_property(GLOBAL APPEND PROPERTY "TREADLE_TEST_NEEDS_${folder}" ${ARGN})
+endfunction()
+
+# The test program of one folder under tests/. Files named x_program.cc are programs of their own, which the tests start.
+function(treadle_folder_test folder torch)
+  string(REPLACE "/" "_" name "${folder}")
+  file(GLOB sources CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/${folder}/*.cc")
+  set(programs ${sources})
+  list(FILTER programs INCLUDE REGEX "_program\\.cc$")
+  list(FILTER sources EXCLUDE REGEX "_program\\.cc$")
+  get_property(needs GLOBAL PROPERTY "TREADLE_TEST_NEEDS_${folder}")
+  set(options)
+  if(torch)
+    set(options TORCH)
+  endif()
+  treadle_test(${name}_test SOURCES ${sources} DEPENDS ${needs} ${options})
+  foreach(source IN LISTS programs)
+    cmake_path(GET source STEM program)
+    add_executable(${name}_${program} "${source}")
+    set_target_properties(${name}_${program} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests")
+    target_include_directories(${name}_${program} PRIVATE "${PROJECT_SOURCE_DIR}")
+    target_link_libraries(${name}_${program} PRIVATE ${needs})
+    if(torch)
+      treadle_use_torch_pch(${name}_${program})
+    endif()
+    add_dependencies(${name}_test ${name}_${program})
+  endforeach()
+endfunction()
+
+# Every folder of tests/ that holds tests. A room's tests wait for their room; the others link all of core, or all there is.
+function(treadle_all_folder_tests)
+  file(GLOB tests CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/tests/*/*_test.cc" "${PROJECT_SOURCE_DIR}/tests/*/*/*_test.cc")
+  set(folders)
+  foreach(test IN LISTS tests)
+    cmake_path(GET test PARENT_PATH folder)
+    cmake_path(RELATIVE_PATH folder BASE_DIRECTORY "${PROJECT_SOURCE_DIR}/tests")
+    list(APPEND folders "${folder}")
+  endforeach()
+  list(REMOVE_DUPLICATES folders)
+  foreach(folder IN LISTS folders)
+    treadle_room_target(room "${folder}")
+    get_property(torch GLOBAL PROPERTY "TREADLE_ROOM_${folder}_TORCH")
+    if(folder MATCHES "^(core|tensor|train)/|^cli$")
+      if(TARGET ${room})
+        treadle_test_needs(${folder} ${room})
+        treadle_folder_test(${folder} "${torch}")
+      endif()
+    elseif(folder MATCHES "^(contract|faults|fuzz)(/|$)")
+      treadle_test_needs(${folder} treadle::core)
+      treadle_folder_test(${folder} FALSE)
+    elseif(TREADLE_WITH_TORCH AND NOT folder MATCHES "^(jobs|package|support)(/|$)")
+      treadle_test_needs(${folder} treadle::treadle)
+      treadle_folder_test(${folder} TRUE)
+    endif()
+  endforeach()
+endfunction()
