@@ -16,20 +16,14 @@ Status rankZeroLost(const Status& why) {
   return peerLost("", "rank 0, where the workers meet, was lost before all had joined: " + why.message());
 }
 
-// The next message, kFail turned into its status. The server sends nothing ahead, so no bytes are lost in the reader.
+// The next message, kFail turned into its status. Nothing beyond it is read: the next one may follow at once.
 Result<RendezvousMessage> receive(int fd, Step expected, TimePoint deadline) {
-  link::FrameReader reader(rendezvousLimits());
-  std::optional<link::Frame> frame;
-  UniqueFunction<void(link::Frame)> onFrame = [&](link::Frame got) {
-    if (!frame) frame = std::move(got);
-  };
-  while (!frame) {
-    Result<bool> got = reader.readFrom(fd, onFrame);
-    if (frame) break;
-    if (!got.ok()) return rankZeroLost(got.status());
-    if (!*got && !io::waitFor(fd, POLLIN, deadline))
-      return deadlineExceeded("rank 0, where the workers meet, said nothing before the join timeout");
-  }
+  Result<link::Frame> frame = link::readOneFrame(fd, rendezvousLimits(), deadline);
+  if (!frame.ok())
+    return frame.status().code() == Code::kDeadlineExceeded
+               ? deadlineExceeded("rank 0, where the workers meet, said nothing before the join timeout")
+               : rankZeroLost(frame.status());
+  if (frame->header.kind == wire::FrameKind::kLeave) return rankZeroLost(cancelled("it left"));
   Result<RendezvousMessage> message = parseRendezvous(frame->payload);
   if (!message.ok()) return message;
   if (message->step == Step::kFail) return message->failure;

@@ -31,10 +31,25 @@ Executor::Executor(Reactor& reactor, ExecutorOptions options)
         int cores = static_cast<int>(std::max(2U, std::thread::hardware_concurrency()));
         if (options.maxRunning == 0) options.maxRunning = cores;
         return options;
-      }()) {
+      }()), door_(std::make_shared<Door>(*this)) {
   MutexLock lock(mutex_);
   bringInThread();
   watchdog_ = std::thread([this] { watch(); });
+}
+
+Executor::~Executor() {
+  door_->shut();
+  stop();
+}
+
+void Executor::Door::post(Task task) {
+  MutexLock lock(mutex_);
+  if (executor_ != nullptr) executor_->post(std::move(task));
+}
+
+void Executor::Door::shut() {
+  MutexLock lock(mutex_);
+  executor_ = nullptr;
 }
 
 void Executor::post(Task task) {

@@ -12,6 +12,7 @@
 // `post` may be called from any thread; `stop` and the destructor from any but the pool's own.
 
 #include <deque>
+#include <memory>
 #include <thread>
 #include <vector>
 
@@ -35,7 +36,7 @@ class Executor {
 
   // The reactor must outlive the executor. `options` must be valid.
   Executor(Reactor& reactor, ExecutorOptions options);
-  ~Executor() { stop(); }
+  ~Executor();
 
   void post(Task task);
 
@@ -63,6 +64,19 @@ class Executor {
 
   static bool onPoolThread();
 
+  // Posts for those who may outlive the executor: once it is gone their tasks are dropped.
+  class Door {
+   public:
+    explicit Door(Executor& executor) : executor_(&executor) {}
+    void post(Task task);
+    void shut();
+
+   private:
+    Mutex mutex_;
+    Executor* executor_ TREADLE_GUARDED_BY(mutex_);
+  };
+  const std::shared_ptr<Door>& door() const { return door_; }
+
  private:
   void threadLoop();
   void runOne(MutexLock& lock) TREADLE_REQUIRES(mutex_);
@@ -75,6 +89,7 @@ class Executor {
 
   Reactor& reactor_;
   const ExecutorOptions options_;
+  const std::shared_ptr<Door> door_;
 
   mutable Mutex mutex_;
   CondVar wakeIdle_, wakeWatchdog_;
@@ -88,6 +103,19 @@ class Executor {
   bool watchdogParked_ TREADLE_GUARDED_BY(mutex_) = false;
   uint64_t progress_ TREADLE_GUARDED_BY(mutex_) = 0;  // polls begun and tasks taken
   std::thread watchdog_;
+};
+
+// Where a future's continuations run: on an executor, dead or alive, or on none.
+class ContinueOn {
+ public:
+  ContinueOn() = default;
+  ContinueOn(Executor* executor) : door_(executor != nullptr ? executor->door() : nullptr) {}  // NOLINT: implicit
+
+  explicit operator bool() const { return door_ != nullptr; }
+  void post(Executor::Task task) const { door_->post(std::move(task)); }
+
+ private:
+  std::shared_ptr<Executor::Door> door_;
 };
 
 }  // namespace treadle::io

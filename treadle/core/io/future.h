@@ -33,11 +33,17 @@ struct Unit {
 template <class T>
 using Stored = std::conditional_t<std::is_void_v<T>, Unit, T>;
 
-// What `f` makes of a future's value: of none for a Future<void>.
+// Whether a T can really be copied: std::vector claims so whatever its elements are.
+template <class T>
+inline constexpr bool kCopyable = std::copy_constructible<T>;  // false for void
+template <class T>
+inline constexpr bool kCopyable<std::vector<T>> = kCopyable<T>;
+
+// What `f` makes of a future's value, which it is given by reference: of none for a Future<void>.
 template <class F, class T>
-struct ContinuedBy : std::invoke_result<F, T> {};
+struct ContinuedBy : std::invoke_result<F&, T&> {};
 template <class F>
-struct ContinuedBy<F, void> : std::invoke_result<F> {};
+struct ContinuedBy<F, void> : std::invoke_result<F&> {};
 template <class F, class T>
 using Continued = typename ContinuedBy<F, T>::type;
 
@@ -73,8 +79,8 @@ class FutureCore {
   // Set before the state is shared. `assist(ready, deadline)` may read from a socket until ready.
   UniqueFunction<void(TimePoint)> assist;
   UniqueFunction<void()> cancelHook;
-  // Where continuations of users run; null: where the state is completed.
-  io::Executor* executor = nullptr;
+  // Where continuations of users run; on none: where the state is completed.
+  ContinueOn executor;
 
  protected:
   bool claim() { return !claimed_.exchange(true); }
@@ -113,7 +119,7 @@ class Promise {
  public:
   Promise() : state_(std::make_shared<State>()) {}
   // Where continuations of the future run; null: on the thread that sets the value.
-  explicit Promise(io::Executor* executor) : Promise() { state_->executor = executor; }
+  explicit Promise(io::ContinueOn executor) : Promise() { state_->executor = std::move(executor); }
   Promise(Promise&&) noexcept = default;
   Promise& operator=(Promise&&) = delete;
   ~Promise() {
@@ -166,7 +172,7 @@ class Future {
     Result<io::Stored<T>>& result = state_->result();
     if (!result.ok()) raise(result.status());
     if constexpr (!std::is_void_v<T>) {
-      if constexpr (std::copy_constructible<T>) {
+      if constexpr (io::kCopyable<T>) {
         return *result;
       } else {
         return std::move(*result);
@@ -194,8 +200,8 @@ auto Future<T>::then(F f) {
   };
   auto shared = std::make_shared<decltype(run)>(std::move(run));
   state_->onReady([executor = state_->executor, shared] {
-    if (executor == nullptr) return (*shared)();
-    executor->post([shared] { (*shared)(); });
+    if (!executor) return (*shared)();
+    executor.post([shared] { (*shared)(); });
   });
   return future;
 }
@@ -212,7 +218,11 @@ auto whenAll(std::vector<Future<T>> futures) {
     io::Stored<R> values{};
     for (Future<T>& one : *shared) {
       if (!one.share()->result().ok()) return (void)all->complete(one.share()->result().status());
-      if constexpr (!std::is_void_v<T>) values.push_back(*one.share()->result());
+      if constexpr (io::kCopyable<T>) {
+        values.push_back(*one.share()->result());
+      } else if constexpr (!std::is_void_v<T>) {
+        values.push_back(std::move(*one.share()->result()));  // all takes what can be held once only
+      }
     }
     all->complete(std::move(values));
   };

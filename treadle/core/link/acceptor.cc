@@ -6,7 +6,7 @@
 namespace treadle::link {
 namespace {
 
-constexpr size_t kAtOnce = 1024;  // connections that shake hands at a time; more wait in the listener's backlog
+constexpr size_t kAtOnce = 1024;  // connections that shake hands at a time; more are turned away
 
 class Pending;
 
@@ -16,7 +16,7 @@ class Acceptor::Core : public io::EventHandler, public std::enable_shared_from_t
  public:
   Core(io::Reactor& reactor, io::Fd listener, Credentials credentials, Host host, bool isUnix)
       : reactor_(reactor), listener_(std::move(listener)), credentials_(std::move(credentials)),
-        isUnix_(isUnix), host_(std::move(host)) {}
+        isUnix_(isUnix), timeout_(host.timeout), host_(std::move(host)) {}
 
   Status begin() { return reactor_.add(listener_.get(), EPOLLIN, shared_from_this()); }
   void end();
@@ -27,6 +27,7 @@ class Acceptor::Core : public io::EventHandler, public std::enable_shared_from_t
 
   const Credentials& credentials() const { return credentials_; }
   io::Reactor& reactor() { return reactor_; }
+  Duration timeout() const { return timeout_; }
 
  private:
   void accept(io::Fd fd);
@@ -35,6 +36,7 @@ class Acceptor::Core : public io::EventHandler, public std::enable_shared_from_t
   const io::Fd listener_;
   const Credentials credentials_;
   const bool isUnix_;
+  const Duration timeout_;
   Mutex mutex_;
   bool ended_ TREADLE_GUARDED_BY(mutex_) = false;
   std::map<int, std::shared_ptr<Pending>> pending_ TREADLE_GUARDED_BY(mutex_);
@@ -52,7 +54,7 @@ class Pending : public io::EventHandler, public std::enable_shared_from_this<Pen
 
   Status begin() {
     TREADLE_RETURN_IF_ERROR(core_->reactor().add(fd_.get(), EPOLLIN, shared_from_this()));
-    timer_ = core_->reactor().at(Clock::now() + kHandshakeTimeout, [weak = weak_from_this()] {
+    timer_ = core_->reactor().at(deadlineAfter(core_->timeout()), [weak = weak_from_this()] {
       if (auto self = weak.lock()) self->fail(deadlineExceeded("it did not end its handshake in time"));
     });
     return {};

@@ -155,7 +155,12 @@ void Connection::close(const Status& why) {
   if (closed_.exchange(true)) return;
   auto self = shared_from_this();  // the reactor may hold the last other reference
   sendQueue_.close(why);
-  reactor_.remove(fd_.get());
+  {
+    // From here on the reactor is not touched any more: this object may outlive it.
+    MutexLock lock(interestMutex_);
+    detached_ = true;
+    reactor_.remove(fd_.get());
+  }
   (void)::shutdown(fd_.get(), SHUT_RDWR);  // wakes a caller that reads; the number is freed with this object
   wakeReader();
   sink_.onClosed(*this, why);
@@ -175,7 +180,7 @@ void Connection::setWriteInterest(bool wanted) {
 
 void Connection::updateInterest() {
   uint32_t interest = (wantRead_ ? EPOLLIN : 0U) | (wantWrite_ ? EPOLLOUT : 0U);
-  if (interest == interest_) return;
+  if (interest == interest_ || detached_) return;
   interest_ = interest;
   reactor_.change(fd_.get(), interest);
 }

@@ -7,7 +7,8 @@
 // kCalls (this worker dialed it to send its calls) the reactor reads only while answers are awaited that no thread
 // reads for itself; on one of kind kServing it always reads.
 //
-// Any thread may call anything. Callbacks to the sink come from the reading thread and must not wait.
+// Any thread may call anything, also after the reactor is gone when the connection was closed before. Callbacks to the
+// sink come from the reading thread and must not wait.
 
 #include <atomic>
 
@@ -99,6 +100,7 @@ class Connection final : public io::EventHandler, public std::enable_shared_from
   bool wantRead_ TREADLE_GUARDED_BY(interestMutex_);
   bool wantWrite_ TREADLE_GUARDED_BY(interestMutex_) = false;
   uint32_t interest_ TREADLE_GUARDED_BY(interestMutex_) = 0;
+  bool detached_ TREADLE_GUARDED_BY(interestMutex_) = false;  // from the reactor, for good
 };
 
 }  // namespace treadle::link

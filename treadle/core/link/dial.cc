@@ -5,27 +5,24 @@
 namespace treadle::link {
 namespace {
 
-// The next handshake message, a rejection turned into its status.
-Result<Incoming> receive(int fd, FrameReader& reader, TimePoint deadline) {
-  std::optional<Frame> frame;
-  UniqueFunction<void(Frame)> onFrame = [&](Frame got) { frame = std::move(got); };
-  while (!frame) {
-    Result<bool> got = reader.readFrom(fd, onFrame);
-    if (!got.ok()) return std::move(got).status();
-    if (!frame && !*got && !io::waitFor(fd, POLLIN, deadline))
-      return deadlineExceeded("the peer does not answer the handshake");
-  }
+// The next handshake message, a rejection turned into its status. Nothing beyond it is read: what follows the welcome is
+// for the connection.
+Result<Incoming> receive(int fd, TimePoint deadline) {
+  Result<Frame> frame = readOneFrame(fd, handshakeLimits(), deadline);
+  if (!frame.ok())
+    return frame.status().code() == Code::kDeadlineExceeded
+               ? deadlineExceeded("the peer does not answer the handshake")
+               : frame.status();
   Result<Incoming> incoming = parseHandshake(*frame);
   if (incoming.ok() && incoming->step == Step::kReject) return incoming->reason;
   return incoming;
 }
 
 Status shakeHands(int fd, const Credentials& credentials, TimePoint deadline, WorkerInfo& peer) {
-  FrameReader reader(handshakeLimits());
   Greeting hello{kProtocolVersion, credentials.self.purpose, credentials.self.worker, randomNonce()};
   std::vector<std::byte> helloBytes = encodeGreeting(Step::kHello, hello);
   TREADLE_RETURN_IF_ERROR(io::writeAll(fd, handshakeFrame(helloBytes), deadline));
-  Result<Incoming> challenge = receive(fd, reader, deadline);
+  Result<Incoming> challenge = receive(fd, deadline);
   if (!challenge.ok()) return std::move(challenge).status();
   if (challenge->step != Step::kChallenge) return dataLoss("it answered the greeting with something else");
   Bytes challengeBytes = challenge->greetingBytes;
@@ -33,7 +30,7 @@ Status shakeHands(int fd, const Credentials& credentials, TimePoint deadline, Wo
     return unauthenticated("it does not know this job's key; start all workers of a job with the same one");
   Proof proof = proofOf(credentials.jobKey, "dialer", helloBytes, challengeBytes);
   TREADLE_RETURN_IF_ERROR(io::writeAll(fd, handshakeFrame(encodeStep(Step::kProof, proof)), deadline));
-  Result<Incoming> welcome = receive(fd, reader, deadline);
+  Result<Incoming> welcome = receive(fd, deadline);
   if (!welcome.ok()) return std::move(welcome).status();
   if (welcome->step != Step::kWelcome) return dataLoss("it answered the proof with something else");
   peer = challenge->greeting.worker;

@@ -6,13 +6,22 @@
 #include <cerrno>
 #include <cstring>
 
-#include "treadle/core/io/fd.h"
+#include "treadle/core/io/socket.h"
 
 namespace treadle::link {
 namespace {
 
 constexpr size_t kScratchBytes = 64 << 10;
 constexpr size_t kBytesPerTurn = 1 << 20;  // then others get their turn
+
+Status allocateBuffers(const std::vector<uint64_t>& sizes, std::vector<Buffer>& buffers) {
+  try {
+    for (uint64_t size : sizes) buffers.push_back(allocateBuffer(size));
+  } catch (const std::bad_alloc&) {
+    return resourceExhausted("no memory for a message's buffers");
+  }
+  return {};
+}
 
 }  // namespace
 
@@ -88,11 +97,7 @@ Result<bool> FrameReader::startFrame() {
   if (!sizes.ok()) return std::move(sizes).status();
   Bytes payload = front.subspan(wire::kHeaderBytes + header->sizesBytes());
   Frame frame{*header, {payload.begin(), payload.end()}, {}};
-  try {
-    for (uint64_t size : *sizes) frame.buffers.push_back(allocateBuffer(size));
-  } catch (const std::bad_alloc&) {
-    return resourceExhausted("no memory for buffers of " + std::to_string(header->bufferBytes) + " bytes");
-  }
+  TREADLE_RETURN_IF_ERROR(allocateBuffers(*sizes, frame.buffers));
   current_ = std::move(frame);
   bufferIndex_ = bufferOffset_ = 0;
   begin_ += frontBytes;
@@ -116,6 +121,22 @@ void FrameReader::fillBuffers() {
     ++bufferIndex_;
     bufferOffset_ = 0;
   }
+}
+
+Result<Frame> readOneFrame(int fd, const wire::FrameLimits& limits, TimePoint deadline) {
+  std::vector<std::byte> front(wire::kHeaderBytes);
+  TREADLE_RETURN_IF_ERROR(io::readAll(fd, front, deadline));
+  Result<wire::FrameHeader> header = wire::parseHeader(front, limits);
+  if (!header.ok()) return std::move(header).status();
+  front.resize(header->frontBytes());
+  TREADLE_RETURN_IF_ERROR(io::readAll(fd, MutableBytes(front).subspan(wire::kHeaderBytes), deadline));
+  Result<std::vector<uint64_t>> sizes = wire::parseFront(*header, front);
+  if (!sizes.ok()) return std::move(sizes).status();
+  Bytes payload = Bytes(front).last(header->payloadBytes);
+  Frame frame{*header, {payload.begin(), payload.end()}, {}};
+  TREADLE_RETURN_IF_ERROR(allocateBuffers(*sizes, frame.buffers));
+  for (Buffer& buffer : frame.buffers) TREADLE_RETURN_IF_ERROR(io::readAll(fd, buffer.mutableBytes(), deadline));
+  return frame;
 }
 
 }  // namespace treadle::link

@@ -5,6 +5,7 @@
 
 #include <optional>
 
+#include "treadle/core/base/clock.h"
 #include "treadle/core/base/status.h"
 #include "treadle/core/base/unique_function.h"
 #include "treadle/core/wire/frame.h"
@@ -39,5 +40,9 @@ class FrameReader {
   std::optional<Frame> current_;  // its front is complete, its buffers are being filled
   size_t bufferIndex_ = 0, bufferOffset_ = 0;
 };
+
+// Waits for one frame and reads not a byte beyond it: for sockets that are handed on afterwards. DeadlineExceeded, and
+// what FrameReader says.
+Result<Frame> readOneFrame(int fd, const wire::FrameLimits& limits, TimePoint deadline);
 
 }  // namespace treadle::link

@@ -55,6 +55,8 @@ class Acceptor {
     UniqueFunction<Status(const Hello&)> check;
     // It has been welcomed and may send from now on.
     UniqueFunction<void(io::Fd, Hello)> accept;
+    // How long a connection may take over its handshake.
+    Duration timeout = kHandshakeTimeout;
   };
 
   static Result<std::unique_ptr<Acceptor>> start(io::Reactor& reactor, io::Fd listener, Credentials credentials,

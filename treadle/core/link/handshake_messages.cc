@@ -91,6 +91,7 @@ std::vector<std::byte> handshakeFrame(Bytes message) {
 
 Result<Incoming> parseHandshake(const Frame& frame) {
   if (frame.header.kind != wire::FrameKind::kHandshake) return dataLoss("it sent something else before the handshake");
+  if (!frame.buffers.empty()) return dataLoss("it sent a handshake message with buffers");
   wire::Reader reader(frame.payload);
   Incoming incoming;
   auto step = reader.number<uint8_t>();

@@ -39,20 +39,28 @@ Status SendQueue::send(std::vector<std::byte> front, std::span<const Buffer> buf
   chunks.push_back({Buffer{front.data(), front.size(), nullptr}});
   for (const Buffer& buffer : buffers)
     if (buffer.sizeBytes > 0) chunks.push_back({buffer});
+  const size_t bytes = bytesOf(chunks);
   MutexLock lock(mutex_);
-  TREADLE_RETURN_IF_ERROR(waitForRoom(lock, bytesOf(chunks), mode, deadline));
+  TREADLE_RETURN_IF_ERROR(waitForRoom(lock, bytes, mode, deadline));
   if (writing_ || !queue_.empty()) {
     chunks.front().buffer = owned(std::move(front));
     queue(std::move(chunks), false);
     return {};
   }
   writing_ = true;
+  reservedBytes_ = mode == SendMode::kStay || bytes > limitBytes_ ? 0 : bytes;
   lock.unlock();
   Status written = writeFromCaller(chunks, mode, deadline);
   lock.lock();
   writing_ = false;
-  // A frame that has begun must end, or the stream is of no use to those who come after.
-  if (!chunks.empty()) queue(std::move(chunks), true);
+  reservedBytes_ = 0;
+  // A frame that has begun must end, or the stream is of no use to those who come after: then it counts as sent.
+  bool begun = bytesOf(chunks) < bytes;
+  if (!written.ok() && !begun) chunks.clear();
+  if (!chunks.empty()) {
+    queue(std::move(chunks), true);
+    written = Status();
+  }
   if (!queue_.empty() && closed_.ok()) wantRoom_(true);
   room_.notifyAll();
   return written;
@@ -61,7 +69,7 @@ Status SendQueue::send(std::vector<std::byte> front, std::span<const Buffer> buf
 Status SendQueue::waitForRoom(MutexLock& lock, size_t bytes, SendMode mode, TimePoint deadline) {
   auto hasRoom = [&] {
     bool free = !writing_ && queue_.empty();
-    return free || mode == SendMode::kUrgent || queuedBytes_ + bytes <= limitBytes_;
+    return free || mode == SendMode::kUrgent || queuedBytes_ + reservedBytes_ + bytes <= limitBytes_;
   };
   if (closed_.ok() && !hasRoom()) {
     lock.unlock();

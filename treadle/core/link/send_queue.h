@@ -1,8 +1,8 @@
 #pragma once
 // The sending half of a connection: whole frames in, bytes to the socket, in order. A sender writes to the socket
 // itself as far as it takes bytes; what is left is queued (borrowed bytes are copied) and goes out when the reactor
-// says that there is room. At most `limitBytes` are queued for frames that wait for room: a sender waits beyond that,
-// until its deadline or until the connection is closed. Any thread may call anything.
+// says that there is room. At most `limitBytes` are queued: a sender waits beyond that, until its deadline or until the
+// connection is closed. On top of it come urgent frames, and the rest of one frame that was given up half sent. Any thread may call anything.
 
 #include <deque>
 #include <vector>
@@ -27,8 +27,8 @@ class SendQueue {
   SendQueue(int fd, size_t limitBytes, UniqueFunction<void(bool)> wantRoom)
       : fd_(fd), limitBytes_(limitBytes), wantRoom_(std::move(wantRoom)) {}
 
-  // DeadlineExceeded: nothing of the frame was sent, or (kStay) the rest of it is queued. The reason of `close` after
-  // that. PeerLost when the socket broke.
+  // DeadlineExceeded, ResourceExhausted: nothing of the frame was sent. (One that has begun by then counts as sent, and
+  // its rest is queued whatever its size.) The reason of `close` after that. PeerLost when the socket broke.
   Status send(std::vector<std::byte> front, std::span<const Buffer> buffers, SendMode mode, TimePoint deadline);
 
   // Writes what is queued as far as the socket takes it. PeerLost when the socket broke.
@@ -62,6 +62,7 @@ class SendQueue {
   UniqueFunction<void(bool)> wantRoom_ TREADLE_GUARDED_BY(mutex_);
   Chunks queue_ TREADLE_GUARDED_BY(mutex_);
   size_t queuedBytes_ TREADLE_GUARDED_BY(mutex_) = 0;
+  size_t reservedBytes_ TREADLE_GUARDED_BY(mutex_) = 0;  // of the frame that is being written, if it may be queued
   bool writing_ TREADLE_GUARDED_BY(mutex_) = false;  // a thread is between the bytes of a frame
   Status closed_ TREADLE_GUARDED_BY(mutex_);
 };

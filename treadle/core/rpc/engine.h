@@ -22,7 +22,7 @@
 namespace treadle {
 
 struct CallOptions {
-  std::optional<Duration> timeout;  // default: the worker's rpcTimeout; kWhilePeerLives for no limit
+  std::optional<Duration> timeout = {};  // default: the worker's rpcTimeout; kWhilePeerLives for no limit
 };
 
 }  // namespace treadle

@@ -83,6 +83,7 @@ void Engine::run(const std::shared_ptr<IncomingCall>& call, const Functions::Ent
 void Engine::answerFetch(const std::shared_ptr<IncomingCall>& call, const Result<OwnedValue>& value) {
   Responder responder(call);
   if (!value.ok()) return responder.fail(value.status());
+  if (call->function == kAwaitValue) return responder.reply({});
   if (value->encode == nullptr)
     return responder.fail(invalidArgument("a " + demangled(value->type->name()) +
                                           " does not travel; call its functions at its owner instead"));
@@ -101,7 +102,7 @@ void Engine::sendAnswer(const std::shared_ptr<IncomingCall>& call, Status status
   header.type = MessageType::kAnswer;
   header.id = call->id;
   std::unique_ptr<OutgoingHook> hook;
-  if (interceptor_ && status.ok()) hook = interceptor_->onReply(call->rank, call->hook.get());
+  if (interceptor_ && status.ok()) hook = interceptor_->onReply(call->rank, call->function, call->hook.get());
   Encoder encoder(*references_, call->rank, hook.get());
   try {
     if (status.ok() && encode) encode(encoder);

@@ -47,7 +47,7 @@ CallTicket Engine::submit(OutgoingCall call, std::optional<ForkEntry> result) {
   header.function = std::move(call.function);
   header.signature = signatureHash(pending.signature);
   header.result = result;
-  auto hook = interceptor_ ? interceptor_->onRequest(call.rank) : nullptr;
+  auto hook = interceptor_ ? interceptor_->onRequest(call.rank, header.function) : nullptr;
   Encoder encoder(*references_, call.rank, hook.get());
   if (call.encode) call.encode(encoder);
   if (hook) header.field = hook->field();

@@ -4,6 +4,7 @@
 // at the encoder and decoder. rpc knows nothing of what it does. One interceptor per worker, set before it joins.
 
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "treadle/core/base/buffer.h"
@@ -39,10 +40,10 @@ class HandlerScope {
 class Interceptor {
  public:
   virtual ~Interceptor() = default;
-  // A request or a fetch to `rank` is about to be encoded on this thread. May be null.
-  virtual std::unique_ptr<OutgoingHook> onRequest(int rank) = 0;
-  // The answer to a request that came with `request` (null when it came without one). Any thread.
-  virtual std::unique_ptr<OutgoingHook> onReply(int rank, IncomingHook* request) = 0;
+  // A request of `function` to `rank` is about to be encoded on this thread. May be null.
+  virtual std::unique_ptr<OutgoingHook> onRequest(int rank, const std::string& function) = 0;
+  // The answer of `function` to a request that came with `request` (null when it came without one). Any thread.
+  virtual std::unique_ptr<OutgoingHook> onReply(int rank, const std::string& function, IncomingHook* request) = 0;
   // A message came with this header field. Any thread. Throws DataError for bytes that are none of ours.
   virtual std::shared_ptr<IncomingHook> onArrival(int rank, Bytes field) = 0;
   // A handler for a request that came with `request` (may be null) starts on this thread: gives it clean thread state.

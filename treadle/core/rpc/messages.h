@@ -12,6 +12,10 @@ namespace treadle::rpc {
 
 enum class MessageType : uint8_t { kRequest = 1, kFetch = 2, kAnswer = 3, kCancel = 4, kNotice = 5 };
 
+// The `function` of a kFetch: whether the answer carries the value, or only says that it is there.
+inline constexpr const char* kFetchValue = "toHere";
+inline constexpr const char* kAwaitValue = "waitUntilMade";
+
 struct MessageHeader {
   MessageType type = MessageType::kRequest;
   uint64_t id = 0;                 // of the request: unique per caller; all but kNotice

@@ -26,6 +26,8 @@ class RRef : public RRefMethods<T> {
   // Whether the owner is known to have the value.
   bool confirmed() const { return handle().references()->confirmed(handle_); }
 
+  // Returns when the owner has made the value; throws what making it threw.
+  void waitUntilMade(std::optional<Duration> limit = {}) const;
   // A copy of the value. Throws what making it threw. The default limit is the worker's rpcTimeout.
   T toHere(std::optional<Duration> limit = {}) const { return fetch(limit, true).wait(); }
   Future<T> toHereAsync() const { return fetch({}, false); }
@@ -83,6 +85,8 @@ class RRef : public RRefMethods<T> {
     return rpc::startCall<typename rpc::Traits<M>::Result>(*alive, std::move(call));
   }
 
+  // A call that the owner answers when it has the value.
+  rpc::OutgoingCall fetchCall(const char* what, std::optional<Duration> limit, bool callerWaits) const;
   Future<T> fetch(std::optional<Duration> limit, bool callerWaits) const;
   rpc::OwnedValue owned() const;
 
@@ -112,22 +116,34 @@ rpc::OwnedValue RRef<T>::owned() const {
 }
 
 template <class T>
+rpc::OutgoingCall RRef<T>::fetchCall(const char* what, std::optional<Duration> limit, bool callerWaits) const {
+  throwIfError(handle().references()->failureOf(handle_));
+  rpc::OutgoingCall call;
+  call.rank = handle().entry().owner;
+  call.function = what;
+  call.fetch = true;
+  call.target = handle_;
+  call.callerWaits = callerWaits;
+  call.options.timeout = limit;
+  return call;
+}
+
+template <class T>
+void RRef<T>::waitUntilMade(std::optional<Duration> limit) const {
+  if (isOwner()) return (void)owned();
+  rpc::startCall<void>(*engine(), fetchCall(rpc::kAwaitValue, limit, true)).wait();
+}
+
+template <class T>
 Future<T> RRef<T>::fetch(std::optional<Duration> limit, bool callerWaits) const {
   static_assert(rpc::Travels<Value>, "values of this type do not travel; call their functions at the owner instead");
   auto alive = engine();
-  throwIfError(handle().references()->failureOf(handle_));
   if (isOwner()) {
     Promise<T> here(&alive->executor());
     here.set(*static_cast<Value*>(owned().value.get()));
     return here.future();
   }
-  rpc::OutgoingCall call;
-  call.rank = handle().entry().owner;
-  call.function = "toHere";
-  call.fetch = true;
-  call.target = handle_;
-  call.callerWaits = callerWaits;
-  call.options.timeout = limit;
+  rpc::OutgoingCall call = fetchCall(rpc::kFetchValue, limit, callerWaits);
   return rpc::startCall<T>(*alive, std::move(call), [](rpc::Decoder& decoder) {
     std::string type = rpc::Codec<std::string>::decode(decoder);
     if (std::string mine = demangled(typeid(Value).name()); type != mine)

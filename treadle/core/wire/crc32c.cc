@@ -51,4 +51,6 @@ uint32_t update(Bytes bytes, uint32_t crc) { return portable(bytes, crc); }
 
 uint32_t crc32c(Bytes bytes, uint32_t before) { return ~update(bytes, ~before); }
 
+uint32_t crc32cPortable(Bytes bytes, uint32_t before) { return ~portable(bytes, ~before); }
+
 }  // namespace treadle::wire

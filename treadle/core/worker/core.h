@@ -33,7 +33,7 @@ class Worker::Core {
   std::unique_ptr<cluster::Coordinator> coordinator;
   std::unique_ptr<group::GroupService> groups;
   std::shared_ptr<rpc::Engine> engine;
-  std::shared_ptr<void> extensionState;
+  std::any extensionState;
 
  private:
   Core(JoinOptions joinOptions, Launch launchInfo);

@@ -11,17 +11,17 @@
 namespace treadle {
 
 struct JoinOptions {
-  std::string name;                 // unique in the job; [A-Za-z0-9_.:-], at most 127 characters
-  Functions functions;              // what peers may call here, and the names of what is called there
-  std::optional<Launch> launch;     // default: Launch::detect()
+  std::string name = {};            // unique in the job; [A-Za-z0-9_.:-], at most 127 characters
+  Functions functions = {};         // what peers may call here, and the names of what is called there
+  std::optional<Launch> launch = {};  // default: Launch::detect()
   Duration rpcTimeout = std::chrono::seconds(60);    // of a call that says nothing else
   Duration joinTimeout = std::chrono::seconds(300);  // for all workers to come
   Duration lostAfter = std::chrono::seconds(5);      // a peer of whom nothing is heard for so long is lost
-  std::optional<std::string> listenAddress;  // "tcp://127.0.0.1:0", "unix:name"; default: both, peers prefer UNIX
+  std::optional<std::string> listenAddress = {};  // "tcp://127.0.0.1:0", "unix:name"; default: both, peers prefer UNIX
   int maxRunning = 0;                        // handlers that run at a time; 0: as many as there are cores
   int maxBlocked = 1024;                     // handlers that wait at a time
   size_t sendLimitBytes = 64U << 20;         // queued for a peer that reads slowly
-  wire::FrameLimits messageLimits;           // what one message may hold
+  wire::FrameLimits messageLimits = {};           // what one message may hold
   Duration spin = std::chrono::microseconds(50);  // how long a waiting caller yields before it sleeps
 
   // InvalidArgument naming the option and its value.

@@ -67,7 +67,7 @@ rpc::Engine& Worker::engine() const { return *core_->engine; }
 
 group::GroupService& Worker::groups() { return *core_->groups; }
 
-const std::shared_ptr<void>& Worker::extensionState() const { return core_->extensionState; }
+const std::any& Worker::extensionState() const { return core_->extensionState; }
 
 Worker& Worker::of(rpc::Engine& engine) { return *engine.worker(); }
 

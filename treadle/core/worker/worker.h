@@ -5,6 +5,8 @@
 //
 // Any thread may call anything; `shutdown` and the destructor from none of the worker's own handlers.
 
+#include <any>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -46,7 +48,7 @@ struct WorkerExtensions {
   // Given the worker before it has joined.
   std::function<std::unique_ptr<rpc::Interceptor>(Worker&)> interceptor;
   Functions functions;
-  std::shared_ptr<void> state;  // lives as long as the worker
+  std::any state;  // of that room, for the life of the worker
 };
 
 class Worker : public CallMethods<Worker>, public group::Job {
@@ -101,7 +103,7 @@ class Worker : public CallMethods<Worker>, public group::Job {
   // ---- for the rooms above
   rpc::Engine& engine() const;
   group::GroupService& groups() override;
-  const std::shared_ptr<void>& extensionState() const;
+  const std::any& extensionState() const;
   static Worker& of(rpc::Engine& engine);
 
   class Core;

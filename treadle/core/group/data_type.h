@@ -1,0 +1,70 @@
+#pragma once
+// The numbers that collectives add up: the element types, the ways to combine two elements, and the arithmetic over
+// plain memory. Pure functions without state; any thread.
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace treadle::group {
+
+// The numbers of both enumerations travel on the wire: never renumber.
+enum class DataType : uint8_t {
+  kFloat16 = 1,
+  kBFloat16 = 2,
+  kFloat32 = 3,
+  kFloat64 = 4,
+  kInt8 = 5,
+  kInt16 = 6,
+  kInt32 = 7,
+  kInt64 = 8,
+  kUint8 = 9,
+};
+
+enum class ReduceOp : uint8_t {
+  kSum = 1,      // integers wrap around
+  kAverage = 2,  // the sum divided by the group's size; integers are cut towards zero
+  kMin = 3,      // a NaN wins
+  kMax = 4,      // likewise
+  kProduct = 5,
+};
+
+// 16-bit floats as they lie in memory. They are combined in float and rounded to nearest even.
+struct Float16 {
+  uint16_t bits = 0;
+};
+struct BFloat16 {
+  uint16_t bits = 0;
+};
+
+bool isDataType(uint8_t value);
+bool isReduceOp(uint8_t value);
+size_t sizeOf(DataType type);
+std::string_view nameOf(DataType type);
+std::string_view nameOf(ReduceOp op);
+
+// own[i] = incoming[i] op own[i]. kAverage adds, as kSum does: `divide` ends it. Both aligned for the type.
+void reduceInto(DataType type, ReduceOp op, void* own, const void* incoming, size_t count);
+
+// values[i] /= by.
+void divide(DataType type, void* values, size_t count, int by);
+
+// The element type of a C++ type; for the types that have one only.
+template <class T>
+struct DataTypeOf {};
+// clang-format off
+template <> struct DataTypeOf<Float16> { static constexpr DataType kValue = DataType::kFloat16; };
+template <> struct DataTypeOf<BFloat16> { static constexpr DataType kValue = DataType::kBFloat16; };
+template <> struct DataTypeOf<float> { static constexpr DataType kValue = DataType::kFloat32; };
+template <> struct DataTypeOf<double> { static constexpr DataType kValue = DataType::kFloat64; };
+template <> struct DataTypeOf<int8_t> { static constexpr DataType kValue = DataType::kInt8; };
+template <> struct DataTypeOf<int16_t> { static constexpr DataType kValue = DataType::kInt16; };
+template <> struct DataTypeOf<int32_t> { static constexpr DataType kValue = DataType::kInt32; };
+template <> struct DataTypeOf<int64_t> { static constexpr DataType kValue = DataType::kInt64; };
+template <> struct DataTypeOf<uint8_t> { static constexpr DataType kValue = DataType::kUint8; };
+// clang-format on
+
+template <class T>
+concept Reducible = requires { DataTypeOf<T>::kValue; };
+
+}  // namespace treadle::group

@@ -1,0 +1,85 @@
+#pragma once
+// Process groups and their collective operations over plain memory: what several workers do together, each calling
+// the same operations in the same order. Operations are asynchronous, any number may be under way, and nothing spins.
+//
+// A Group is a handle; copies mean the same group. It may outlive its job, when every operation fails. Any thread may
+// call anything, but members match operations by the order of the calls: let one thread at a time make them.
+//
+// The memory of an operation belongs to it until the future is ready: do not touch it, and do not free it. After a
+// failure what is in it is unspecified. `cancel` on the future returns when the memory is free.
+//
+// Each operation ends: with its result, which is the same bits on every member; at the group's `timeout`, with
+// TimeoutError naming who has not taken part; with ArgumentError on all members when they do not call the same; and
+// with PeerLostError, as do all later ones, when a member is lost. Who gives up tells the others.
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "treadle/core/base/buffer.h"
+#include "treadle/core/group/data_type.h"
+#include "treadle/core/group/job.h"
+#include "treadle/core/group/options.h"
+#include "treadle/core/io/future.h"
+
+namespace treadle::group {
+
+class GroupCore;
+
+class Group {
+ public:
+  // `members` are names of workers, by rank in the group; this worker must be one. Every member makes the group by the
+  // same list, the n-th such call there and here meaning the same group; nothing is sent. ArgumentError: a name twice,
+  // this worker missing, options out of range. NotFoundError: an unknown name.
+  static Group make(Job& job, std::vector<std::string> members, GroupOptions options = {});
+
+  Group() = default;  // means no group; everything but `valid` throws StateError
+
+  bool valid() const { return core_ != nullptr; }
+  int rank() const;
+  int size() const;
+  std::vector<std::string> members() const;
+  const GroupOptions& options() const;
+
+  // For operations on groups.
+  GroupCore& core() const;
+
+ private:
+  explicit Group(std::shared_ptr<GroupCore> core) : core_(std::move(core)) {}
+
+  std::shared_ptr<GroupCore> core_;
+};
+
+// data[i] = the sum (or what `op` says) of data[i] of all members; `count` elements of `type`, aligned for it.
+Future<void> allReduce(const Group& group, void* data, size_t count, DataType type, ReduceOp op = ReduceOp::kSum);
+
+template <Reducible T>
+Future<void> allReduce(const Group& group, std::span<T> values, ReduceOp op = ReduceOp::kSum) {
+  return allReduce(group, values.data(), values.size(), DataTypeOf<T>::kValue, op);
+}
+
+// What the group's rank `root` has in `bytes`, on all members. ArgumentError: no such rank.
+Future<void> broadcast(const Group& group, MutableBytes bytes, int root);
+
+template <class T>
+  requires(std::is_trivially_copyable_v<T> && !std::is_const_v<T> && !std::is_same_v<T, std::byte>)
+Future<void> broadcast(const Group& group, std::span<T> values, int root) {
+  return broadcast(group, std::as_writable_bytes(values), root);
+}
+
+// Ready when all members have called it equally often.
+Future<void> barrier(const Group& group);
+
+}  // namespace treadle::group
+
+namespace treadle {
+
+using group::allReduce;
+using group::barrier;
+using group::broadcast;
+using group::Group;
+using group::GroupOptions;
+using group::ReduceOp;
+
+}  // namespace treadle

@@ -1,0 +1,287 @@
+#include "treadle/core/group/group_core.h"
+
+#include <algorithm>
+
+#include "treadle/core/group/exchange.h"
+#include "treadle/core/group/ring_operation.h"
+
+namespace treadle::group {
+namespace {
+
+Event failEvent(Status why, FailedBy failedBy) {
+  Event event;
+  event.kind = Event::Kind::kFail;
+  event.status = std::move(why);
+  event.failedBy = failedBy;
+  return event;
+}
+
+Event eventOf(Event::Kind kind) {
+  Event event;
+  event.kind = kind;
+  return event;
+}
+
+Event messageEvent(int member, Message message) {
+  Event event;
+  event.kind = Event::Kind::kMessage;
+  event.member = member;
+  event.message = std::move(message);
+  return event;
+}
+
+// These end an operation: they need not wait for what has come before.
+bool goesFirst(const Event& event) {
+  return event.kind == Event::Kind::kFail || event.kind == Event::Kind::kDeadline;
+}
+
+Future<void> readyFuture(Status status) {
+  Promise<void> promise;
+  Future<void> future = promise.future();
+  if (status.ok()) {
+    promise.set();
+  } else {
+    promise.fail(std::move(status));
+  }
+  return future;
+}
+
+}  // namespace
+
+GroupCore::GroupCore(io::Reactor& reactor, io::Executor& executor, MemberLink link, GroupOptions options)
+    : reactor_(reactor), executor_(executor), link_(std::move(link)), options_(std::move(options)) {}
+
+std::string GroupCore::text() const {
+  if (!options_.name.empty()) return "group '" + options_.name + "'";
+  std::string names;
+  for (int rank = 0; rank < link_.size(); ++rank) names += (rank > 0 ? ", " : "") + link_.member(rank).name;
+  return "the group of " + names;
+}
+
+std::shared_ptr<Operation> GroupCore::makeOperation(uint64_t sequence, const Description& description,
+                                                    MutableBytes memory) {
+  Operation::Setup setup{*this, link_, text(), sequence, description, memory, options_.timeout};
+  std::shared_ptr<Operation> operation;
+  if (description.small()) {
+    operation = std::make_shared<Exchange>(std::move(setup));
+  } else {
+    operation = std::make_shared<RingOperation>(std::move(setup));
+  }
+  operation->state()->executor = &executor_;
+  operation->state()->cancelHook = [weak = weak_from_this(), weakOperation = std::weak_ptr(operation)] {
+    auto self = weak.lock();
+    auto cancelledOne = weakOperation.lock();
+    if (self && cancelledOne) self->cancel(cancelledOne);
+  };
+  return operation;
+}
+
+Future<void> GroupCore::start(Description description, MutableBytes memory) {
+  description.smallBytes = options_.smallBytes;
+  description.chunkBytes = options_.chunkBytes;
+  std::shared_ptr<Operation> operation;
+  Turn turn = Turn::kNone;
+  {
+    MutexLock lock(mutex_);
+    if (!failure_.ok() || link_.size() == 1) return readyFuture(failure_);
+    operation = makeOperation(next_, description, memory);
+    Entry& entry = entryOf(next_++);
+    entry.operation = operation;
+    Todo todo;  // for the new operation alone: what could be done for others has been
+    if (!entry.failure.ok()) {
+      todo.deliveries.push_back({operation, failEvent(entry.failure, FailedBy::kPeer)});
+    } else {
+      advance(todo);
+      for (auto& [member, message] : entry.early)
+        todo.deliveries.push_back({operation, messageEvent(member, std::move(message))});
+    }
+    entry.early.clear();
+    watch(operation->due());
+    // Before the lock is let go, for what came early must be in front of what may come now.
+    for (Todo::Delivery& delivery : todo.deliveries)
+      if (Turn got = push(*operation, std::move(delivery.event)); got != Turn::kNone) turn = got;
+  }
+  use(turn, operation);
+  return Future<void>(operation->state());
+}
+
+Status GroupCore::onMessage(int jobRank, Message message) {
+  int member = link_.memberOf(jobRank);
+  if (member < 0) return dataLoss("it sent a message for " + text() + ", of which it is no member");
+  if (message.kind == MessageKind::kAbort && message.sequence == kWholeGroup) return abandon(message.status), Status();
+  Todo todo;
+  Status violation;
+  {
+    MutexLock lock(mutex_);
+    if (!failure_.ok()) {
+      // It may not know yet: the group may have failed before it made it.
+      if (message.kind == MessageKind::kStart) todo.aborts.push_back({member, kWholeGroup, failure_});
+    } else {
+      violation = route(member, std::move(message), todo);
+      advance(todo);
+    }
+  }
+  carryOut(std::move(todo));
+  return violation;
+}
+
+Status GroupCore::route(int member, Message message, Todo& todo) {
+  uint64_t sequence = message.sequence;
+  if (sequence >= next_ + kAhead) return dataLoss("it is too far ahead in " + text());
+  auto found = entries_.find(sequence);
+  if (found == entries_.end() && sequence < next_) return {};  // it has ended, for all
+  bool opens = message.kind == MessageKind::kStart || message.kind == MessageKind::kAbort;
+  if (!opens && (found == entries_.end() || !found->second.operation))
+    return dataLoss("it sent data of an operation of " + text() + " that this worker has not begun");
+  Entry& entry = entryOf(sequence);
+  if (message.kind == MessageKind::kStart) return routeStart(member, entry, std::move(message), todo);
+  if (message.kind == MessageKind::kAbort) {
+    routeAbort(member, entry, message, todo);
+  } else if (!entry.ended) {
+    todo.deliveries.push_back({entry.operation, messageEvent(member, std::move(message))});
+  }
+  return {};
+}
+
+Status GroupCore::routeStart(int member, Entry& entry, Message message, Todo& todo) {
+  auto seen = entry.startSeen.begin() + member;
+  if (*seen) return dataLoss("it started an operation of " + text() + " twice");
+  *seen = true;
+  hear(member, entry);
+  if (!entry.operation) {
+    entry.early.emplace_back(member, std::move(message));
+  } else if (!entry.ended) {
+    todo.deliveries.push_back({entry.operation, messageEvent(member, std::move(message))});
+  } else if (entry.othersKnow && !entry.failure.ok()) {
+    // It may have begun after everybody was told of the failure.
+    todo.aborts.push_back({member, message.sequence, entry.failure});
+  }
+  return {};
+}
+
+void GroupCore::routeAbort(int member, Entry& entry, const Message& message, Todo& todo) {
+  hear(member, entry);
+  if (entry.ended) return;
+  if (entry.operation) {
+    todo.deliveries.push_back({entry.operation, failEvent(message.status, FailedBy::kPeer)});
+  } else if (entry.failure.ok()) {
+    entry.failure = message.status;
+    entry.early.clear();
+  }
+}
+
+GroupCore::Entry& GroupCore::entryOf(uint64_t sequence) {
+  Entry& entry = entries_[sequence];
+  if (entry.heard.empty()) {
+    entry.heard.resize(static_cast<size_t>(link_.size()));
+    entry.startSeen.resize(entry.heard.size());
+  }
+  return entry;
+}
+
+void GroupCore::hear(int member, Entry& entry) {
+  auto heard = entry.heard.begin() + member;
+  if (*heard) return;
+  *heard = true;
+  ++entry.heardCount;
+}
+
+// Drops what is over, and begins what may begin by Note [What is under way].
+void GroupCore::advance(Todo& todo) {
+  for (auto it = entries_.begin(); it != entries_.end();) {
+    const Entry& entry = it->second;
+    bool over = entry.ended && entry.begun && entry.heardCount == link_.size();
+    it = over ? entries_.erase(it) : std::next(it);
+    if (!over) break;  // the oldest alone counts; those after it are dropped when it is gone
+  }
+  uint64_t oldest = entries_.empty() ? next_ : std::min(next_, entries_.begin()->first);
+  for (; nextBegin_ < next_ && nextBegin_ < oldest + kAhead; ++nextBegin_) {
+    Entry& entry = entries_.at(nextBegin_);
+    entry.begun = true;
+    if (entry.ended) {
+      entry.othersKnow = true;
+      todo.aborts.push_back({kAll, nextBegin_, entry.failure});
+      continue;
+    }
+    todo.deliveries.push_back({entry.operation, eventOf(Event::Kind::kBegin)});
+    if (entry.operation->large()) large_.insert(nextBegin_);
+  }
+  permit(todo);
+}
+
+void GroupCore::permit(Todo& todo) {
+  size_t moving = 0;
+  for (uint64_t sequence : large_) {
+    if (moving++ == kMoving) return;
+    Entry& entry = entries_.at(sequence);
+    if (entry.permitted) continue;
+    entry.permitted = true;
+    todo.deliveries.push_back({entry.operation, eventOf(Event::Kind::kPermit)});
+  }
+}
+
+void GroupCore::onEnded(const Operation& operation, const Status& status, bool othersKnow, FailedBy failedBy) {
+  Todo todo;
+  {
+    MutexLock lock(mutex_);
+    auto found = entries_.find(operation.sequence());
+    if (found == entries_.end()) return;  // the whole group has failed
+    Entry& entry = found->second;
+    entry.ended = true;
+    entry.failure = status;
+    large_.erase(operation.sequence());
+    // Without a start from here others would wait for one; a failure that only this worker knows is told as well.
+    bool tell = !status.ok() && (!othersKnow || failedBy == FailedBy::kThisWorker);
+    entry.othersKnow = !tell || entry.begun;
+    if (tell && entry.begun) todo.aborts.push_back({kAll, operation.sequence(), status});
+    advance(todo);
+  }
+  carryOut(std::move(todo));
+}
+
+void GroupCore::carryOut(Todo todo) {
+  for (Todo::Abort& abort : todo.aborts) {
+    Message message = abortMessage(abort.sequence, std::move(abort.status));
+    // A member that cannot be reached is lost, which fails the group by itself.
+    (abort.member == kAll ? link_.sendToOthers(std::move(message)) : link_.send(abort.member, std::move(message)))
+        .ignore();
+  }
+  for (Todo::Delivery& delivery : todo.deliveries) deliver(delivery.operation, std::move(delivery.event));
+}
+
+Message GroupCore::abortMessage(uint64_t sequence, Status status) const {
+  Message message;
+  message.sequence = sequence;
+  message.kind = MessageKind::kAbort;
+  message.status = std::move(status);
+  return message;
+}
+
+void GroupCore::deliver(const std::shared_ptr<Operation>& operation, Event event) {
+  use(push(*operation, std::move(event)), operation);
+}
+
+Turn GroupCore::push(Operation& operation, Event event) {
+  if (goesFirst(event)) return operation.inbox().pushFirst(std::move(event));
+  bool mayPost = operation.large() && event.kind != Event::Kind::kBegin;
+  return operation.inbox().push(std::move(event), mayPost);
+}
+
+void GroupCore::use(Turn turn, const std::shared_ptr<Operation>& operation) {
+  if (turn == Turn::kRun) run(operation, false);
+  if (turn == Turn::kPost) post(operation);
+}
+
+void GroupCore::run(const std::shared_ptr<Operation>& operation, bool inTask) {
+  Turn turn = Turn::kRun;
+  while (std::optional<Event> event = operation->inbox().next(inTask, turn)) operation->handle(std::move(*event));
+  if (turn == Turn::kPost) post(operation);
+}
+
+void GroupCore::post(const std::shared_ptr<Operation>& operation) {
+  executor_.post([self = shared_from_this(), operation] {
+    if (operation->inbox().takePosted()) self->run(operation, true);
+  });
+}
+
+}  // namespace treadle::group

@@ -1,0 +1,111 @@
+#pragma once
+// One process group on this worker: gives operations their numbers, brings messages to them, and knows which members
+// have been heard of which operation. Held by the service and by handles. Any thread may call anything; nothing waits.
+//
+// Note [What is under way]: nobody waits for room in a send queue, so the protocol bounds what can be in one.
+// * A member tells the others of operation k only when it has heard of all operations before k - kAhead from all
+//   members. So it is at most kAhead operations ahead of anybody, and what comes early is small data only.
+// * Large data goes only to a member that has begun the operation, kWindow chunks at most before it says that it has
+//   taken some, and only for the first kMoving large operations that have not ended. The oldest of them anywhere is
+//   among these on every member that has begun it, so there is always one that moves.
+// Later operations wait for their turn without any memory but the caller's.
+
+#include <map>
+#include <set>
+
+#include "treadle/core/group/operation.h"
+#include "treadle/core/group/options.h"
+#include "treadle/core/io/reactor.h"
+
+namespace treadle::group {
+
+inline constexpr uint64_t kAhead = 64;
+inline constexpr size_t kMoving = 2;
+
+class GroupCore final : public OperationHost, public std::enable_shared_from_this<GroupCore> {
+ public:
+  GroupCore(io::Reactor& reactor, io::Executor& executor, MemberLink link, GroupOptions options);
+
+  // The next operation of this group on `memory`. A group of one, and one that has failed, answers at once.
+  Future<void> start(Description description, MutableBytes memory);
+
+  // From the job's rank `jobRank`; on the reading thread. DataLoss for what no member sends: cut the sender off.
+  Status onMessage(int jobRank, Message message);
+  void onLost(int jobRank, const Status& why);
+  // The whole group fails here, and everywhere: the others are told.
+  void abandon(const Status& why);
+
+  // All operations fail with `why`, the later ones too. Returns when no operation touches its memory any more.
+  void close(const Status& why);
+
+  const MemberLink& link() const { return link_; }
+  const GroupOptions& options() const { return options_; }
+  std::string text() const;  // "group 'trainers'"
+
+ private:
+  // What is known of one operation.
+  struct Entry {
+    std::shared_ptr<Operation> operation;  // null until it is started here
+    std::vector<std::pair<int, Message>> early;  // starts that came before
+    std::vector<bool> startSeen, heard;    // by rank in the group; heard: by its start or its abort
+    int heardCount = 1;
+    Status failure;  // why it failed, once it has
+    bool begun = false, permitted = false, ended = false;
+    bool othersKnow = true;  // that it ended here, or that it began
+  };
+  // What is to be done when the lock is let go.
+  struct Todo {
+    struct Delivery {
+      std::shared_ptr<Operation> operation;
+      Event event;
+    };
+    struct Abort {
+      int member;  // kAll: everybody
+      uint64_t sequence;
+      Status status;
+    };
+    std::vector<Delivery> deliveries;
+    std::vector<Abort> aborts;
+  };
+  using Entries = std::map<uint64_t, Entry>;
+  static constexpr int kAll = -1;
+
+  void onEnded(const Operation& operation, const Status& status, bool othersKnow, FailedBy failedBy) override;
+
+  Status route(int member, Message message, Todo& todo) TREADLE_REQUIRES(mutex_);
+  Status routeStart(int member, Entry& entry, Message message, Todo& todo) TREADLE_REQUIRES(mutex_);
+  void routeAbort(int member, Entry& entry, const Message& message, Todo& todo) TREADLE_REQUIRES(mutex_);
+  Entry& entryOf(uint64_t sequence) TREADLE_REQUIRES(mutex_);
+  void hear(int member, Entry& entry) TREADLE_REQUIRES(mutex_);
+  void advance(Todo& todo) TREADLE_REQUIRES(mutex_);
+  void permit(Todo& todo) TREADLE_REQUIRES(mutex_);
+  void watch(TimePoint due) TREADLE_REQUIRES(mutex_);
+  void carryOut(Todo todo);
+  void deliver(const std::shared_ptr<Operation>& operation, Event event);
+  static Turn push(Operation& operation, Event event);
+  void use(Turn turn, const std::shared_ptr<Operation>& operation);
+  void run(const std::shared_ptr<Operation>& operation, bool inTask);
+  void post(const std::shared_ptr<Operation>& operation);
+  void cancel(const std::shared_ptr<Operation>& operation);
+  void onTimer();
+  // False when it had failed before. `operations`: those that were under way; they have been told.
+  bool fail(const Status& why, std::vector<std::shared_ptr<Operation>>& operations);
+  std::shared_ptr<Operation> makeOperation(uint64_t sequence, const Description& description, MutableBytes memory);
+  Message abortMessage(uint64_t sequence, Status status) const;
+
+  io::Reactor& reactor_;
+  io::Executor& executor_;
+  const MemberLink link_;
+  const GroupOptions options_;
+
+  Mutex mutex_;
+  Status failure_ TREADLE_GUARDED_BY(mutex_);
+  Entries entries_ TREADLE_GUARDED_BY(mutex_);
+  uint64_t next_ TREADLE_GUARDED_BY(mutex_) = 0;       // to be started here
+  uint64_t nextBegin_ TREADLE_GUARDED_BY(mutex_) = 0;  // to be told to the others
+  std::set<uint64_t> large_ TREADLE_GUARDED_BY(mutex_);  // begun, not ended
+  TimePoint timerDue_ TREADLE_GUARDED_BY(mutex_) = kNever;
+  io::Reactor::TimerId timer_ TREADLE_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace treadle::group

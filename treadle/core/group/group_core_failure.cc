@@ -1,0 +1,92 @@
+// How operations and groups end before their time: deadlines, cancelling, lost members, the end of the worker.
+
+#include <algorithm>
+
+#include "treadle/core/group/group_core.h"
+
+namespace treadle::group {
+
+void GroupCore::onLost(int jobRank, const Status& why) {
+  if (link_.memberOf(jobRank) >= 0) abandon(why.withContext(text()));
+}
+
+void GroupCore::abandon(const Status& why) {
+  std::vector<std::shared_ptr<Operation>> operations;
+  if (!fail(why, operations)) return;
+  // Also when it was heard from one of them: not all may have been told. Who is lost needs no word.
+  link_.sendToOthers(abortMessage(kWholeGroup, why)).ignore();
+}
+
+void GroupCore::close(const Status& why) {
+  std::vector<std::shared_ptr<Operation>> operations;
+  fail(why, operations);
+  io::Executor::Blocking blocking;
+  for (const auto& operation : operations) operation->inbox().waitForTurnToEnd();
+}
+
+bool GroupCore::fail(const Status& why, std::vector<std::shared_ptr<Operation>>& operations) {
+  {
+    MutexLock lock(mutex_);
+    if (!failure_.ok()) return false;
+    failure_ = why;
+    for (auto& [sequence, entry] : entries_)
+      if (entry.operation && !entry.ended) operations.push_back(std::move(entry.operation));
+    entries_.clear();
+    large_.clear();
+    if (timerDue_ != kNever) reactor_.cancel(timer_);
+    timerDue_ = kNever;
+  }
+  for (const auto& operation : operations) {
+    Event event;
+    event.kind = Event::Kind::kFail;
+    event.status = why;
+    deliver(operation, std::move(event));
+  }
+  return true;
+}
+
+// The future is ready (cancelled) already. The caller gets its memory back, so nobody may be at it afterwards.
+void GroupCore::cancel(const std::shared_ptr<Operation>& operation) {
+  Event event;
+  event.kind = Event::Kind::kFail;
+  event.status = cancelled(link_.nameOf(link_.self()) + " cancelled operation " +
+                           std::to_string(operation->sequence()) + " of " + text());
+  event.failedBy = FailedBy::kThisWorker;
+  deliver(operation, std::move(event));
+  io::Executor::Blocking blocking;
+  operation->inbox().waitForTurnToEnd();
+}
+
+// One timer for the group, at the earliest deadline of all. It is left running when that operation ends: operations
+// come by the thousand, and the next one's deadline is later.
+void GroupCore::watch(TimePoint due) {
+  if (due >= timerDue_) return;
+  if (timerDue_ != kNever) reactor_.cancel(timer_);
+  timerDue_ = due;
+  timer_ = reactor_.at(due, [weak = weak_from_this()] {
+    if (auto self = weak.lock()) self->onTimer();
+  });
+}
+
+void GroupCore::onTimer() {
+  Todo todo;
+  {
+    MutexLock lock(mutex_);
+    timerDue_ = kNever;
+    TimePoint now = Clock::now(), earliest = kNever;
+    for (auto& [sequence, entry] : entries_) {
+      if (!entry.operation || entry.ended) continue;
+      if (entry.operation->due() > now) {
+        earliest = std::min(earliest, entry.operation->due());
+        continue;
+      }
+      Event event;
+      event.kind = Event::Kind::kDeadline;
+      todo.deliveries.push_back({entry.operation, std::move(event)});
+    }
+    watch(earliest);
+  }
+  carryOut(std::move(todo));
+}
+
+}  // namespace treadle::group

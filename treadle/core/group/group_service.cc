@@ -1,0 +1,188 @@
+#include "treadle/core/group/group_service.h"
+
+#include <algorithm>
+
+#include "treadle/core/base/log.h"
+#include "treadle/core/wire/writer.h"
+
+namespace treadle::group {
+namespace {
+
+constexpr size_t kNameBytes = 127;
+constexpr size_t kMostSmallBytes = size_t{1} << 20;  // kAhead of them may lie at a member that is late
+constexpr size_t kLeastChunkBytes = 64;
+constexpr size_t kMostChunkBytes = size_t{16} << 20;
+
+// FNV-1a (draft-eastlake-fnv), then the last steps of MurmurHash3, for FNV mixes its high bits little.
+uint64_t hashOf(Bytes bytes) {
+  uint64_t hash = 0xCBF29CE484222325;
+  for (std::byte byte : bytes) hash = (hash ^ static_cast<uint64_t>(byte)) * 0x100000001B3;
+  hash = (hash ^ (hash >> 33)) * 0xFF51AFD7ED558CCD;
+  hash = (hash ^ (hash >> 33)) * 0xC4CEB9FE1A85EC53;
+  return hash ^ (hash >> 33);
+}
+
+}  // namespace
+
+Status GroupOptions::validate() const {
+  if (name.size() > kNameBytes)
+    return invalidArgument("a group's name has at most " + std::to_string(kNameBytes) + " characters; this has " +
+                           std::to_string(name.size()));
+  if (timeout <= Duration::zero()) return invalidArgument("a group's timeout must be positive");
+  if (smallBytes > kMostSmallBytes)
+    return invalidArgument("a group's smallBytes is at most " + std::to_string(kMostSmallBytes));
+  if (chunkBytes < kLeastChunkBytes || chunkBytes > kMostChunkBytes)
+    return invalidArgument("a group's chunkBytes is between " + std::to_string(kLeastChunkBytes) + " and " +
+                           std::to_string(kMostChunkBytes));
+  return {};
+}
+
+GroupService::GroupService(cluster::Membership& membership, io::Reactor& reactor, io::Executor& executor)
+    : membership_(membership),
+      reactor_(reactor),
+      executor_(executor),
+      earlyUse_(static_cast<size_t>(membership.worldSize())) {}
+
+GroupService::~GroupService() { close(cancelled("this worker has left the job")); }
+
+Result<std::vector<WorkerInfo>> GroupService::infosOf(const std::vector<std::string>& members) const {
+  if (members.empty()) return invalidArgument("a group needs at least one member");
+  std::vector<WorkerInfo> infos;
+  for (const std::string& name : members) {
+    if (name.empty()) return invalidArgument("a group's member has an empty name");
+    if (std::count(members.begin(), members.end(), name) > 1)
+      return invalidArgument("worker '" + name + "' is named twice as a member of one group");
+    Result<int> rank = membership_.rankOf(name);
+    if (!rank.ok()) return std::move(rank).status();
+    infos.push_back({name, *rank});
+  }
+  return infos;
+}
+
+Result<std::shared_ptr<GroupCore>> GroupService::make(const std::vector<std::string>& members, GroupOptions options) {
+  TREADLE_RETURN_IF_ERROR(options.validate());
+  Result<std::vector<WorkerInfo>> infos = infosOf(members);
+  if (!infos.ok()) return std::move(infos).status();
+  auto self = std::find(members.begin(), members.end(), membership_.self().name);
+  if (self == members.end())
+    return invalidArgument(link::describe(membership_.self()) +
+                           " is not a member of the group that it makes; only members make a group");
+  wire::Writer key;
+  key.string(options.name);
+  for (const std::string& name : members) key.string(name);
+  std::shared_ptr<GroupCore> group;
+  std::vector<std::pair<int, Status>> violations;
+  {
+    MutexLock lock(mutex_);
+    if (!closed_.ok()) return closed_;
+    key.number(made_[{reinterpret_cast<const char*>(key.bytes().data()), key.size()}]++);
+    uint64_t id = hashOf(key.bytes());
+    if (groups_.contains(id)) return internalError("two groups of this worker have one id; give one of them a name");
+    MemberLink link(membership_, id, std::move(*infos), static_cast<int>(self - members.begin()));
+    group = std::make_shared<GroupCore>(reactor_, executor_, std::move(link), std::move(options));
+    groups_[id] = group;
+    violations = handOver(id, *group);
+  }
+  for (auto& [rank, why] : violations)
+    if (auto connection = membership_.outgoing(rank); connection.ok()) (*connection)->close(why);
+  // Who was lost before the group was known here was not told to it.
+  for (int rank = 0; rank < group->link().size(); ++rank)
+    if (Status connected = group->link().connected(rank); !connected.ok() && rank != group->link().self())
+      group->onLost(group->link().member(rank).rank, connected);
+  return group;
+}
+
+// In the order of arrival, before anything newer can come: the caller has the lock that `onMessage` needs.
+std::vector<std::pair<int, Status>> GroupService::handOver(uint64_t id, GroupCore& group) {
+  std::vector<std::pair<int, Status>> violations;
+  for (Early& early : takeEarly(id))
+    if (Status taken = group.onMessage(early.rank, std::move(early.message)); !taken.ok())
+      violations.emplace_back(early.rank, std::move(taken));
+  return violations;
+}
+
+std::vector<GroupService::Early> GroupService::takeEarly(uint64_t id) {
+  auto found = early_.find(id);
+  if (found == early_.end()) return {};
+  std::vector<Early> taken = std::move(found->second);
+  early_.erase(found);
+  for (const Early& early : taken) {
+    Use& use = earlyUse_[static_cast<size_t>(early.rank)];
+    use.sizeBytes -= early.sizeBytes;
+    --use.messages;
+  }
+  return taken;
+}
+
+void GroupService::onMessage(int rank, const std::shared_ptr<link::Connection>& from, link::Message message) {
+  Result<Message> parsed = parse(std::move(message));
+  if (!parsed.ok()) return from->close(parsed.status());
+  const uint64_t id = parsed->group;
+  std::shared_ptr<GroupCore> group;
+  bool kept = false;
+  {
+    MutexLock lock(mutex_);
+    if (!closed_.ok()) return;
+    auto found = groups_.find(id);
+    if (found != groups_.end()) {
+      group = found->second;
+    } else {
+      kept = keep(rank, std::move(*parsed));
+    }
+  }
+  if (!group && !kept) return refuse(rank, id);
+  if (!group) return;
+  if (Status taken = group->onMessage(rank, std::move(*parsed)); !taken.ok()) from->close(taken);
+}
+
+bool GroupService::keep(int rank, Message message) {
+  Use& use = earlyUse_[static_cast<size_t>(rank)];
+  size_t sizeBytes = sizeof(Early) + message.data.sizeBytes;
+  if (use.messages >= kEarlyMessages || use.sizeBytes + sizeBytes > kEarlyBytes) {
+    if (!std::exchange(use.exceeded, true))
+      logWarn(membership_.self().name, "too much has come from rank " + std::to_string(rank) +
+                                           " for groups that are not made here; some of them fail");
+    return false;
+  }
+  use.sizeBytes += sizeBytes;
+  ++use.messages;
+  uint64_t id = message.group;
+  early_[id].push_back({rank, std::move(message), sizeBytes});
+  return true;
+}
+
+// Its group fails there, and it tells the others; this worker hears of it when it begins an operation of that group.
+void GroupService::refuse(int rank, uint64_t group) {
+  Message abort;
+  abort.group = group;
+  abort.sequence = kWholeGroup;
+  abort.kind = MessageKind::kAbort;
+  abort.status = resourceExhausted(link::describe(membership_.self()) +
+                                   " was sent too much for groups that it had not made; make them there first");
+  membership_.send(rank, link::Subject::kGroup, encode(abort), {}, link::SendMode::kUrgent, kNever).ignore();
+}
+
+void GroupService::onLost(int rank, const Status& why) {
+  for (const auto& group : groups()) group->onLost(rank, why);
+}
+
+void GroupService::close(const Status& why) {
+  {
+    MutexLock lock(mutex_);
+    if (!closed_.ok()) return;
+    closed_ = why;
+    early_.clear();
+  }
+  for (const auto& group : groups()) group->close(why);
+  MutexLock lock(mutex_);
+  groups_.clear();
+}
+
+std::vector<std::shared_ptr<GroupCore>> GroupService::groups() const {
+  std::vector<std::shared_ptr<GroupCore>> all;
+  MutexLock lock(mutex_);
+  for (const auto& [id, group] : groups_) all.push_back(group);
+  return all;
+}
+
+}  // namespace treadle::group

@@ -1,0 +1,41 @@
+#include "treadle/core/group/member_link.h"
+
+namespace treadle::group {
+
+int MemberLink::memberOf(int jobRank) const {
+  for (int rank = 0; rank < size(); ++rank)
+    if (member(rank).rank == jobRank) return rank;
+  return -1;
+}
+
+Status MemberLink::send(int rank, Message message) const {
+  message.group = group_;
+  return sendPayload(rank, encode(message), message.data);
+}
+
+Status MemberLink::sendToOthers(Message message) const {
+  message.group = group_;
+  const std::vector<std::byte> payload = encode(message);
+  Status first;
+  for (int step = 1; step < size(); ++step) {
+    Status sent = sendPayload((self_ + step) % size(), payload, message.data);
+    if (first.ok()) first = std::move(sent);
+  }
+  return first;
+}
+
+Status MemberLink::sendPayload(int rank, Bytes payload, const Buffer& data) const {
+  std::span<const Buffer> buffers(&data, data.sizeBytes > 0 ? 1 : 0);
+  Status sent = membership_.send(member(rank).rank, link::Subject::kGroup, payload, buffers, link::SendMode::kUrgent,
+                                 kNever);
+  // The membership names who is lost, but a broken connection may show here before it has noticed.
+  if (sent.ok() || !sent.worker().empty()) return sent;
+  return peerLost(member(rank).name, nameOf(rank) + " cannot be reached: " + sent.message());
+}
+
+void MemberLink::closeConnection(int rank, const Status& why) const {
+  auto connection = membership_.outgoing(member(rank).rank);
+  if (connection.ok()) (*connection)->close(why);
+}
+
+}  // namespace treadle::group

@@ -1,0 +1,50 @@
+#pragma once
+// One group's way to its members: who they are, and how a message gets to one. Owned by the group. Any thread may call
+// anything; nothing here waits.
+//
+// All is sent with link::SendMode::kUrgent, for the senders are reading threads that must not wait for room. What may
+// be queued is bounded by the protocol instead: see Note [What is under way] in group_core.h.
+
+#include <vector>
+
+#include "treadle/core/cluster/membership.h"
+#include "treadle/core/group/messages.h"
+
+namespace treadle::group {
+
+class MemberLink {
+ public:
+  // `members` by rank in the group; `self` is this worker's rank there.
+  MemberLink(cluster::Membership& membership, uint64_t group, std::vector<WorkerInfo> members, int self)
+      : membership_(membership), group_(group), members_(std::move(members)), self_(self) {}
+
+  int size() const { return static_cast<int>(members_.size()); }
+  int self() const { return self_; }
+  int right() const { return (self_ + 1) % size(); }
+  int left() const { return (self_ + size() - 1) % size(); }
+  const WorkerInfo& member(int rank) const { return members_[static_cast<size_t>(rank)]; }
+  // "worker 'ps' (rank 1)"; the rank is the one in the job.
+  std::string nameOf(int rank) const { return link::describe(member(rank)); }
+  // The rank in the group of the job's rank `jobRank`; -1 for a stranger.
+  int memberOf(int jobRank) const;
+
+  // `message.group` is filled in. `message.data` may be borrowed: it is captured when this returns.
+  Status send(int rank, Message message) const;
+  // To every other member; the first failure.
+  Status sendToOthers(Message message) const;
+
+  // Why this member cannot be sent to; OK when it can.
+  Status connected(int rank) const { return membership_.outgoing(member(rank).rank).status(); }
+  // Ends the connection to a member that does not keep to the protocol: it is lost from then on.
+  void closeConnection(int rank, const Status& why) const;
+
+ private:
+  Status sendPayload(int rank, Bytes payload, const Buffer& data) const;
+
+  cluster::Membership& membership_;
+  const uint64_t group_;
+  const std::vector<WorkerInfo> members_;
+  const int self_;
+};
+
+}  // namespace treadle::group

@@ -1,0 +1,64 @@
+#pragma once
+// What the members of a group say to each other (docs/protocol/group.md), as values. Pure functions.
+//
+//   message := group:u64 sequence:u64 kind:u8 body
+//   start   := operation:u8 dataType:u8 reduceOp:u8 root:u32 count:u64 smallBytes:u64 chunkBytes:u64   [buffer]
+//   chunk   := position:u64   [buffer]
+//   ack     := positions:u64
+//   abort   := code:u8 worker:string message:string
+
+#include "treadle/core/group/data_type.h"
+#include "treadle/core/link/message.h"
+#include "treadle/core/base/status.h"
+
+namespace treadle::group {
+
+// The numbers travel on the wire: never renumber.
+enum class OperationKind : uint8_t { kAllReduce = 1, kBroadcast = 2, kBarrier = 3 };
+enum class MessageKind : uint8_t {
+  kStart = 1,  // "I have begun this operation": what exactly, and all the data when it is small
+  kChunk = 2,  // to the right neighbour in the ring
+  kAck = 3,    // to the left neighbour: so many chunks are taken
+  kAbort = 4,  // this operation has failed, or the whole group has
+};
+
+// An abort with this number is for the group: all its operations, the later ones too.
+inline constexpr uint64_t kWholeGroup = UINT64_MAX;
+
+// What all members of an operation must agree on.
+struct Description {
+  OperationKind operation = OperationKind::kBarrier;
+  DataType dataType = DataType::kUint8;
+  ReduceOp reduceOp = ReduceOp::kSum;
+  uint32_t root = 0;
+  uint64_t count = 0;  // elements
+  uint64_t smallBytes = 0, chunkBytes = 0;
+
+  uint64_t sizeBytes() const { return count * sizeOf(dataType); }
+  // Small data goes from all to all in one step; see options.h.
+  bool small() const { return sizeBytes() <= smallBytes; }
+  bool operator==(const Description&) const = default;
+};
+
+// "allReduce (sum) of 170 float32".
+std::string describe(const Description& description);
+// "smallBytes 65536 and chunkBytes 262144".
+std::string describeOptions(const Description& description);
+
+struct Message {
+  uint64_t group = 0;
+  uint64_t sequence = 0;  // the how-manieth operation of the group, from 0
+  MessageKind kind = MessageKind::kStart;
+  Description description;  // kStart
+  uint64_t position = 0;    // kChunk: which; kAck: how many are taken
+  Status status;            // kAbort
+  Buffer data;              // kStart, kChunk; empty or one buffer of the frame
+};
+
+// The payload; `data` travels beside it.
+std::vector<std::byte> encode(const Message& message);
+
+// DataLoss for what no member sends.
+Result<Message> parse(link::Message message);
+
+}  // namespace treadle::group

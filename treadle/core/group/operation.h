@@ -1,0 +1,114 @@
+#pragma once
+// One collective operation on this worker, from its call to its future. Events reach it through its inbox, so that it
+// needs no lock of its own: whoever has the inbox's turn calls `handle`. While it has not ended it may write to the
+// caller's memory; when its future is ready nobody touches that memory any more.
+//
+// Held by the group until it has ended here and all members have been heard of.
+
+#include <memory>
+
+#include "treadle/core/group/inbox.h"
+#include "treadle/core/group/member_link.h"
+#include "treadle/core/io/future.h"
+
+namespace treadle::group {
+
+class Operation;
+
+// Who told this worker that an operation has failed, for whoever does not know yet must be told.
+enum class FailedBy { kThisWorker, kPeer, kGroup };
+
+struct Event {
+  enum class Kind {
+    kBegin,    // its turn has come: tell the others
+    kPermit,   // it may send large data
+    kMessage,  // start, chunk or ack of a member
+    kFail,     // it has failed elsewhere, or the group has
+    kDeadline,
+  };
+  Kind kind = Kind::kBegin;
+  int member = -1;
+  Message message;
+  Status status;
+  FailedBy failedBy = FailedBy::kGroup;
+};
+
+class OperationHost {
+ public:
+  virtual ~OperationHost() = default;
+  // It touches the caller's memory no more. `othersKnow`: that it began here. Called once, by who has the turn.
+  virtual void onEnded(const Operation& operation, const Status& status, bool othersKnow, FailedBy failedBy) = 0;
+};
+
+class Operation {
+ public:
+  using State = io::FutureState<io::Unit>;
+
+  struct Setup {
+    OperationHost& host;
+    const MemberLink& link;
+    std::string group;  // for messages: "group 'trainers'"
+    uint64_t sequence;
+    Description description;
+    MutableBytes memory;
+    Duration timeout;
+  };
+
+  explicit Operation(Setup setup);
+  virtual ~Operation();
+  Operation(const Operation&) = delete;
+  Operation& operator=(const Operation&) = delete;
+
+  void handle(Event event);
+
+  Inbox<Event>& inbox() { return inbox_; }
+  const std::shared_ptr<State>& state() const { return state_; }
+  uint64_t sequence() const { return setup_.sequence; }
+  TimePoint due() const { return due_; }
+  // Handling its data may take long, so that a task should.
+  virtual bool large() const = 0;
+
+ protected:
+  // All of these run in the inbox's turn, before the operation has ended.
+  virtual void onBegin() = 0;
+  virtual void onPermit() {}
+  // `member` has begun the same operation.
+  virtual void onStarted(int member, Buffer data) = 0;
+  virtual void onChunk(int member, uint64_t position, Buffer data);
+  virtual void onAck(int member, uint64_t positions);
+  // What it waits for when all have begun.
+  virtual std::string waitsFor() const = 0;
+
+  void tellOthers(Buffer data);
+  void finish(Status status, FailedBy failedBy = FailedBy::kThisWorker);
+  // A member does what no member does: it is cut off, which ends the group.
+  void violated(int member, const std::string& what);
+
+  bool ended() const { return ended_; }
+  bool begun() const { return begun_; }
+  bool started(int member) const { return started_[static_cast<size_t>(member)]; }
+  bool allStarted() const { return startedCount_ == setup_.link.size(); }
+  const MemberLink& link() const { return setup_.link; }
+  const Description& description() const { return setup_.description; }
+  MutableBytes memory() const { return setup_.memory; }
+  Message message(MessageKind kind) const;
+  std::string text() const;  // "allReduce (sum) of 170 float32 (operation 3 of group 'trainers')"
+
+ private:
+  void onMessage(int member, Message message);
+  void onStart(int member, Message message);
+  void onDeadline();
+  Status mismatch(int member, const Description& theirs) const;
+
+  const Setup setup_;
+  const TimePoint due_;
+  const std::shared_ptr<State> state_ = std::make_shared<State>();
+  Inbox<Event> inbox_;
+
+  // Whoever has the turn.
+  std::vector<bool> started_;  // by rank in the group
+  int startedCount_ = 1;
+  bool begun_ = false, ended_ = false;
+};
+
+}  // namespace treadle::group
