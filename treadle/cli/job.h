@@ -1,0 +1,95 @@
+#pragma once
+// The workers of one `treadle run`: starts all or none, notices how each ends or stops, and sees to it that
+// all end once one has failed. Owned by the run; its reactor's thread only.
+//
+//   working      until one fails or a signal comes
+//   grace        the others end by their own errors, which say more than a SIGTERM would give them time for
+//   terminating  the grace ran out: SIGTERM to all, SIGKILL to stopped ones; one second
+//   killed       SIGKILL to all
+//
+// When only stopped workers are left there is nothing to wait for: they are killed at once.
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "treadle/cli/console.h"
+#include "treadle/cli/relay.h"
+#include "treadle/cli/report.h"
+#include "treadle/core/base/clock.h"
+#include "treadle/core/io/process.h"
+#include "treadle/core/io/reactor.h"
+
+namespace treadle::cli {
+
+struct RunOptions {
+  int workers = 0;
+  std::string program;  // a path
+  std::vector<std::string> arguments;
+  Duration grace = std::chrono::seconds(10);
+  uint16_t masterPort = 0;  // 0: any free one
+};
+
+class Job {
+ public:
+  Job(io::Reactor& reactor, Console& console, Relay& relay, const RunOptions& options)
+      : reactor_(reactor), console_(console), relay_(relay), options_(options) {}
+  ~Job();
+
+  // When one cannot be started, those before it are killed.
+  Status start(uint16_t masterPort, const std::string& jobKey);
+
+  bool running() const { return left_ > 0; }
+
+  bool isRunning(pid_t pid) const;  // whether that is a worker that has not ended
+
+  // A SIGCHLD came: workers may have stopped or gone on. (Ends are told by descriptors, in the order they
+  // happened.)
+  void onChildrenChanged();
+
+  // The launcher was asked to end: passes the signal on the first time, kills the second time.
+  void interrupt(int signal);
+  int interrupts() const { return interrupts_; }
+
+  // A signal that is the workers' business alone.
+  void passOn(int signal);
+
+  // Once no worker runs: the launcher's exit code, and what to say about it (nothing when all went well).
+  int exitCode() const;
+  std::string summary() const;
+
+ private:
+  enum class Phase { kWorking, kGrace, kTerminating, kKilled };
+  struct Worker {
+    io::Process process;
+    WorkerRecord record;
+    io::Fd names;  // the launcher's end of the socket on which it tells its name
+  };
+
+  Status startWorker(int rank, uint16_t masterPort, const std::string& jobKey);
+  void onEnd(Worker& worker);
+  void takeName(Worker& worker);
+  void reconsider();
+  bool anyFailed() const;
+  bool onlyStoppedLeft() const;
+  void onTimer();
+  void arm(Duration after);
+  void disarm();
+  void askToEnd();
+  void killAll();
+  void endBy(Worker& worker, int signal);
+  std::vector<WorkerRecord> records() const;
+
+  io::Reactor& reactor_;
+  Console& console_;
+  Relay& relay_;
+  const RunOptions options_;
+  std::vector<std::unique_ptr<Worker>> workers_;  // by rank
+  int left_ = 0;                                  // workers that have not ended
+  Phase phase_ = Phase::kWorking;
+  std::optional<io::Reactor::TimerId> timer_;
+  int interrupts_ = 0;
+  int interruptedBy_ = 0;  // the signal that ended the job, when nothing had failed before it
+};
+
+}  // namespace treadle::cli

@@ -1,0 +1,88 @@
+#include "treadle/cli/worker_environment.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <cerrno>
+
+#include "treadle/core/cluster/launch.h"
+
+namespace treadle::cli {
+namespace {
+
+constexpr const char* kMasterAddress = "127.0.0.1";
+
+}  // namespace
+
+// Note [Master port]
+// Rank 0 listens on a port that the others have to know before rank 0 runs, so the launcher chooses it. To
+// look for a free port, let it go and hope would be a race: another program may get it in between. So the
+// launcher keeps the port bound until the job is over, with SO_REUSEADDR and without listening. Linux never
+// gives out a bound port by itself, neither to bind(0) nor to connect(), yet lets rank 0 bind the same port
+// and listen on it, provided that it sets SO_REUSEADDR too, as servers do (ours, and torch's TCPStore). What
+// is left: a program that asks for this very port number, with SO_REUSEADDR, before rank 0 does; rank 0 then
+// fails with "in use".
+Result<ReservedPort> reservePort(uint16_t wanted) {
+  ReservedPort reserved;
+  reserved.socket = io::Fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (!reserved.socket.valid())
+    return io::errnoStatus(Code::kResourceExhausted, "no socket can be made", errno);
+  int one = 1;
+  (void)::setsockopt(reserved.socket.get(), SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(wanted);
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  if (::bind(reserved.socket.get(), reinterpret_cast<sockaddr*>(&address), size) != 0)
+    return io::errnoStatus(Code::kFailedPrecondition,
+                           "port " + std::to_string(wanted) +
+                               " of 127.0.0.1 cannot be used; choose another "
+                               "--master-port, or leave it out to get a free one",
+                           errno);
+  if (::getsockname(reserved.socket.get(), reinterpret_cast<sockaddr*>(&address), &size) != 0)
+    return io::errnoStatus(Code::kInternal, "the kernel does not tell the port it chose", errno);
+  reserved.port = ntohs(address.sin_port);
+  return reserved;
+}
+
+Result<std::string> makeJobKey() {
+  std::array<unsigned char, 32> bytes{};
+  // Up to 256 bytes come at once or not at all.
+  if (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size()))
+    return io::errnoStatus(Code::kInternal, "the kernel gives no random bytes for the job key", errno);
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  std::string key;
+  for (unsigned char byte : bytes) {
+    key += kDigits[byte >> 4];
+    key += kDigits[byte & 15];
+  }
+  return key;
+}
+
+std::vector<std::pair<std::string, std::string>> environmentOf(const WorkerPlace& place) {
+  std::string rank = std::to_string(place.rank), size = std::to_string(place.worldSize);
+  std::string port = std::to_string(place.masterPort);
+  std::vector<std::pair<std::string, std::string>> variables = {
+      {"TREADLE_RANK", rank},
+      {"TREADLE_WORLD_SIZE", size},
+      {"TREADLE_MASTER", std::string(kMasterAddress) + ":" + port},
+      {"TREADLE_JOB_KEY", place.jobKey},
+      {cluster::kStatusVariable, place.statusSocket},
+      {"TREADLE_TERMINAL", place.terminal ? "1" : "0"},
+      // The names that torch.distributed and most other frameworks read.
+      {"RANK", rank},
+      {"WORLD_SIZE", size},
+      {"LOCAL_RANK", rank},
+      {"LOCAL_WORLD_SIZE", size},
+      {"MASTER_ADDR", kMasterAddress},
+      {"MASTER_PORT", port},
+  };
+  if (place.terminal) variables.emplace_back("COLUMNS", std::to_string(place.columns));
+  return variables;
+}
+
+}  // namespace treadle::cli

@@ -1,0 +1,38 @@
+#pragma once
+// What `treadle run` prepares for a job before its workers start: the port of the master, the key, the
+// variables of each worker. Free functions; one thread.
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "treadle/core/base/status.h"
+#include "treadle/core/io/fd.h"
+
+namespace treadle::cli {
+
+// A TCP port of 127.0.0.1 that is ours until the socket is closed. See Note [Master port].
+struct ReservedPort {
+  io::Fd socket;
+  uint16_t port = 0;
+};
+
+// `wanted`, or any free port for 0. FailedPrecondition when `wanted` is in use.
+Result<ReservedPort> reservePort(uint16_t wanted);
+
+// 32 random bytes from the kernel, in hexadecimal.
+Result<std::string> makeJobKey();
+
+struct WorkerPlace {
+  int rank = 0, worldSize = 1;
+  uint16_t masterPort = 0;
+  std::string jobKey;
+  std::string statusSocket;  // "descriptor:inode", see cluster/launch.h
+  bool terminal = false;     // what it writes to standard output is shown on a terminal
+  size_t columns = 0;        // how wide a line may be there
+};
+
+std::vector<std::pair<std::string, std::string>> environmentOf(const WorkerPlace& place);
+
+}  // namespace treadle::cli
