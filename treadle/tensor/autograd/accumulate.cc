@@ -1,0 +1,30 @@
+#include "treadle/tensor/autograd/accumulate.h"
+
+#include <ATen/ops/add.h>
+
+namespace treadle::autograd {
+
+bool isUnshared(const at::Tensor& tensor) {
+  // Sparse and nested tensors keep their numbers in inner tensors of their own: not looked into.
+  return tensor.layout() == at::kStrided && tensor.use_count() == 1 && tensor.has_storage() &&
+         tensor.storage().use_count() == 1;
+}
+
+void addGradient(at::Tensor& sum, at::Tensor&& gradient) {
+  if (!gradient.defined()) return;
+  if (!sum.defined()) {
+    sum = std::move(gradient);
+    return;
+  }
+  // An expanded tensor has several elements in one place: it cannot be added to. A sparse gradient can be
+  // added in place to a dense sum, not a dense one to a sparse sum.
+  bool inPlace = isUnshared(sum) && sum.is_non_overlapping_and_dense() && !sum.requires_grad() &&
+                 sum.scalar_type() == gradient.scalar_type();
+  if (inPlace) {
+    sum.add_(gradient);
+  } else {
+    sum = sum.is_sparse() ? at::add(gradient, sum) : at::add(sum, gradient);
+  }
+}
+
+}  // namespace treadle::autograd

@@ -1,0 +1,45 @@
+#include "treadle/tensor/autograd/autograd_context.h"
+
+#include "treadle/core/base/log.h"
+#include "treadle/tensor/autograd/backward.h"
+#include "treadle/tensor/autograd/interceptor.h"
+
+namespace treadle {
+namespace {
+
+autograd::ContextPtr newContext(Worker& worker, const AutogradOptions& options) {
+  autograd::checkMode(options.mode);
+  return autograd::interceptorOf(worker).contexts().create();
+}
+
+}  // namespace
+
+AutogradContext::AutogradContext(Worker& worker, AutogradOptions options)
+    : worker_(worker),
+      context_(newContext(worker, options)),
+      current_(std::make_unique<autograd::CurrentContext>(autograd::interceptorOf(worker), context_)) {}
+
+AutogradContext::~AutogradContext() {
+  try {
+    autograd::releaseEverywhere(worker_, context_->id);
+  } catch (const Error& error) {
+    // The job is over or broken for this worker, and the context with it.
+    logDebug(worker_.self().name, std::string("an autograd context was not released: ") + error.what());
+  }
+}
+
+int64_t AutogradContext::id() const { return context_->id; }
+
+void AutogradContext::backward(const std::vector<at::Tensor>& roots, BackwardOptions options) {
+  std::vector<autograd::Root> from;
+  for (const at::Tensor& root : roots) from.push_back({root, {}});
+  autograd::runBackward(worker_, context_, std::move(from), options);
+}
+
+at::Tensor AutogradContext::gradient(const at::Tensor& leaf) const { return context_->graph->gradient(leaf); }
+
+std::vector<std::pair<at::Tensor, at::Tensor>> AutogradContext::gradients() const {
+  return context_->graph->gradients().all();
+}
+
+}  // namespace treadle

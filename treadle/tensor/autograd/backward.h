@@ -1,0 +1,47 @@
+#pragma once
+// Backward passes across workers: what is sent for them and how they end.
+//
+// The worker that calls backward, and every worker that gets gradients for one of its sends, runs the pass
+// over its own part of the graph (pass.h). Receive nodes send their gradients on; each such message is a call
+// that is answered when the callee has nothing left to do for it, by Dijkstra and Scholten's rule: the
+// message that found the callee idle is answered when it is idle again and all its own messages are answered,
+// every other at once. So the roots' worker knows when the pass is over everywhere, in any graph, circular
+// ones too. Then it ends the pass on all workers that took part.
+
+#include "treadle/core/worker/worker.h"
+#include "treadle/tensor/autograd/contexts.h"
+#include "treadle/tensor/autograd/options.h"
+#include "treadle/tensor/autograd/root.h"
+#include "treadle/tensor/bridge/tensor_codec.h"
+
+namespace treadle::autograd {
+
+struct GradientMessage {
+  int64_t context = 0;
+  int64_t pass = 0;
+  bool retainGraph = false;
+  int64_t message = 0;                // the send that these are the gradients of
+  std::vector<at::Tensor> gradients;  // one per tensor of it that takes part; undefined: none
+};
+
+struct FinishMessage {
+  int64_t context = 0;
+  int64_t pass = 0;
+  std::string failure;  // empty: the pass went well
+};
+
+// Runs a whole pass from `roots` and returns when all gradients are in the contexts of all workers. Throws
+// the failure of any worker, with its name; the context is of no use then.
+void runBackward(Worker& worker, const ContextPtr& context, std::vector<Root> roots,
+                 const BackwardOptions& options);
+
+// Ends a context here and on all workers that it reached, without waiting for them.
+void releaseEverywhere(Worker& worker, int64_t contextId);
+
+// The functions that these need on every worker.
+Functions backwardFunctions();
+
+// StateError for a mode that is not there.
+void checkMode(AutogradMode mode);
+
+}  // namespace treadle::autograd

@@ -1,0 +1,76 @@
+#pragma once
+// The autograd contexts that a worker takes part in, its own and those that came with calls. A context is
+// released on all workers when its owner ends it, and here when its owner is lost. One table per worker; any
+// thread.
+
+#include <deque>
+#include <map>
+#include <memory>
+#include <set>
+#include <unordered_set>
+
+#include "treadle/core/base/mutex.h"
+#include "treadle/core/io/future.h"
+#include "treadle/tensor/autograd/context_graph.h"
+#include "treadle/tensor/autograd/leaf_slots.h"
+#include "treadle/tensor/autograd/pass.h"
+
+namespace treadle::autograd {
+
+// A backward pass while it runs here. It is engaged while the worker that made it active waits for our
+// acknowledgement (Dijkstra and Scholten, "Termination detection for diffusing computations", 1980).
+struct LivePass {
+  std::shared_ptr<Pass> pass;
+  std::optional<Promise<void>> engagedBy;
+};
+
+// One context as this worker knows it.
+struct ContextState {
+  ContextState(int64_t contextId, int owner)
+      : id(contextId), ownerRank(owner), graph(std::make_shared<ContextGraph>(contextId)) {}
+
+  const int64_t id;
+  const int ownerRank;
+  const std::shared_ptr<ContextGraph> graph;
+
+  Mutex mutex;
+  std::set<int> known TREADLE_GUARDED_BY(mutex);  // whom we sent messages of this context
+  std::map<int64_t, LivePass> passes TREADLE_GUARDED_BY(mutex);
+  std::set<int64_t> finishedPasses TREADLE_GUARDED_BY(mutex);
+  Status broken TREADLE_GUARDED_BY(mutex);  // why no further pass can run
+};
+using ContextPtr = std::shared_ptr<ContextState>;
+
+class Contexts {
+ public:
+  explicit Contexts(int rank) : rank_(rank) {}
+
+  // A new context of this worker.
+  ContextPtr create();
+  // The context that a message of another worker names, made when it is new here. NotFound when it was
+  // released or its owner is lost.
+  Result<ContextPtr> arrived(int64_t id);
+  // NotFound when there is none.
+  Result<ContextPtr> find(int64_t id) const;
+  // Forgets it; null when it is unknown.
+  ContextPtr release(int64_t id);
+  void onLost(int rank);
+
+  // Unique in the job: for messages and passes.
+  int64_t nextId();
+  size_t open() const;
+  LeafSlots& slots() { return slots_; }
+
+ private:
+  const int rank_;
+  LeafSlots slots_;
+  mutable Mutex mutex_;
+  int64_t lastId_ TREADLE_GUARDED_BY(mutex_) = 0;
+  std::map<int64_t, ContextPtr> contexts_ TREADLE_GUARDED_BY(mutex_);
+  std::set<int> lost_ TREADLE_GUARDED_BY(mutex_);
+  // A message may come after the release that overtook it: the newest released ids are remembered.
+  std::deque<int64_t> released_ TREADLE_GUARDED_BY(mutex_);
+  std::unordered_set<int64_t> releasedSet_ TREADLE_GUARDED_BY(mutex_);
+};
+
+}  // namespace treadle::autograd

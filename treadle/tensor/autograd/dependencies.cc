@@ -1,0 +1,54 @@
+#include "treadle/tensor/autograd/dependencies.h"
+
+#include <stdexcept>
+
+#include "treadle/tensor/autograd/accumulate.h"
+
+namespace treadle::autograd {
+
+void Dependencies::countEdge(const Edge& edge) {
+  if (edge.is_valid() && countOne(edge)) countBehind({edge.function.get()});
+}
+
+void Dependencies::countEdgesOf(const Node& root) {
+  for (const Edge& edge : root.next_edges()) countEdge(edge);
+}
+
+bool Dependencies::countOne(const Edge& edge) {
+  auto [found, isNew] = nodes_.try_emplace(edge.function.get());
+  ++found->second.edges;
+  return isNew;
+}
+
+void Dependencies::countBehind(std::vector<Node*> todo) {
+  while (!todo.empty()) {
+    Node* node = todo.back();
+    todo.pop_back();
+    noteEnd(*node);
+    for (const Edge& edge : node->next_edges()) {
+      if (edge.is_valid() && countOne(edge)) todo.push_back(edge.function.get());
+    }
+  }
+}
+
+void Dependencies::noteEnd(Node& node) {
+  if (node.num_outputs() != 0) return;
+  if (auto* leaf = dynamic_cast<torch::autograd::AccumulateGrad*>(&node)) leaves_.push_back(leaf);
+  if (auto* receive = dynamic_cast<RecvNode*>(&node)) receives_.push_back(receive);
+}
+
+std::optional<ReadyNode> Dependencies::deliver(const Edge& edge, at::Tensor&& gradient) {
+  auto found = nodes_.find(edge.function.get());
+  if (found == nodes_.end() || edge.input_nr >= edge.function->num_inputs()) {
+    throw std::logic_error("the graph at " + edge.function->name() + " changed while the pass was running");
+  }
+  Waiting& waiting = found->second;
+  waiting.gradients.resize(edge.function->num_inputs());
+  addGradient(waiting.gradients[edge.input_nr], std::move(gradient));
+  if (--waiting.edges > 0) return std::nullopt;
+  ReadyNode ready{edge.function, std::move(waiting.gradients)};
+  nodes_.erase(found);
+  return ready;
+}
+
+}  // namespace treadle::autograd

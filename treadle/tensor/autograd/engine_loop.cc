@@ -1,0 +1,37 @@
+#include "treadle/tensor/autograd/engine_loop.h"
+
+#include <ATen/ops/zeros.h>
+#include <torch/csrc/autograd/engine.h>
+
+namespace treadle::autograd {
+
+class EngineLoop::LoopNode final : public Node {
+ public:
+  explicit LoopNode(const at::Tensor& token) { add_input_metadata(token); }
+
+  std::string name() const override { return "TreadlePass"; }
+
+  const std::function<void()>* body = nullptr;
+
+ protected:
+  torch::autograd::variable_list apply(torch::autograd::variable_list&&) override {
+    (*body)();
+    return {};
+  }
+};
+
+EngineLoop::EngineLoop(bool retainGraph)
+    : retainGraph_(retainGraph), token_(at::zeros({1})), node_(makeNode<LoopNode>(token_)) {}
+
+EngineLoop::~EngineLoop() = default;  // here, where LoopNode is known
+
+void EngineLoop::run(const std::function<void()>& body) {
+  at::ThreadLocalStateGuard guard(state_);
+  // With a single root the engine runs it on the calling thread and makes no root node of its own.
+  // create_graph is what turns grad mode on or off for the run.
+  node_->body = &body;
+  torch::autograd::Engine::get_default_engine().execute({Edge(node_, 0)}, {token_}, retainGraph_,
+                                                        /*create_graph=*/false, /*accumulate_grad=*/true);
+}
+
+}  // namespace treadle::autograd

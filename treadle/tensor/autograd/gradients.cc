@@ -1,0 +1,60 @@
+#include "treadle/tensor/autograd/gradients.h"
+
+#include <ATen/ops/clone.h>
+#include <ATen/ops/empty_strided.h>
+#include <torch/csrc/autograd/grad_mode.h>
+#include <torch/csrc/autograd/utils/grad_layout_contract.h>
+
+#include "treadle/tensor/autograd/accumulate.h"
+
+namespace treadle::autograd {
+namespace {
+
+bool hasLayoutOf(const at::Tensor& gradient, const at::Tensor& leaf) {
+  return gradient.layout() == at::kStrided && leaf.layout() == at::kStrided &&
+         torch::autograd::utils::obeys_layout_contract(gradient, leaf);
+}
+
+// A gradient that nobody else can see change, in the leaf's memory layout: optimizers run fastest on that.
+at::Tensor owned(const at::Tensor& leaf, at::Tensor&& gradient) {
+  if (isUnshared(gradient) && hasLayoutOf(gradient, leaf)) {
+    return gradient.requires_grad() ? gradient.detach() : std::move(gradient);
+  }
+  bool dense = gradient.layout() == at::kStrided && leaf.layout() == at::kStrided;
+  return dense ? torch::autograd::utils::clone_obey_contract(gradient, leaf) : gradient.clone();
+}
+
+}  // namespace
+
+void Gradients::add(const at::Tensor& leaf, at::Tensor&& gradient) {
+  if (!gradient.defined()) return;
+  torch::autograd::AutoGradMode noGrad(false);
+  std::lock_guard lock(mutex_);
+  auto [found, isNew] = indexOf_.try_emplace(leaf.unsafeGetTensorImpl(), entries_.size());
+  if (isNew) {
+    entries_.emplace_back(leaf, owned(leaf, std::move(gradient)));
+  } else {
+    addGradient(entries_[found->second].second, std::move(gradient));
+  }
+}
+
+at::Tensor Gradients::gradient(const at::Tensor& leaf) const {
+  if (!leaf.defined()) return {};
+  std::lock_guard lock(mutex_);
+  auto found = indexOf_.find(leaf.unsafeGetTensorImpl());
+  return found == indexOf_.end() ? at::Tensor() : entries_[found->second].second;
+}
+
+std::vector<std::pair<at::Tensor, at::Tensor>> Gradients::all() const {
+  std::lock_guard lock(mutex_);
+  return entries_;
+}
+
+void Gradients::clear() {
+  std::vector<std::pair<at::Tensor, at::Tensor>> dropped;  // freed after the lock is let go
+  std::lock_guard lock(mutex_);
+  indexOf_.clear();
+  dropped.swap(entries_);
+}
+
+}  // namespace treadle::autograd

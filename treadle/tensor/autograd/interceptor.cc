@@ -1,0 +1,134 @@
+#include "treadle/tensor/autograd/interceptor.h"
+
+#include "treadle/core/base/error.h"
+#include "treadle/core/wire/reader.h"
+#include "treadle/core/wire/writer.h"
+#include "treadle/core/worker/worker.h"
+
+namespace treadle::autograd {
+namespace {
+
+// Of this thread, one per worker of the process: several live in one process in tests.
+thread_local std::map<const AutogradInterceptor*, ContextPtr> currentContexts;
+
+class OutgoingContextHook final : public bridge::OutgoingTensorHook {
+ public:
+  OutgoingContextHook(ContextPtr context, MessageInfo message)
+      : context_(std::move(context)), message_(std::move(message)) {}
+
+  void add(const at::Tensor& tensor) override { tensors_.push_back(tensor); }
+
+  std::vector<std::byte> field() override {
+    std::vector<int64_t> indexes = valueOrThrow(context_->graph->addSend(message_, tensors_));
+    tensors_.clear();
+    {
+      MutexLock lock(context_->mutex);
+      context_->known.insert(message_.peerRank);
+    }
+    wire::Writer writer;
+    writer.number(context_->id);
+    writer.number(message_.messageId);
+    writer.number(static_cast<uint32_t>(indexes.size()));
+    for (int64_t index : indexes) writer.number(static_cast<uint32_t>(index));
+    return writer.take();
+  }
+
+  void abandon() override {
+    int64_t id = message_.messageId;
+    context_->graph->forget(std::span(&id, 1), {});
+  }
+
+ private:
+  const ContextPtr context_;
+  const MessageInfo message_;
+  std::vector<at::Tensor> tensors_;
+};
+
+class IncomingContextHook final : public bridge::IncomingTensorHook {
+ public:
+  IncomingContextHook(ContextPtr arrived, MessageInfo message, std::vector<uint32_t> indexes)
+      : context(std::move(arrived)), message_(std::move(message)), indexes_(std::move(indexes)) {}
+
+  void add(const at::Tensor& tensor) override { tensors_.push_back(tensor); }
+
+  void decoded() override {
+    std::vector<at::Tensor> taking;
+    for (uint32_t index : indexes_) {
+      if (index >= tensors_.size()) raise(dataLoss("a message names more tensors for autograd than it has"));
+      taking.push_back(tensors_[index]);
+    }
+    tensors_.clear();
+    if (!taking.empty()) throwIfError(context->graph->addReceive(message_, taking));
+  }
+
+  const ContextPtr context;
+
+ private:
+  const MessageInfo message_;
+  const std::vector<uint32_t> indexes_;
+  std::vector<at::Tensor> tensors_;
+};
+
+ContextPtr contextOf(rpc::IncomingHook* request) {
+  auto* hook = static_cast<IncomingContextHook*>(request);
+  return hook == nullptr ? nullptr : hook->context;
+}
+
+class ContextScope final : public rpc::HandlerScope {
+ public:
+  ContextScope(AutogradInterceptor& interceptor, ContextPtr context, const bridge::CleanThreadState& state)
+      : state_(state), current_(interceptor, std::move(context)) {}
+
+ private:
+  bridge::CleanThreadState::Guard state_;
+  CurrentContext current_;
+};
+
+}  // namespace
+
+ContextPtr AutogradInterceptor::exchangeCurrent(ContextPtr context) {
+  ContextPtr& current = currentContexts[this];
+  std::swap(current, context);
+  if (!current) currentContexts.erase(this);
+  return context;
+}
+
+std::unique_ptr<rpc::OutgoingHook> AutogradInterceptor::onRequest(int rank, const std::string& function) {
+  auto found = currentContexts.find(this);
+  if (found == currentContexts.end()) return nullptr;
+  return std::make_unique<OutgoingContextHook>(found->second,
+                                               MessageInfo{contexts_.nextId(), rank, function});
+}
+
+std::unique_ptr<rpc::OutgoingHook> AutogradInterceptor::onReply(int rank, const std::string& function,
+                                                                rpc::IncomingHook* request) {
+  ContextPtr context = contextOf(request);
+  if (!context) return nullptr;
+  return std::make_unique<OutgoingContextHook>(std::move(context),
+                                               MessageInfo{contexts_.nextId(), rank, function});
+}
+
+std::shared_ptr<rpc::IncomingHook> AutogradInterceptor::onArrival(int rank, Bytes field) {
+  wire::Reader reader(field);
+  auto id = reader.number<int64_t>(), message = reader.number<int64_t>();
+  std::vector<uint32_t> indexes(reader.count(sizeof(uint32_t)));
+  for (uint32_t& index : indexes) index = reader.number<uint32_t>();
+  throwIfError(reader.finished("the autograd field of a message"));
+  ContextPtr context = valueOrThrow(contexts_.arrived(id));
+  return std::make_shared<IncomingContextHook>(std::move(context), MessageInfo{message, rank, ""},
+                                               std::move(indexes));
+}
+
+std::unique_ptr<rpc::HandlerScope> AutogradInterceptor::onHandler(rpc::IncomingHook* request) {
+  return std::make_unique<ContextScope>(*this, contextOf(request), cleanState_);
+}
+
+AutogradInterceptor& interceptorOf(Worker& worker) {
+  auto* interceptor = dynamic_cast<AutogradInterceptor*>(worker.engine().interceptor());
+  if (interceptor == nullptr)
+    raise(failedPrecondition("worker '" + worker.self().name +
+                             "' was joined without tensors; join with treadle::join of <treadle/rpc.h>"));
+  return *interceptor;
+}
+
+}  // namespace treadle::autograd

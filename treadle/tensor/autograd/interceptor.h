@@ -1,0 +1,60 @@
+#pragma once
+// How distributed autograd joins in calls. On a thread with a current context, every request carries the
+// context's id, and when tensors in it require gradients, a send node is made here and a receive node at the
+// callee; answers likewise. The header field of a message:
+//
+//   field := context:i64  message:i64  count:u32  tensor-index:u32 *      (count 0: no tensor takes part)
+//
+// One per worker, owned by its engine.
+
+#include "treadle/core/rpc/interceptor.h"
+#include "treadle/tensor/autograd/contexts.h"
+#include "treadle/tensor/bridge/tensor_hooks.h"
+#include "treadle/tensor/bridge/thread_state.h"
+
+namespace treadle {
+class Worker;
+}  // namespace treadle
+
+namespace treadle::autograd {
+
+class AutogradInterceptor final : public rpc::Interceptor {
+ public:
+  explicit AutogradInterceptor(int rank) : contexts_(rank) {}
+
+  std::unique_ptr<rpc::OutgoingHook> onRequest(int rank, const std::string& function) override;
+  std::unique_ptr<rpc::OutgoingHook> onReply(int rank, const std::string& function,
+                                             rpc::IncomingHook* request) override;
+  std::shared_ptr<rpc::IncomingHook> onArrival(int rank, Bytes field) override;
+  std::unique_ptr<rpc::HandlerScope> onHandler(rpc::IncomingHook* request) override;
+  void onLost(int rank) override { contexts_.onLost(rank); }
+
+  Contexts& contexts() { return contexts_; }
+
+  // Makes `context` (null: none) this thread's current one of this worker; gives back what was current
+  // before.
+  ContextPtr exchangeCurrent(ContextPtr context);
+
+ private:
+  Contexts contexts_;
+  const bridge::CleanThreadState cleanState_;
+};
+
+// For its lifetime a context of a worker is current on this thread.
+class CurrentContext {
+ public:
+  CurrentContext(AutogradInterceptor& interceptor, ContextPtr context)
+      : interceptor_(interceptor), before_(interceptor.exchangeCurrent(std::move(context))) {}
+  ~CurrentContext() { interceptor_.exchangeCurrent(std::move(before_)); }
+  CurrentContext(const CurrentContext&) = delete;
+  CurrentContext& operator=(const CurrentContext&) = delete;
+
+ private:
+  AutogradInterceptor& interceptor_;
+  ContextPtr before_;
+};
+
+// The interceptor of a worker. StateError when it was not joined with tensors.
+AutogradInterceptor& interceptorOf(Worker& worker);
+
+}  // namespace treadle::autograd

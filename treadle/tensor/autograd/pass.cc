@@ -1,0 +1,284 @@
+#include "treadle/tensor/autograd/pass.h"
+
+#include <torch/csrc/autograd/graph_task.h>
+
+#include <sstream>
+
+#include "treadle/tensor/autograd/engine_loop.h"
+#include "treadle/tensor/autograd/graph_executor.h"
+#include "treadle/tensor/autograd/run_node.h"
+
+namespace treadle::autograd {
+
+// Says that this thread drains a pass. Passes nest when a node of one waits and its thread drains another.
+struct Pass::Running {
+  explicit Running(Pass* pass) : pass(pass), outer(innermost) { innermost = this; }
+  ~Running() { innermost = outer; }
+  Running(const Running&) = delete;
+  Running& operator=(const Running&) = delete;
+
+  Pass* pass;
+  Running* outer;
+  int engineTask = -1;  // tells our own engine loop from a local backward that a node starts
+  static thread_local Running* innermost;
+};
+
+thread_local Pass::Running* Pass::Running::innermost = nullptr;
+
+Pass* Pass::current() {
+  Running* running = Running::innermost;
+  if (running == nullptr || running->engineTask != torch::autograd::get_current_graph_task_id())
+    return nullptr;
+  return running->pass;
+}
+
+Pass::Pass(Key, std::shared_ptr<ContextGraph> graph, GradientSink& sink, LeafSlots& slots,
+           PassOptions options)
+    : graph_(std::move(graph)),
+      sink_(sink),
+      options_(options),
+      executor_(std::make_unique<GraphExecutor>(graph_->contextId(), graph_->gradients(), slots,
+                                                options.retainGraph)),
+      engine_(std::make_unique<EngineLoop>(options.retainGraph)) {}
+
+Pass::~Pass() {
+  if (state_ != State::kOpen) return;
+  fail(cancelled("the backward pass of autograd context " + std::to_string(contextId()) + " was given up"));
+  end();
+}
+
+Result<std::shared_ptr<Pass>> Pass::create(std::shared_ptr<ContextGraph> graph, GradientSink& sink,
+                                           LeafSlots& slots, PassOptions options, std::vector<Root> roots) {
+  auto pass = std::make_shared<Pass>(Key{}, std::move(graph), sink, slots, options);
+  TREADLE_RETURN_IF_ERROR(pass->prepare(roots));
+  return pass;
+}
+
+Status Pass::prepare(const std::vector<Root>& roots) {
+  std::vector<NodeRef<SendNode>> sends = graph_->sends();
+  Result<std::vector<ReadyNode>> ready = executor_->prepare(sends, roots);
+  if (!ready.ok()) {
+    state_ = State::kFinished;  // nothing was begun
+    return std::move(ready).status();
+  }
+  incoming_ = std::move(ready).value();
+  receivedIds_ = executor_->receivedIds();
+  for (NodeRef<SendNode>& send : sends) {
+    int64_t messageId = send->message().messageId;
+    sentIds_.push_back(messageId);
+    awaited_.emplace(messageId, std::move(send));
+  }
+  return {};
+}
+
+Status Pass::checkArrival(int64_t messageId, size_t gradients) const {
+  if (!status_.ok()) return status_;
+  std::string context = "autograd context " + std::to_string(contextId());
+  if (state_ != State::kOpen) return failedPrecondition("the backward pass of " + context + " is over");
+  auto found = awaited_.find(messageId);
+  if (found == awaited_.end()) {
+    return invalidArgument("gradients came for message " + std::to_string(messageId) +
+                           ", which this pass of " + context + " never sent or already has gradients for");
+  }
+  if (found->second->num_inputs() == gradients) return {};
+  return invalidArgument(std::to_string(gradients) + " gradients came for message " +
+                         std::to_string(messageId) + " of " + context + ", which needs " +
+                         std::to_string(found->second->num_inputs()));
+}
+
+Status Pass::addReady(int64_t messageId, std::vector<at::Tensor> gradients) {
+  std::lock_guard lock(mutex_);
+  TREADLE_RETURN_IF_ERROR(checkArrival(messageId, gradients.size()));
+  auto send = awaited_.extract(messageId);
+  incoming_.push_back({std::move(send.mapped()), std::move(gradients)});
+  return {};
+}
+
+Status Pass::runUntilIdle() {
+  {
+    std::lock_guard lock(mutex_);
+    if (draining_ || incoming_.empty() || !status_.ok()) return status_;
+    draining_ = true;
+  }
+  drain();
+  tellIdle();
+  return status();
+}
+
+void Pass::drain() {
+  Running running(this);
+  do {
+    try {
+      engine_->run([&] {
+        running.engineTask = torch::autograd::get_current_graph_task_id();
+        runReady();
+      });
+    } catch (...) {
+      // runReady() does not throw: this comes from what a hook queued for the end of the pass.
+      fail(failureOf("a callback queued with the autograd engine"));
+    }
+    running.engineTask = -1;
+  } while (!stopDraining());
+}
+
+void Pass::runReady() {
+  while (takeIncoming()) {
+    Status ran = executor_->runNext();
+    if (!ran.ok()) fail(std::move(ran));
+  }
+}
+
+bool Pass::takeIncoming() {
+  std::lock_guard lock(mutex_);
+  if (!status_.ok()) return false;
+  for (ReadyNode& ready : incoming_) executor_->push(std::move(ready));
+  incoming_.clear();
+  return executor_->hasReady();
+}
+
+bool Pass::stopDraining() {
+  std::lock_guard lock(mutex_);
+  if (status_.ok() && !incoming_.empty()) return false;
+  draining_ = false;
+  changed_.notify_all();
+  return true;
+}
+
+bool Pass::idleLocked() const {
+  return !draining_ && (!status_.ok() || (incoming_.empty() && pending_ == 0));
+}
+
+bool Pass::idle() const {
+  std::lock_guard lock(mutex_);
+  return idleLocked();
+}
+
+Status Pass::status() const {
+  std::lock_guard lock(mutex_);
+  return status_;
+}
+
+void Pass::fail(Status failure) {
+  std::lock_guard lock(mutex_);
+  if (status_.ok() && state_ != State::kFinished) status_ = std::move(failure);
+}
+
+void Pass::tellIdle() {
+  {
+    std::lock_guard lock(mutex_);
+    if (!idleLocked() || state_ != State::kOpen) return;
+  }
+  sink_.onIdle(*this);
+}
+
+Pass::Pending Pass::addPending() {
+  std::lock_guard lock(mutex_);
+  ++pending_;
+  return Pending(shared_from_this());
+}
+
+void Pass::pendingDone() {
+  {
+    std::lock_guard lock(mutex_);
+    --pending_;
+  }
+  tellIdle();
+}
+
+Pass::Pending& Pass::Pending::operator=(Pending&& other) noexcept {
+  if (this != &other) {
+    complete();
+    pass_ = std::move(other.pass_);
+  }
+  return *this;
+}
+
+void Pass::Pending::complete() {
+  if (std::shared_ptr<Pass> pass = std::exchange(pass_, nullptr)) pass->pendingDone();
+}
+
+void Pass::Pending::fail(Status failure) {
+  if (pass_) pass_->fail(std::move(failure));
+  complete();
+}
+
+void Pass::onFinish(UniqueFunction<void(const Status&)> callback) {
+  std::lock_guard lock(mutex_);
+  callbacks_.push_back(std::move(callback));
+}
+
+Status Pass::finish() {
+  for (Running* running = Running::innermost; running != nullptr; running = running->outer) {
+    if (running->pass == this)
+      return failedPrecondition("a node or hook of a backward pass cannot finish that pass");
+  }
+  {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return state_ != State::kFinishing; });
+    if (state_ == State::kFinished) return status_;
+    if (status_.ok() && !idleLocked()) {
+      return failedPrecondition("the backward pass of autograd context " + std::to_string(contextId()) +
+                                " is still at work on this worker and cannot be finished");
+    }
+    state_ = State::kFinishing;  // no arrivals any more
+    changed_.wait(lock, [&] { return !draining_; });
+  }
+  noteMissingGradients();
+  end();
+  return status();
+}
+
+void Pass::noteMissingGradients() {
+  std::ostringstream message;
+  {
+    std::lock_guard lock(mutex_);
+    if (!status_.ok() || awaited_.empty()) return;
+    message << awaited_.size() << " of " << sentIds_.size() << " messages sent in autograd context "
+            << contextId() << " never got a gradient, so " << executor_->waiting()
+            << " local autograd nodes did not run:";
+    constexpr size_t kNamed = 8;  // a model that is wired wrongly may miss thousands
+    size_t named = 0;
+    for (const auto& [messageId, send] : awaited_) {
+      if (named++ == kNamed) break;
+      message << " message " << messageId << " to worker " << send->message().peerRank;
+      if (!send->message().function.empty()) message << " (" << send->message().function << ")";
+      message << " tensors " << at::IntArrayRef(send->tensorIndexes()) << ";";
+    }
+    if (awaited_.size() > kNamed) message << " and " << awaited_.size() - kNamed << " more;";
+  }
+  message << " in FAST mode every tensor that was sent and requires grad must take part in the loss: leave "
+             "the others "
+          << "out, or send them detached";
+  fail(failedPrecondition(message.str()));
+}
+
+void Pass::runCallbacks() {
+  std::vector<UniqueFunction<void(const Status&)>> callbacks;
+  {
+    std::lock_guard lock(mutex_);
+    callbacks.swap(callbacks_);
+  }
+  for (auto& callback : callbacks) {
+    try {
+      callback(status());
+    } catch (...) {
+      fail(failureOf("a callback at the end of the backward pass"));
+    }
+  }
+}
+
+void Pass::end() {
+  runCallbacks();
+  if (status().ok()) executor_->hookedLeaves().moveInto(graph_->gradients());
+  executor_->hookedLeaves().restore();
+  if (!options_.retainGraph) graph_->forget(sentIds_, receivedIds_);
+  std::vector<ReadyNode> unused;  // both freed after the lock is let go: graphs hang on them
+  std::map<int64_t, NodeRef<SendNode>> unanswered;
+  std::lock_guard lock(mutex_);
+  unused.swap(incoming_);
+  unanswered.swap(awaited_);
+  state_ = State::kFinished;
+  changed_.notify_all();
+}
+
+}  // namespace treadle::autograd

@@ -1,0 +1,162 @@
+#pragma once
+// The part of one distributed backward pass that runs on this worker (FAST mode: every message sent within
+// the context takes part). It counts how many gradients each local node waits for, takes the gradients that
+// come over the network, and runs what is ready. The network half makes one per context, pass and worker,
+// keeps it until finish(), and decides by idle() when the whole job is done.
+//
+// Threads: everything here may be called from any thread. Nodes, hooks and GradientSink::sendGradients run on
+// whichever thread is in runUntilIdle(), one at a time; completion callbacks run on the thread that calls
+// finish().
+
+#include <ATen/core/Tensor.h>
+
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "treadle/core/base/status.h"
+#include "treadle/core/base/unique_function.h"
+#include "treadle/tensor/autograd/context_graph.h"
+#include "treadle/tensor/autograd/dependencies.h"
+#include "treadle/tensor/autograd/gradient_sink.h"
+#include "treadle/tensor/autograd/leaf_slots.h"
+#include "treadle/tensor/autograd/root.h"
+
+namespace treadle::autograd {
+
+class EngineLoop;
+class GraphExecutor;
+
+// Note [Idle]
+// idle() means: nothing ready, nobody draining, no pending work, i.e. this worker will not send another
+// gradient message of the pass until one arrives. It can go stale at once when another thread calls
+// addReady(). So a termination protocol takes its own lock around both "note the message, addReady()" and
+// "idle()? then acknowledge"; addReady() and idle() are short and never call out, which makes that safe.
+// onIdle() says when to ask.
+
+struct PassOptions {
+  int64_t passId = 0;
+  bool retainGraph = false;  // keep what nodes saved, so that another pass may go over the same graph
+};
+
+class Pass : public std::enable_shared_from_this<Pass> {
+ public:
+  // Counts the graph behind `roots` (given on the worker that called backward) and behind the context's
+  // sends, and makes the gradients of the roots ready; runs nothing. `sink` and `slots` must outlive the
+  // pass. Fails when a root cannot be differentiated, or a parameter with hooks is in another pass (see
+  // leaf_slots.h).
+  static Result<std::shared_ptr<Pass>> create(std::shared_ptr<ContextGraph> graph, GradientSink& sink,
+                                              LeafSlots& slots, PassOptions options,
+                                              std::vector<Root> roots = {});
+  // A pass that was not finished ends as cancelled: callbacks are told, each `.grad` is put back.
+  ~Pass();
+  Pass(const Pass&) = delete;
+  Pass& operator=(const Pass&) = delete;
+
+  int64_t contextId() const { return graph_->contextId(); }
+  int64_t passId() const { return options_.passId; }
+  bool retainGraph() const { return options_.retainGraph; }
+
+  // Gradients of a message sent within the context came back, one for each of its SendNode's tensorIndexes(),
+  // undefined where the peer had none. Only enqueues: call runUntilIdle() next, without your own locks.
+  // Refused: a message unknown to this pass, a second time, a wrong number; and with the pass's own failure
+  // once it failed.
+  Status addReady(int64_t messageId, std::vector<at::Tensor> gradients);
+
+  // Runs nodes until nothing is ready. Returns at once when another thread is at it; that thread takes over
+  // what was added before. Returns the failure of the pass, if it has one by now.
+  Status runUntilIdle();
+
+  // See Note [Idle]. A failed pass is idle as soon as no node is running.
+  bool idle() const;
+
+  // OK, or the first failure.
+  Status status() const;
+
+  // Ends the pass early, as when a peer was lost: nothing more is started. The first failure stays. The sink
+  // is not told, so that it may call this with its locks held.
+  void fail(Status failure);
+
+  // The pass is over on every worker. Waits for a node that is still running (after a failure there may be
+  // one), runs the onFinish callbacks, moves what hooked parameters accumulated into the context and puts
+  // their old `.grad` back. Returns the pass's failure; FailedPrecondition naming them when sends never got a
+  // gradient, or when called too early. Again afterwards: the same result. Not from within a node or hook of
+  // this pass, and without your own locks.
+  Status finish();
+
+  // The pass whose node or hook is running on this thread. Null outside, and inside a plain local backward
+  // that such a node starts itself.
+  static Pass* current();
+
+  GradientSink& sink() const { return sink_; }
+
+  // Work that was started within the pass and must be done before the worker counts as idle, such as an
+  // all-reduce. Move-only; completes when destroyed. Any thread; keeps the pass alive.
+  class Pending {
+   public:
+    Pending() = default;
+    Pending(Pending&& other) noexcept = default;
+    Pending& operator=(Pending&& other) noexcept;
+    ~Pending() { complete(); }
+    void complete();            // tells the sink when the worker went idle by it
+    void fail(Status failure);  // fails the pass, and completes
+
+   private:
+    friend class Pass;
+    explicit Pending(std::shared_ptr<Pass> pass) : pass_(std::move(pass)) {}
+    std::shared_ptr<Pass> pass_;
+  };
+
+  // To be called while the pass cannot be idle: from a node or hook, or while other pending work is held.
+  [[nodiscard]] Pending addPending();
+
+  // `callback` runs once in finish(), in order of registration, with the outcome of the pass so far; then
+  // hooked parameters still hold this pass's `.grad`, so it may write an averaged gradient there. Throwing
+  // fails the pass. The callback must not own the pass, or neither would ever be freed.
+  void onFinish(UniqueFunction<void(const Status&)> callback);
+
+ private:
+  struct Key {};  // only create() has one
+  struct Running;
+
+ public:
+  Pass(Key, std::shared_ptr<ContextGraph> graph, GradientSink& sink, LeafSlots& slots, PassOptions options);
+
+ private:
+  Status prepare(const std::vector<Root>& roots);
+  Status checkArrival(int64_t messageId, size_t gradients) const;
+  void drain();
+  void runReady();
+  bool takeIncoming();
+  bool stopDraining();
+  bool idleLocked() const;
+  void tellIdle();
+  void pendingDone();
+  void noteMissingGradients();
+  void runCallbacks();
+  void end();
+
+  const std::shared_ptr<ContextGraph> graph_;
+  GradientSink& sink_;
+  const PassOptions options_;
+  const std::unique_ptr<GraphExecutor>
+      executor_;  // the draining thread's; nobody's otherwise, then it has nothing ready
+  const std::unique_ptr<EngineLoop> engine_;  // likewise
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  // All below guarded by mutex_.
+  enum class State { kOpen, kFinishing, kFinished } state_ = State::kOpen;
+  Status status_;
+  bool draining_ = false;
+  size_t pending_ = 0;
+  std::vector<ReadyNode> incoming_;               // ready, not yet seen by the draining thread
+  std::map<int64_t, NodeRef<SendNode>> awaited_;  // sends that got no gradient yet
+  std::vector<int64_t> sentIds_, receivedIds_;    // what takes part
+  std::vector<UniqueFunction<void(const Status&)>> callbacks_;
+};
+
+}  // namespace treadle::autograd

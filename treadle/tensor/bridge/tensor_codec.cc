@@ -1,0 +1,103 @@
+#include "treadle/tensor/bridge/tensor_codec.h"
+
+#include <ATen/ops/from_blob.h>
+#include <c10/core/ScalarType.h>
+
+#include <array>
+#include <limits>
+
+#include "treadle/tensor/bridge/tensor_hooks.h"
+
+namespace treadle::bridge {
+namespace {
+
+constexpr uint8_t kUndefined = 255;
+constexpr size_t kMaxDimensions = 64;
+
+// By wire number. Append only: the numbers are the protocol's.
+constexpr std::array kTypes = {
+    at::kByte,          at::kChar,         at::kShort,         at::kInt,         at::kLong,          at::kHalf,
+    at::kFloat,         at::kDouble,       at::kComplexHalf,   at::kComplexFloat, at::kComplexDouble, at::kBool,
+    at::kBFloat16,      at::kFloat8_e5m2,  at::kFloat8_e4m3fn, at::kUInt16,      at::kUInt32,        at::kUInt64,
+};
+
+void checkTravels(const at::Tensor& tensor) {
+  if (tensor.layout() != at::kStrided)
+    raise(invalidArgument("a tensor of layout " + std::string(c10::toString(tensor.layout()).data()) +
+                          " does not travel yet; send tensor.to_dense() or its indices and values"));
+  if (!tensor.device().is_cpu())
+    raise(invalidArgument("a tensor on device " + tensor.device().str() + " does not travel yet; send tensor.cpu()"));
+  if (tensor.is_quantized()) raise(invalidArgument("a quantized tensor does not travel; send tensor.dequantize()"));
+}
+
+// Number of bytes, with every multiplication checked: the sizes come from a peer.
+size_t bytesOf(const std::vector<int64_t>& sizes, at::ScalarType type) {
+  size_t bytes = c10::elementSize(type);
+  bool empty = false, tooLarge = false;
+  for (int64_t size : sizes) {
+    if (size < 0) raise(dataLoss("a tensor has a negative size"));
+    empty = empty || size == 0;
+    if (size != 0) tooLarge = tooLarge || __builtin_mul_overflow(bytes, static_cast<size_t>(size), &bytes);
+  }
+  if (tooLarge || bytes > static_cast<size_t>(std::numeric_limits<int64_t>::max()))
+    raise(dataLoss("a tensor has sizes too large to exist"));
+  return empty ? 0 : bytes;
+}
+
+at::Tensor tensorOver(const Buffer& buffer, const std::vector<int64_t>& sizes, at::ScalarType type) {
+  auto keep = [owner = buffer.owner](void*) mutable { owner.reset(); };
+  return at::from_blob(buffer.data, sizes, std::move(keep), at::TensorOptions().dtype(type));
+}
+
+}  // namespace
+
+uint8_t wireType(at::ScalarType type) {
+  for (size_t i = 0; i < kTypes.size(); ++i)
+    if (kTypes[i] == type) return static_cast<uint8_t>(i);
+  raise(invalidArgument(std::string("a tensor of dtype ") + c10::toString(type) + " does not travel"));
+}
+
+at::ScalarType scalarType(uint8_t wireType) {
+  if (wireType >= kTypes.size()) raise(dataLoss("a tensor of unknown dtype " + std::to_string(wireType)));
+  return kTypes[wireType];
+}
+
+void encodeTensor(rpc::Encoder& encoder, const at::Tensor& tensor) {
+  if (auto* hook = dynamic_cast<OutgoingTensorHook*>(encoder.hook())) hook->add(tensor);
+  wire::Writer& writer = encoder.writer();
+  if (!tensor.defined()) return writer.number(kUndefined);
+  checkTravels(tensor);
+  // A conjugated or negated view is a flag over other elements until it is resolved.
+  auto plain = std::make_shared<at::Tensor>(tensor.detach().resolve_conj().resolve_neg().contiguous());
+  writer.number(wireType(plain->scalar_type()));
+  if (plain->sizes().size() > kMaxDimensions) raise(invalidArgument("a tensor of over 64 dimensions does not travel"));
+  writer.number(static_cast<uint8_t>(plain->dim()));
+  for (int64_t size : plain->sizes()) writer.number(size);
+  encoder.addBuffer(Buffer::borrow(plain->const_data_ptr(), plain->nbytes()));
+  encoder.keep(std::move(plain));
+}
+
+at::Tensor decodeTensor(rpc::Decoder& decoder) {
+  wire::Reader& reader = decoder.reader();
+  auto type = reader.number<uint8_t>();
+  decoder.check();
+  at::Tensor tensor;
+  if (type != kUndefined) {
+    at::ScalarType dtype = scalarType(type);
+    auto dimensions = reader.number<uint8_t>();
+    if (dimensions > kMaxDimensions) raise(dataLoss("a tensor of over 64 dimensions"));
+    std::vector<int64_t> sizes(dimensions);
+    for (int64_t& size : sizes) size = reader.number<int64_t>();
+    decoder.check();
+    size_t bytes = bytesOf(sizes, dtype);
+    Buffer buffer = decoder.takeBuffer();
+    if (buffer.sizeBytes != bytes)
+      raise(dataLoss("a tensor's sizes need " + std::to_string(bytes) + " bytes and " +
+                     std::to_string(buffer.sizeBytes) + " came"));
+    tensor = tensorOver(buffer, sizes, dtype);
+  }
+  if (auto* hook = dynamic_cast<IncomingTensorHook*>(decoder.hook())) hook->add(tensor);
+  return tensor;
+}
+
+}  // namespace treadle::bridge

@@ -1,0 +1,138 @@
+#pragma once
+// What a worker needs so that modules of one class can be made on it and used from others: a maker, forward, the
+// parameters, train/eval. `addModule` gives these names ("EmbeddingBag", "EmbeddingBag.forward", ...) at the worker
+// where modules live, `declareModule` at those that only use them.
+//
+// libtorch's option structs cannot travel: a module is made from plain arguments, by a factory function or by its own
+// constructor.
+
+#include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
+
+#include "treadle/core/worker/worker.h"
+#include "treadle/tensor/bridge/tensor_codec.h"
+#include "treadle/tensor/nn/forward.h"
+
+namespace treadle {
+
+namespace nn {
+
+// The class behind a module holder, or the class itself: torch::nn::EmbeddingBag and EmbeddingBagImpl are one.
+template <class M>
+struct ImplOf {
+  using Type = M;
+};
+template <class M>
+  requires requires { typename M::ContainedType; }
+struct ImplOf<M> {
+  using Type = typename M::ContainedType;
+};
+template <class M>
+struct ImplOf<std::shared_ptr<M>> {
+  using Type = M;
+};
+template <class M>
+using Impl = typename ImplOf<M>::Type;
+
+template <class M>
+std::shared_ptr<Impl<M>> shareImpl(M module) {
+  if constexpr (requires { module.ptr(); }) {
+    return module.ptr();
+  } else {
+    return module;
+  }
+}
+
+// References to the parameters of a module here, in the order of `parameters()`.
+std::vector<RRef<at::Tensor>> parametersOf(Worker& worker, torch::nn::Module& module);
+
+// ---- the functions, as handlers
+
+template <class I>
+std::vector<RRef<at::Tensor>> remoteParameters(Call& call, const RRef<I>& module) {
+  return parametersOf(call.worker(), module.local());
+}
+
+template <class I>
+void setTraining(const RRef<I>& module, bool on) {
+  module.local().train(on);
+}
+
+template <class I, class... Args>
+std::string signatureOfMaker() {
+  return rpc::makerSignature<I, Args...>();
+}
+
+// Makes a module from arguments of types `Args` with `make`.
+template <class I, class... Args, class Make>
+void makeModule(rpc::Decoder& decoder, const rpc::Responder& responder, Make make) {
+  auto values = rpc::decodeValues<std::tuple<rpc::Loose<Args>...>>(decoder);
+  std::shared_ptr<I> module = std::apply(
+      [&](auto&... value) { return make(rpc::tighten<std::decay_t<Args>>(std::move(value))...); }, values);
+  if (!module) raise(failedPrecondition("the factory made no module"));
+  responder.keep(rpc::ownedValue(std::move(module)));
+}
+
+template <auto Factory, class... Args>
+void invokeFactory(Call&, rpc::Decoder& decoder, const rpc::Responder& responder) {
+  using I = Impl<typename rpc::Traits<Factory>::Returned>;
+  makeModule<I, Args...>(decoder, responder, [](auto&&... value) { return shareImpl(Factory(std::move(value)...)); });
+}
+
+template <class I, class... Args>
+void invokeConstructor(Call&, rpc::Decoder& decoder, const rpc::Responder& responder) {
+  makeModule<I, Args...>(decoder, responder, [](auto&&... value) { return std::make_shared<I>(std::move(value)...); });
+}
+
+// The maker and what goes with every module of class I. `invoke` is null to declare only.
+template <class I, class... Args>
+Functions& putModule(Functions& functions, const std::string& name, rpc::Invoker invoke) {
+  bool declared = invoke == nullptr;
+  functions.put(&rpc::typeKey<I>, {name, rpc::makerSignature<I, Args...>(), invoke, false});
+  functions.put(&forwardKey<I>, {name + ".forward", Forward<I>::signature(),
+                                 declared ? nullptr : &Forward<I>::invoke, false});
+  if (declared) {
+    functions.declare<&remoteParameters<I>>(name + ".parameters");
+    functions.declare<&setTraining<I>>(name + ".train");
+  } else {
+    functions.add<&remoteParameters<I>>(name + ".parameters");
+    functions.add<&setTraining<I>>(name + ".train");
+  }
+  return functions;
+}
+
+template <class Tuple>
+struct Apply;
+template <class... A>
+struct Apply<std::tuple<A...>> {
+  template <auto Factory>
+  static Functions& factory(Functions& functions, const std::string& name, bool declared) {
+    using I = Impl<typename rpc::Traits<Factory>::Returned>;
+    return putModule<I, A...>(functions, name, declared ? nullptr : &invokeFactory<Factory, A...>);
+  }
+};
+
+}  // namespace nn
+
+// Modules made by `Factory` (Args...) -> holder or shared_ptr<M> can live on this worker.
+template <auto Factory>
+Functions& addModule(Functions& functions, std::string name) {
+  return nn::Apply<typename rpc::Traits<Factory>::Values>::template factory<Factory>(functions, name, false);
+}
+// Modules of class M, a holder or an Impl, made from Args... can live on this worker.
+template <class M, class... Args>
+Functions& addModule(Functions& functions, std::string name) {
+  using I = nn::Impl<M>;
+  return nn::putModule<I, Args...>(functions, name, &nn::invokeConstructor<I, Args...>);
+}
+// The same names for a worker that only uses such modules on others.
+template <auto Factory>
+Functions& declareModule(Functions& functions, std::string name) {
+  return nn::Apply<typename rpc::Traits<Factory>::Values>::template factory<Factory>(functions, name, true);
+}
+template <class M, class... Args>
+Functions& declareModule(Functions& functions, std::string name) {
+  return nn::putModule<nn::Impl<M>, Args...>(functions, name, nullptr);
+}
+
+}  // namespace treadle

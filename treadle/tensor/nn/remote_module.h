@@ -1,0 +1,113 @@
+#pragma once
+// A torch::nn module that lives on another worker. Calls of `forward` are part of the current autograd context's graph
+// like any call. A RemoteModule travels as an argument: every worker that gets it uses the same module. Any thread.
+
+#include "treadle/tensor/nn/module_functions.h"
+
+namespace treadle {
+
+// Picks one of several names under which a module class was added, as the first argument of RemoteModule.
+struct ModuleName {
+  std::string name;
+};
+
+template <class M>
+class RemoteModule {
+ public:
+  using Impl = nn::Impl<M>;
+
+  RemoteModule() = default;  // refers to nothing
+  explicit RemoteModule(RRef<Impl> module, std::string name) : module_(std::move(module)), name_(std::move(name)) {}
+
+  // Makes the module on `to`, where it was added under one name. Returns at once; a failure to make it shows at the
+  // first use. StateError when this worker has no name for M, ArgumentError for arguments of other types.
+  template <class... Args>
+  RemoteModule(Worker& worker, const To& to, const Args&... arguments)
+      : RemoteModule(worker, to, ModuleName{onlyName(worker)}, arguments...) {}
+  template <class... Args>
+  RemoteModule(Worker& worker, const To& to, const ModuleName& name, const Args&... arguments)
+      : module_(worker.make<Impl>(to, arguments...)), name_(name.name) {}
+
+  // The module's forward, with its own defaults for arguments that are left out.
+  template <class... A>
+  auto forward(const A&... arguments) const {
+    return start(true, arguments...).wait();
+  }
+  template <class... A>
+  auto forwardAsync(const A&... arguments) const {
+    return start(false, arguments...);
+  }
+
+  // References to the module's parameters, for DistributedOptimizer.
+  std::vector<RRef<at::Tensor>> remoteParameters() const {
+    return call<&nn::remoteParameters<Impl>>();
+  }
+  RRef<Impl> moduleRef() const { return module_; }
+  WorkerInfo owner() const { return module_.owner(); }
+  const std::string& name() const { return name_; }
+
+  void train(bool on = true) {
+    call<&nn::setTraining<Impl>>(on);
+  }
+  void eval() { train(false); }
+
+ private:
+  static std::string onlyName(Worker& worker) {
+    auto names = worker.engine().functions().entriesOf(&rpc::typeKey<Impl>);
+    if (names.size() > 1)
+      raise(invalidArgument(demangled(typeid(Impl).name()) + " has several names here, '" + names[0]->name + "' and '" +
+                            names[1]->name + "'; say which with ModuleName{...} as the third argument"));
+    return rpc::entryOf(worker.engine(), &rpc::typeKey<Impl>, [] { return demangled(typeid(Impl).name()); }).name;
+  }
+
+  std::shared_ptr<rpc::Engine> engine() const {
+    if (!module_.valid()) raise(failedPrecondition("this RemoteModule refers to nothing"));
+    auto alive = module_.share()->references()->engine();
+    if (!alive) raise(failedPrecondition("this RemoteModule belongs to a worker that has left its job"));
+    return alive;
+  }
+
+  template <class... A>
+  Future<typename nn::Forward<Impl>::Result> start(bool callerWaits, const A&... arguments) const {
+    auto alive = engine();
+    throwIfError(module_.share()->references()->failureOf(module_.share()));
+    rpc::OutgoingCall call;
+    call.rank = module_.owner().rank;
+    call.function = name_ + ".forward";
+    call.signature = nn::Forward<Impl>::signature();
+    call.target = module_.share();
+    call.callerWaits = callerWaits;
+    call.encode = [&](rpc::Encoder& encoder) { nn::Forward<Impl>::encode(encoder, arguments...); };
+    return rpc::startCall<typename nn::Forward<Impl>::Result>(*alive, std::move(call));
+  }
+
+  template <auto F, class... A>
+  typename rpc::Traits<F>::Result call(const A&... arguments) const {
+    auto alive = engine();
+    rpc::OutgoingCall outgoing = rpc::callWith<F>(*alive, module_.owner().rank, {}, module_, arguments...);
+    outgoing.callerWaits = true;
+    return rpc::startCall<typename rpc::Traits<F>::Result>(*alive, std::move(outgoing)).wait();
+  }
+
+  RRef<Impl> module_;
+  std::string name_;
+};
+
+namespace rpc {
+
+template <class M>
+struct Codec<RemoteModule<M>> {
+  static void encode(Encoder& encoder, const RemoteModule<M>& value) {
+    Codec<RRef<nn::Impl<M>>>::encode(encoder, value.moduleRef());
+    Codec<std::string>::encode(encoder, value.name());
+  }
+  static RemoteModule<M> decode(Decoder& decoder) {
+    auto module = Codec<RRef<nn::Impl<M>>>::decode(decoder);
+    return RemoteModule<M>(std::move(module), Codec<std::string>::decode(decoder));
+  }
+  static std::string name() { return "RemoteModule<" + demangled(typeid(nn::Impl<M>).name()) + ">"; }
+};
+
+}  // namespace rpc
+
+}  // namespace treadle

@@ -1,0 +1,74 @@
+#include "treadle/tensor/optim/distributed_optimizer.h"
+
+#include <torch/nn/module.h>
+
+#include "treadle/tensor/autograd/interceptor.h"
+
+namespace treadle {
+
+std::map<int, std::vector<RRef<at::Tensor>>> DistributedOptimizer::byOwner(
+    const std::vector<RRef<at::Tensor>>& parameters) {
+  if (parameters.empty()) raise(invalidArgument("an optimizer needs at least one parameter"));
+  std::map<int, std::vector<RRef<at::Tensor>>> groups;
+  for (const RRef<at::Tensor>& parameter : parameters) groups[parameter.owner().rank].push_back(parameter);
+  return groups;
+}
+
+// The references are there at once; a failure at an owner should show here and not at the first step.
+void DistributedOptimizer::checkMade() const {
+  for (const RRef<optim::Part>& part : parts_) part.waitUntilMade();
+}
+
+Future<void> DistributedOptimizer::stepAsync(const AutogradContext& context) {
+  autograd::CurrentContext none(autograd::interceptorOf(*worker_), nullptr);
+  std::vector<Future<void>> steps;
+  for (const RRef<optim::Part>& part : parts_) steps.push_back(part.async<&optim::Part::step>(context.id()));
+  return whenAll(std::move(steps));
+}
+
+std::vector<RRef<at::Tensor>> parameterRefs(Worker& worker, torch::nn::Module& module) {
+  std::vector<RRef<at::Tensor>> references;
+  for (const at::Tensor& parameter : module.parameters()) references.push_back(worker.own(parameter));
+  return references;
+}
+
+}  // namespace treadle
+
+namespace treadle::optim {
+
+void Part::step(Call& call, int64_t contextId) {
+  autograd::ContextPtr context =
+      valueOrThrow(autograd::interceptorOf(call.worker()).contexts().find(contextId));
+  ParameterOptimizers::GradientOf gradientOf = [&](const at::Tensor& leaf) { return context->graph->gradient(leaf); };
+  optimizers_->step(gradientOf);
+}
+
+ParameterLocks& locksOf(Worker& worker) {
+  auto* locks = std::any_cast<std::shared_ptr<ParameterLocks>>(&worker.extensionState());
+  if (locks == nullptr)
+    raise(failedPrecondition("this worker was joined without tensors; join with treadle::join of <treadle/rpc.h>"));
+  return **locks;
+}
+
+std::any makeWorkerState() { return std::make_shared<ParameterLocks>(); }
+
+std::vector<at::Tensor> localParameters(const std::vector<RRef<at::Tensor>>& references) {
+  std::vector<at::Tensor> parameters;
+  for (const RRef<at::Tensor>& reference : references) {
+    const at::Tensor& parameter = reference.local();
+    if (!parameter.is_leaf() || !parameter.requires_grad())
+      raise(invalidArgument("an optimizer steps leaves that require gradients; this tensor is none"));
+    parameters.push_back(parameter);
+  }
+  return parameters;
+}
+
+Functions optimizerFunctions() {
+  Functions functions;
+  functions.add<&Part::step>("treadle.optim.step");
+  addOptimizer<torch::optim::SGD, torch::optim::SGDOptions>(functions, "treadle.optim.SGD");
+  addOptimizer<torch::optim::Adam, torch::optim::AdamOptions>(functions, "treadle.optim.Adam");
+  return functions;
+}
+
+}  // namespace treadle::optim

@@ -1,0 +1,54 @@
+#pragma once
+// The part of a distributed optimizer that lives with the parameters of one worker: one libtorch optimizer per
+// parameter. Steps of several distributed optimizers over one parameter exclude each other, parameter by parameter.
+//
+// Note [Alias]
+// An optimizer steps `parameter.variable_data()`, which shares the parameter's memory but not its version counter. An
+// in-place step on the parameter itself would make the pending backward passes of other contexts fail with "modified
+// by an inplace operation".
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "treadle/core/base/mutex.h"
+#include "treadle/core/base/unique_function.h"
+
+namespace torch::optim {
+class Optimizer;
+}
+
+namespace treadle::optim {
+
+// One lock per parameter of this worker, held while an optimizer steps it. One table per worker; any thread.
+class ParameterLocks {
+ public:
+  std::shared_ptr<std::mutex> lockOf(const at::Tensor& parameter);
+
+ private:
+  Mutex mutex_;
+  // Weak: a lock goes with the last optimizer of its parameter.
+  std::unordered_map<c10::TensorImpl*, std::weak_ptr<std::mutex>> locks_ TREADLE_GUARDED_BY(mutex_);
+};
+
+class ParameterOptimizers {
+ public:
+  using Make = UniqueFunction<std::unique_ptr<torch::optim::Optimizer>(std::vector<at::Tensor>)>;
+  using GradientOf = UniqueFunction<at::Tensor(const at::Tensor&)>;
+
+  ParameterOptimizers(ParameterLocks& locks, std::vector<at::Tensor> parameters, Make& make);
+  ~ParameterOptimizers();
+  ParameterOptimizers(ParameterOptimizers&&) noexcept;
+
+  // Steps each parameter that has a gradient.
+  void step(GradientOf& gradientOf);
+
+ private:
+  struct Slot;
+  std::vector<std::unique_ptr<Slot>> slots_;
+};
+
+}  // namespace treadle::optim

@@ -1,0 +1,24 @@
+#include "treadle/train/ddp/buckets.h"
+
+namespace treadle::ddp {
+
+std::vector<std::vector<size_t>> planBuckets(const std::vector<at::Tensor>& parameters, const BucketLimits& limits) {
+  std::vector<std::vector<size_t>> buckets;
+  size_t filled = 0;
+  for (size_t left = parameters.size(); left > 0; --left) {
+    size_t index = left - 1;
+    size_t bytes = parameters[index].nbytes();
+    size_t limit = buckets.size() <= 1 ? limits.firstBytes : limits.bytes;
+    bool fits = !buckets.empty() && filled + bytes <= limit &&
+                parameters[buckets.back().front()].scalar_type() == parameters[index].scalar_type();
+    if (!fits) {
+      buckets.emplace_back();
+      filled = 0;
+    }
+    buckets.back().push_back(index);
+    filled += bytes;
+  }
+  return buckets;
+}
+
+}  // namespace treadle::ddp

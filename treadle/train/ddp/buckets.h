@@ -1,0 +1,20 @@
+#pragma once
+// How parameters are grouped for all-reduce: gradients travel together in buckets of a limited size, in the reverse
+// order of the parameters, which is about the order in which backward makes them. The first bucket is small, so that
+// communication begins early. Pure; the same on every rank for the same parameters.
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+namespace treadle::ddp {
+
+struct BucketLimits {
+  size_t firstBytes = size_t{1} << 20;
+  size_t bytes = size_t{25} << 20;
+};
+
+// Indexes of parameters, bucket by bucket. A bucket holds one dtype; a parameter above the limit has its own.
+std::vector<std::vector<size_t>> planBuckets(const std::vector<at::Tensor>& parameters, const BucketLimits& limits);
+
+}  // namespace treadle::ddp

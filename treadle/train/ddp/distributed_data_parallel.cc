@@ -1,0 +1,25 @@
+#include "treadle/train/ddp/distributed_data_parallel.h"
+
+#include "treadle/tensor/collective/collectives.h"
+#include "treadle/train/ddp/reducer.h"
+
+namespace treadle::ddp {
+
+void broadcastState(torch::nn::Module& module, const Group& group) {
+  std::vector<Future<void>> broadcasts;
+  for (std::vector<at::Tensor> tensors : {module.parameters(), module.buffers()})
+    for (at::Tensor& tensor : tensors) {
+      at::Tensor data = tensor.variable_data();
+      broadcasts.push_back(broadcast(group, data, 0));
+    }
+  whenAll(std::move(broadcasts)).wait();
+}
+
+std::shared_ptr<Reducer> makeReducer(torch::nn::Module& module, const Group& group, const DdpOptions& options) {
+  std::vector<at::Tensor> trained;
+  for (const at::Tensor& parameter : module.parameters())
+    if (parameter.requires_grad()) trained.push_back(parameter);
+  return std::make_shared<Reducer>(std::move(trained), group, options.buckets);
+}
+
+}  // namespace treadle::ddp

@@ -1,0 +1,69 @@
+#pragma once
+// Data-parallel training: each rank of a group has a replica of a module and its own part of the data; gradients are
+// averaged over the group during each backward pass, so that the replicas stay equal. Used by one thread at a time.
+
+#include <torch/nn/module.h>
+
+#include <memory>
+
+#include "treadle/core/group/group.h"
+#include "treadle/train/ddp/buckets.h"
+
+namespace treadle {
+
+struct DdpOptions {
+  ddp::BucketLimits buckets;
+};
+
+namespace ddp {
+
+class Reducer;
+
+// Parameters and buffers of rank 0, on all ranks. Throws ArgumentError when the replicas differ in shape.
+void broadcastState(torch::nn::Module& module, const Group& group);
+std::shared_ptr<Reducer> makeReducer(torch::nn::Module& module, const Group& group, const DdpOptions& options);
+
+template <class M>
+struct ModuleOf {
+  using Type = M;
+};
+template <class M>
+  requires requires { typename M::ContainedType; }
+struct ModuleOf<M> {
+  using Type = typename M::ContainedType;
+};
+
+}  // namespace ddp
+
+// M: a module class or a holder (torch::nn::Linear).
+template <class M>
+class DistributedDataParallel {
+ public:
+  using Module = typename ddp::ModuleOf<M>::Type;
+
+  // Makes all replicas equal to rank 0's: every member of the group must call it, with a module of the same shape.
+  DistributedDataParallel(std::shared_ptr<Module> module, Group group, DdpOptions options = {})
+      : module_(std::move(module)), group_(std::move(group)) {
+    ddp::broadcastState(*module_, group_);
+    reducer_ = ddp::makeReducer(*module_, group_, options);
+  }
+  explicit DistributedDataParallel(const M& holder, Group group, DdpOptions options = {})
+    requires(!std::is_same_v<M, Module>)
+      : DistributedDataParallel(holder.ptr(), std::move(group), options) {}
+
+  template <class... A>
+  auto forward(A&&... arguments) {
+    return module_->forward(std::forward<A>(arguments)...);
+  }
+  Module* operator->() { return module_.get(); }
+  Module& operator*() { return *module_; }
+  const std::shared_ptr<Module>& module() const { return module_; }
+  const Group& group() const { return group_; }
+
+ private:
+  std::shared_ptr<Module> module_;
+  Group group_;
+  std::shared_ptr<ddp::Reducer> reducer_;
+};
+
+}  // namespace treadle

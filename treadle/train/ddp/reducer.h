@@ -1,0 +1,50 @@
+#pragma once
+// Averages the gradients of a module's parameters over a group while the backward pass still runs: each bucket is
+// all-reduced as soon as its last gradient is there, in the same order on every rank, and when the pass ends the
+// averages take the place of the gradients. A parameter that got no gradient on this rank counts as zero. Works in a
+// plain `loss.backward()`, which then returns when the averages are there, and in a distributed pass, which then is not
+// over before they are.
+//
+// Owned by a DistributedDataParallel; one backward pass over its parameters at a time.
+
+#include "treadle/core/base/mutex.h"
+#include "treadle/core/group/group.h"
+#include "treadle/tensor/autograd/pass.h"
+#include "treadle/train/ddp/buckets.h"
+#include "treadle/train/ddp/gradient_hooks.h"
+
+namespace treadle::ddp {
+
+class Reducer {
+ public:
+  Reducer(std::vector<at::Tensor> parameters, Group group, const BucketLimits& limits);
+
+ private:
+  struct Bucket {
+    std::vector<size_t> parameters;
+    at::Tensor flat;               // their gradients, one after the other
+    std::vector<at::Tensor> views;  // of each within `flat`
+    size_t arrived = 0;
+    Future<void> reduced;
+  };
+
+  void onGradient(size_t parameter);
+  void beginPass() TREADLE_REQUIRES(mutex_);
+  void launchReady(bool all) TREADLE_REQUIRES(mutex_);
+  void launch(Bucket& bucket) TREADLE_REQUIRES(mutex_);
+  void endPass();
+  void dropPass();
+
+  const std::vector<at::Tensor> parameters_;
+  const Group group_;
+
+  Mutex mutex_;
+  std::vector<Bucket> buckets_ TREADLE_GUARDED_BY(mutex_);
+  std::vector<std::pair<size_t, size_t>> placeOf_;  // bucket and position, by parameter
+  std::vector<bool> arrived_ TREADLE_GUARDED_BY(mutex_);
+  size_t launched_ TREADLE_GUARDED_BY(mutex_) = 0;
+  bool inPass_ TREADLE_GUARDED_BY(mutex_) = false;
+  std::unique_ptr<GradientHooks> hooks_;  // last: no hook comes once it is gone
+};
+
+}  // namespace treadle::ddp
