@@ -1,0 +1,44 @@
+#include "examples/hybrid_digits/single.h"
+
+#include <cstdio>
+#include <iostream>
+
+#include "examples/hybrid_digits/plot.h"
+#include "examples/hybrid_digits/progress.h"
+
+namespace hybrid {
+
+void runSingle(const Options& options) {
+  Digits digits = loadDigits(options.dataPath, static_cast<uint64_t>(options.training.seed));
+  RunFolder folder = RunFolder::make(options.runFolder);
+  std::cout << "run folder " << folder.path() << std::endl;
+  MetricsWriter metrics(folder.metricsPath());
+  SingleResult result;
+  {
+    Progress progress(std::cout, Progress::styleOfStandardOutput(), options.training.epochs,
+                      stepsPerEpoch(digits.train.size(), 1, options.training.batchSize));
+    TrainObserver observer;
+    observer.onStep = [&](int64_t epoch, int64_t step, double loss) { progress.step(epoch, step, loss); };
+    observer.onEpoch = [&](const EpochMetrics& epoch) {
+      metrics.write(epoch);
+      progress.epochDone(epoch);
+    };
+    result = trainSingle(digits, options.training, observer);
+  }
+  saveModel(folder.modelPath(), result.embedding->weight, result.linear);
+  finishRun(folder);
+  std::printf("hybrid_digits: single process test accuracy %.3f, %.0f steps/s, %.1f s\n", result.testAccuracy,
+              result.stepsPerS, result.seconds);
+}
+
+void finishRun(const RunFolder& folder) {
+  std::string problem =
+      drawMetrics(pythonProgram(), HYBRID_DIGITS_PLOT_SCRIPT, folder.metricsPath(), folder.plotPath());
+  if (problem.empty()) {
+    std::cout << "metrics.jsonl, metrics.png and model.safetensors are in " << folder.path() << std::endl;
+  } else {
+    std::cout << problem << "\nmetrics.jsonl and model.safetensors are in " << folder.path() << std::endl;
+  }
+}
+
+}  // namespace hybrid
