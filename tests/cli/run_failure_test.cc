@@ -1,0 +1,192 @@
+// `treadle run` when workers are lost: who is named, which exit code comes out, that nothing is left over.
+// The tests direct the workers by signals, so that nothing depends on how fast the machine is.
+
+#include "tests/cli/launcher.h"
+
+namespace treadle::cli {
+namespace {
+
+using namespace std::chrono_literals;
+using Strings = std::vector<std::string>;
+
+void expectAllGone(const Launcher& launcher, int workers) {
+  for (int rank = 0; rank < workers; ++rank) EXPECT_TRUE(isGone(launcher.worker(rank))) << "rank " << rank;
+}
+
+std::string identity(const Launcher& launcher, int rank) {
+  std::string number = std::to_string(rank);
+  return "rank " + number + " (worker" + number + ", pid " + std::to_string(launcher.worker(rank)) + ")";
+}
+
+TEST(Run, handsOnTheExitCodeOfTheOnlyWorker) {
+  Launcher launcher = Launcher::shell(1, "exit 42");
+  EXPECT_EQ(42, launcher.finish());
+  EXPECT_NE(std::string::npos, launcher.err().find("ended with exit code 42")) << launcher.err();
+}
+
+TEST(Run, namesTheWorkerThatExitedFirst) {
+  Launcher launcher = Launcher::withWorkers(3);
+  launcher.signalWorker(1, SIGUSR1);
+  launcher.waitForErr(identity(launcher, 1) + " ended with exit code 1; the others have 10 s");
+  launcher.signalWorker(0, SIGUSR1);
+  launcher.signalWorker(2, SIGUSR2);
+  EXPECT_EQ(1, launcher.finish());
+  EXPECT_EQ("treadle run: " + identity(launcher, 1) +
+                " ended with exit code 1 first; "
+                "rank 0 then ended with exit code 1; rank 2 ended well",
+            launcher.lastErrLine());
+  expectAllGone(launcher, 3);
+}
+
+TEST(Run, namesTheWorkerThatWasKilled) {
+  for (int rank = 0; rank < 4; ++rank) {
+    Launcher launcher = Launcher::withWorkers(4);
+    launcher.signalWorker(rank, SIGKILL);
+    launcher.waitForErr(identity(launcher, rank) + " was killed by SIGKILL");
+    Strings others;
+    for (int other = 0; other < 4; ++other)
+      if (other != rank) launcher.signalWorker(other, SIGUSR1), others.push_back(std::to_string(other));
+    EXPECT_EQ(128 + SIGKILL, launcher.finish());
+    EXPECT_EQ("treadle run: " + identity(launcher, rank) + " was killed by SIGKILL first; ranks " +
+                  others[0] + ", " + others[1] + " and " + others[2] + " then ended with exit code 1",
+              launcher.lastErrLine());
+    expectAllGone(launcher, 4);
+  }
+}
+
+TEST(Run, namesTheWorkerThatWasStoppedWhenTheOthersFail) {
+  Launcher launcher = Launcher::withWorkers(3);
+  launcher.signalWorker(2, SIGSTOP);
+  launcher.waitForErr(identity(launcher, 2) + " was stopped by SIGSTOP");
+  launcher.signalWorker(0, SIGUSR1);
+  launcher.signalWorker(1, SIGUSR1);
+  TimePoint begin = Clock::now();
+  EXPECT_EQ(128 + SIGKILL, launcher.finish());
+  EXPECT_LT(Clock::now() - begin, 5s) << "with nobody else left it is killed at once, not after the grace";
+  EXPECT_EQ("treadle run: " + identity(launcher, 2) +
+                " was stopped by SIGSTOP first; "
+                "ranks 0 and 1 then ended with exit code 1",
+            launcher.lastErrLine());
+  expectAllGone(launcher, 3);
+}
+
+TEST(Run, killsAStoppedWorkerWhenTheGraceIsOver) {
+  Launcher launcher = Launcher::withWorkers(3, {"--grace", "0.2"});
+  launcher.signalWorker(2, SIGSTOP);
+  launcher.waitForErr("was stopped");
+  launcher.signalWorker(0, SIGUSR1);  // rank 1 goes on working
+  EXPECT_EQ(128 + SIGKILL, launcher.finish());
+  EXPECT_EQ("treadle run: " + identity(launcher, 2) +
+                " was stopped by SIGSTOP first; "
+                "rank 0 then ended with exit code 1; rank 1 was ended by the launcher",
+            launcher.lastErrLine());
+}
+
+TEST(Run, givesUpOnAStoppedWorkerWhenTheOthersHaveEndedWell) {
+  Launcher launcher = Launcher::withWorkers(2, {"--grace", "0.4"});
+  launcher.signalWorker(1, SIGSTOP);
+  launcher.waitForErr("was stopped");
+  launcher.signalWorker(0, SIGUSR2);
+  EXPECT_EQ(128 + SIGKILL, launcher.finish());
+  EXPECT_EQ("treadle run: " + identity(launcher, 1) + " was stopped by SIGSTOP first; rank 0 ended well",
+            launcher.lastErrLine());
+}
+
+TEST(Run, forgetsAStopThatWasMadeUpFor) {
+  Launcher launcher = Launcher::withWorkers(2);
+  launcher.signalWorker(1, SIGSTOP);
+  launcher.waitForErr("was stopped");
+  launcher.signalWorker(1, SIGCONT);
+  launcher.waitForErr(identity(launcher, 1) + " goes on");
+  launcher.signalWorker(0, SIGUSR1);
+  launcher.waitForErr("ended with exit code 1");
+  launcher.signalWorker(1, SIGUSR1);
+  EXPECT_EQ(1, launcher.finish());
+  EXPECT_EQ("treadle run: " + identity(launcher, 0) +
+                " ended with exit code 1 first; rank 1 then ended with exit code 1",
+            launcher.lastErrLine());
+}
+
+TEST(Run, leavesAJobAloneThatIsStoppedAsAWhole) {
+  Launcher launcher = Launcher::withWorkers(2, {"--grace", "0"});
+  for (int rank : {0, 1}) launcher.signalWorker(rank, SIGSTOP);
+  for (int rank : {0, 1}) launcher.waitForErr(identity(launcher, rank) + " was stopped");
+  for (int rank : {0, 1}) launcher.signalWorker(rank, SIGCONT);
+  for (int rank : {0, 1}) launcher.waitForErr(identity(launcher, rank) + " goes on");
+  for (int rank : {0, 1}) launcher.signalWorker(rank, SIGUSR2);
+  EXPECT_EQ(0, launcher.finish());
+}
+
+TEST(Run, endsThoseWhoDoNotEndByThemselvesFirstByTermThenByKill) {
+  Launcher launcher = Launcher::withWorkers(3, {"--grace", "0.1"}, {"deaf"});
+  launcher.signalWorker(0, SIGUSR1);
+  EXPECT_EQ(1, launcher.finish());
+  EXPECT_EQ("treadle run: " + identity(launcher, 0) +
+                " ended with exit code 1 first; ranks 1 and 2 were ended by the launcher",
+            launcher.lastErrLine());
+  expectAllGone(launcher, 3);
+}
+
+TEST(Run, waitsForTheOthersWhenOneEndsWell) {
+  Launcher launcher = Launcher::withWorkers(2, {"--grace", "0"});
+  io::Fd first = watchProcess(launcher.worker(0));
+  launcher.signalWorker(0, SIGUSR2);
+  ASSERT_TRUE(io::waitFor(first.get(), POLLIN, deadlineAfter(60s)));
+  EXPECT_FALSE(io::waitFor(launcher.endFd(), POLLIN, deadlineAfter(100ms)));
+  launcher.signalWorker(1, SIGUSR2);
+  EXPECT_EQ(0, launcher.finish());
+}
+
+TEST(Run, passesSignalsOnAndExitsWithThem) {
+  for (int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    Launcher launcher = Launcher::withWorkers(2);
+    ASSERT_EQ(0, ::kill(launcher.pid(), signal));
+    EXPECT_EQ(128 + signal, launcher.finish());
+    EXPECT_EQ("treadle run: ended by " + io::signalName(signal) + "; all workers have ended",
+              launcher.lastErrLine());
+    expectAllGone(launcher, 2);
+  }
+}
+
+TEST(Run, killsAtTheSecondInterrupt) {
+  Launcher launcher = Launcher::withWorkers(2, {"--grace", "3600"}, {"deaf"});
+  ASSERT_EQ(0, ::kill(launcher.pid(), SIGINT));
+  launcher.waitForErr("SIGINT; the workers have");
+  ASSERT_EQ(0, ::kill(launcher.pid(), SIGINT));
+  EXPECT_EQ(128 + SIGINT, launcher.finish());
+  EXPECT_EQ("treadle run: ended by SIGINT; ranks 0 and 1 had to be killed", launcher.lastErrLine());
+  expectAllGone(launcher, 2);
+}
+
+TEST(Run, killsAfterTheGraceThatAnInterruptGives) {
+  Launcher launcher = Launcher::withWorkers(2, {"--grace", "0.1"}, {"deaf"});
+  ASSERT_EQ(0, ::kill(launcher.pid(), SIGTERM));
+  EXPECT_EQ(128 + SIGTERM, launcher.finish());
+  expectAllGone(launcher, 2);
+}
+
+TEST(Run, takesItsWorkersWithItWhenItIsKilled) {
+  Launcher launcher = Launcher::withWorkers(3, {}, {"deaf"});
+  std::vector<io::Fd> ends;
+  for (int rank = 0; rank < 3; ++rank) ends.push_back(watchProcess(launcher.worker(rank)));
+  ASSERT_EQ(0, ::kill(launcher.pid(), SIGKILL));
+  for (io::Fd& end : ends) EXPECT_TRUE(io::waitFor(end.get(), POLLIN, deadlineAfter(60s)));
+  EXPECT_EQ(1000 + SIGKILL, launcher.finish());
+}
+
+TEST(Run, doesNotWaitForWhatWorkersLeftBehindAndLeavesNoneOfIt) {
+  // One child in the worker's group, one in a session of its own; both hold the pipes.
+  Launcher launcher = Launcher::shell(2, "sleep 1000 & echo left $!; setsid sleep 1000 & echo left $!");
+  TimePoint begin = Clock::now();
+  EXPECT_EQ(0, launcher.finish());
+  EXPECT_LT(Clock::now() - begin, 20s);
+  int seen = 0;
+  for (const std::string& line : sortedLines(launcher.out())) {
+    EXPECT_TRUE(isGone(std::stoi(line.substr(9)))) << line;
+    ++seen;
+  }
+  EXPECT_EQ(4, seen);
+}
+
+}  // namespace
+}  // namespace treadle::cli

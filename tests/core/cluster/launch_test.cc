@@ -1,0 +1,232 @@
+#include "treadle/core/cluster/launch.h"
+
+#include <fcntl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdlib>
+#include <map>
+
+#include "gtest/gtest.h"
+
+namespace treadle::cluster {
+namespace {
+
+using Variables = std::map<std::string, std::string>;
+
+const std::array<const char*, 9> kNames = {"RANK",           "WORLD_SIZE",      "MASTER_ADDR",
+                                           "MASTER_PORT",    "TREADLE_RANK",    "TREADLE_WORLD_SIZE",
+                                           "TREADLE_MASTER", "TREADLE_JOB_KEY", "TREADLE_STATUS_FD"};
+
+// Exactly these variables, and the old ones again at the end.
+class Environment {
+ public:
+  explicit Environment(const Variables& variables) {
+    for (const char* name : kNames) {
+      if (const char* value = std::getenv(name)) before_[name] = value;
+      ::unsetenv(name);
+    }
+    for (const auto& [name, value] : variables) ::setenv(name.c_str(), value.c_str(), 1);
+  }
+  ~Environment() {
+    for (const char* name : kNames) ::unsetenv(name);
+    for (const auto& [name, value] : before_) ::setenv(name.c_str(), value.c_str(), 1);
+  }
+
+ private:
+  Variables before_;
+};
+
+const Variables kPlain = {
+    {"RANK", "2"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "node-1.example"}, {"MASTER_PORT", "29500"}};
+const Variables kOwn = {{"TREADLE_RANK", "1"},
+                        {"TREADLE_WORLD_SIZE", "3"},
+                        {"TREADLE_MASTER", "127.0.0.1:4000"},
+                        {"TREADLE_JOB_KEY", "0123456789abcdef"}};
+
+Variables with(Variables variables, const std::string& name, const std::string& value) {
+  variables[name] = value;
+  return variables;
+}
+
+Variables without(Variables variables, const std::string& name) {
+  variables.erase(name);
+  return variables;
+}
+
+Status failureOf(const Variables& variables) {
+  Environment environment(variables);
+  return Launch::detect().status();
+}
+
+TEST(Launch, readsPlainVariables) {
+  Environment environment(kPlain);
+  auto launch = Launch::detect();
+  ASSERT_TRUE(launch.ok()) << launch.status().toString();
+  EXPECT_EQ(2, launch->rank);
+  EXPECT_EQ(4, launch->worldSize);
+  EXPECT_EQ("node-1.example", launch->masterAddress);
+  EXPECT_EQ(29500, launch->masterPort);
+  EXPECT_EQ("", launch->jobKey);
+}
+
+TEST(Launch, readsTreadleRunsVariables) {
+  Environment environment(kOwn);
+  auto launch = Launch::detect();
+  ASSERT_TRUE(launch.ok()) << launch.status().toString();
+  EXPECT_EQ(1, launch->rank);
+  EXPECT_EQ(3, launch->worldSize);
+  EXPECT_EQ("127.0.0.1", launch->masterAddress);
+  EXPECT_EQ(4000, launch->masterPort);
+  EXPECT_EQ("0123456789abcdef", launch->jobKey);
+}
+
+TEST(Launch, prefersItsOwnVariables) {
+  Variables both = kPlain;
+  both.insert(kOwn.begin(), kOwn.end());
+  Environment environment(both);
+  EXPECT_EQ(1, Launch::detect()->rank);
+}
+
+TEST(Launch, takesAJobKeyBesidesPlainVariables) {
+  Environment environment(with(kPlain, "TREADLE_JOB_KEY", "a key of one's own"));
+  EXPECT_EQ("a key of one's own", Launch::detect()->jobKey);
+}
+
+TEST(Launch, readsIpv6Addresses) {
+  Environment environment(with(kOwn, "TREADLE_MASTER", "[fe80::1%eth0]:4000"));
+  EXPECT_EQ("fe80::1%eth0", Launch::detect()->masterAddress);
+}
+
+TEST(Launch, saysHowToStartWhenNothingIsSet) {
+  Status status = failureOf({});
+  EXPECT_EQ(Code::kFailedPrecondition, status.code());
+  EXPECT_EQ(
+      "this program is not part of a job: no launcher's environment variables are set; start the program "
+      "through "
+      "`treadle run -n 4 -- program`, or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT",
+      status.message());
+}
+
+TEST(Launch, namesTheMissingVariable) {
+  for (const auto& complete : {kPlain, without(kOwn, "TREADLE_JOB_KEY")})
+    for (const auto& [name, value] : complete) {
+      Status status = failureOf(without(complete, name));
+      EXPECT_EQ(Code::kFailedPrecondition, status.code());
+      EXPECT_NE(std::string::npos, status.message().find("variable " + name + " is missing"))
+          << status.message();
+      EXPECT_NE(std::string::npos, status.message().find("treadle run")) << status.message();
+      EXPECT_EQ(Code::kFailedPrecondition, failureOf(with(complete, name, "")).code()) << "empty is missing";
+    }
+}
+
+TEST(Launch, namesTheWrongVariableAndItsValue) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"RANK", "two"},        {"RANK", "-1"},       {"RANK", "1.5"},          {"RANK", " 1"},
+      {"RANK", "+1"},         {"RANK", "4"},        {"RANK", "99999999999"},  {"WORLD_SIZE", "0"},
+      {"WORLD_SIZE", "-4"},   {"WORLD_SIZE", "4x"}, {"WORLD_SIZE", "65537"},  {"MASTER_ADDR", "two words"},
+      {"MASTER_ADDR", "a;b"}, {"MASTER_PORT", "0"}, {"MASTER_PORT", "65536"}, {"MASTER_PORT", "http"},
+  };
+  for (const auto& [name, value] : cases) {
+    Status status = failureOf(with(kPlain, name, value));
+    EXPECT_EQ(Code::kInvalidArgument, status.code()) << name << "=" << value;
+    EXPECT_NE(std::string::npos, status.message().find(name + " is ")) << status.message();
+    EXPECT_NE(std::string::npos, status.message().find(value)) << status.message();
+  }
+  for (const char* master :
+       {"127.0.0.1", ":4000", "127.0.0.1:", "127.0.0.1:0", "127.0.0.1:70000", "::1:4000", "[]:1", "a b:1"}) {
+    Status status = failureOf(with(kOwn, "TREADLE_MASTER", master));
+    EXPECT_EQ(Code::kInvalidArgument, status.code()) << master;
+    EXPECT_NE(std::string::npos, status.message().find("TREADLE_MASTER is '" + std::string(master)))
+        << status.message();
+  }
+}
+
+TEST(Launch, quotesNoMoreOfAValueThanAMessageBears) {
+  std::string value = std::string(5000, 'x') + "\x1b[2J";
+  std::string message = failureOf(with(kPlain, "RANK", value)).message();
+  EXPECT_LT(message.size(), 400u);
+  message = failureOf(with(kPlain, "RANK", "\x1b[2J\n")).message();
+  EXPECT_EQ(std::string::npos, message.find('\x1b'));
+  EXPECT_EQ(std::string::npos, message.find('\n'));
+}
+
+TEST(Launch, keepsTheKeyOutOfMessages) {
+  std::string message = failureOf(with(kOwn, "TREADLE_JOB_KEY", "tooshort")).message();
+  EXPECT_NE(std::string::npos, message.find("TREADLE_JOB_KEY")) << message;
+  EXPECT_EQ(std::string::npos, message.find("tooshort")) << message;
+  EXPECT_EQ(Code::kInvalidArgument, failureOf(with(kOwn, "TREADLE_JOB_KEY", std::string(1025, 'k'))).code());
+}
+
+TEST(Launch, validatesWhatAProgramFillsIn) {
+  Launch good{0, 1, "127.0.0.1", 29500, ""};
+  EXPECT_TRUE(good.validate().ok());
+  for (auto spoil : std::vector<void (*)(Launch&)>{
+           [](Launch& l) { l.rank = 1; }, [](Launch& l) { l.rank = -1; }, [](Launch& l) { l.worldSize = 0; },
+           [](Launch& l) { l.worldSize = kMaxWorldSize + 1; }, [](Launch& l) { l.masterAddress = ""; },
+           [](Launch& l) { l.masterAddress = "a b"; }, [](Launch& l) { l.masterPort = 0; },
+           [](Launch& l) { l.jobKey = "short"; }}) {
+    Launch bad = good;
+    spoil(bad);
+    EXPECT_EQ(Code::kInvalidArgument, bad.validate().code());
+  }
+}
+
+class StatusSocket : public testing::Test {
+ protected:
+  StatusSocket() { EXPECT_EQ(0, ::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0, ends_.data())); }
+  ~StatusSocket() override {
+    for (int fd : ends_) ::close(fd);
+  }
+  std::string variable(int fd, ino_t more = 0) {
+    struct stat info{};
+    ::fstat(fd, &info);
+    return std::to_string(fd) + ":" + std::to_string(info.st_ino + more);
+  }
+  std::string received() {
+    std::array<char, 1000> bytes;
+    ssize_t size = ::recv(ends_[0], bytes.data(), bytes.size(), 0);
+    return size > 0 ? nameFromMessage(bytes.data(), static_cast<size_t>(size)) : "";
+  }
+  std::array<int, 2> ends_{};
+};
+
+TEST_F(StatusSocket, carriesTheNameToTheLauncher) {
+  Environment environment({{kStatusVariable, variable(ends_[1])}});
+  tellLauncher("trainer0");
+  EXPECT_EQ("trainer0", received());
+  EXPECT_NE(0, ::fcntl(ends_[1], F_GETFD) & FD_CLOEXEC) << "what the worker starts does not get it";
+}
+
+TEST_F(StatusSocket, isLeftAloneWhenItIsNotTheOneThatWasGiven) {
+  for (const std::string& value :
+       {variable(ends_[1], 1), std::string("1:0"), std::string("99999:1"), std::string("x"), std::string(":"),
+        std::string("-1:-1"), variable(STDOUT_FILENO)}) {
+    Environment environment({{kStatusVariable, value}});
+    tellLauncher("trainer0");
+    EXPECT_EQ("", received()) << value;
+  }
+  Environment environment({});
+  tellLauncher("trainer0");
+  EXPECT_EQ("", received());
+}
+
+TEST_F(StatusSocket, doesNotKillTheWorkerWhenTheLauncherIsGone) {
+  Environment environment({{kStatusVariable, variable(ends_[1])}});
+  ::close(ends_[0]);
+  ends_[0] = ::dup(ends_[1]);
+  tellLauncher("trainer0");
+}
+
+TEST_F(StatusSocket, believesOnlyNames) {
+  for (std::string bad : {std::string(128, 'a'), std::string("a b"), std::string("a\n"),
+                          std::string("\x1b[2J"), std::string("a\0b", 3)})
+    EXPECT_EQ("", nameFromMessage(bad.data(), bad.size()));
+  std::string longest(127, 'a');
+  EXPECT_EQ(longest, nameFromMessage(longest.data(), longest.size()));
+}
+
+}  // namespace
+}  // namespace treadle::cluster

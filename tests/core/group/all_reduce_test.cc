@@ -1,0 +1,193 @@
+// All-reduce against closed forms: sizes 1 to 5, all types and operations, small and large, the same bits everywhere.
+
+#include <cmath>
+#include <cstring>
+#include <thread>
+
+#include "tests/core/group/group_job.h"
+#include "treadle/core/group/half.h"
+
+namespace treadle {
+namespace {
+
+using group::BFloat16;
+using group::Float16;
+using test::GroupJob;
+
+// Numbers of every type through doubles that it can represent.
+template <class T>
+T fromDouble(double value) {
+  if constexpr (std::is_same_v<T, Float16>) {
+    return group::toFloat16(static_cast<float>(value));
+  } else if constexpr (std::is_same_v<T, BFloat16>) {
+    return group::toBFloat16(static_cast<float>(value));
+  } else {
+    return static_cast<T>(value);
+  }
+}
+template <class T>
+double toDouble(T value) {
+  if constexpr (std::is_same_v<T, Float16> || std::is_same_v<T, BFloat16>) {
+    return double{group::toFloat(value)};
+  } else {
+    return static_cast<double>(value);
+  }
+}
+
+// Small whole numbers, exact in every type also as sums and products of five.
+double valueOf(int rank, size_t i) { return static_cast<double>((i * 7 + static_cast<size_t>(rank) * 3) % 3 + 1); }
+
+double expected(ReduceOp op, int size, size_t i) {
+  double result = valueOf(0, i);
+  for (int rank = 1; rank < size; ++rank) {
+    double value = valueOf(rank, i);
+    switch (op) {
+      case ReduceOp::kSum:
+      case ReduceOp::kAverage: result += value; break;
+      case ReduceOp::kMin: result = std::min(result, value); break;
+      case ReduceOp::kMax: result = std::max(result, value); break;
+      case ReduceOp::kProduct: result *= value; break;
+    }
+  }
+  return op == ReduceOp::kAverage ? result / size : result;
+}
+
+template <class T>
+void check(std::vector<Group>& groups, ReduceOp op, size_t count) {
+  int size = static_cast<int>(groups.size());
+  std::vector<std::vector<T>> data(groups.size());
+  std::vector<Future<void>> futures;
+  for (int rank = 0; rank < size; ++rank) {
+    auto& mine = data[static_cast<size_t>(rank)];
+    for (size_t i = 0; i < count; ++i) mine.push_back(fromDouble<T>(valueOf(rank, i)));
+    futures.push_back(allReduce(groups[static_cast<size_t>(rank)], std::span(mine), op));
+  }
+  test::waitAll(futures);
+  for (size_t i = 0; i < count; ++i) {
+    double want = toDouble(fromDouble<T>(expected(op, size, i)));
+    ASSERT_EQ(toDouble(data[0][i]), want) << group::nameOf(op) << " of " << count << ", element " << i;
+  }
+  for (size_t rank = 1; rank < data.size() && count > 0; ++rank)
+    ASSERT_EQ(std::memcmp(data[rank].data(), data[0].data(), count * sizeof(T)), 0) << "rank " << rank;
+}
+
+constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct};
+
+template <class T>
+class AllReduceTest : public ::testing::Test {};
+using Types = ::testing::Types<Float16, BFloat16, float, double, int8_t, int16_t, int32_t, int64_t, uint8_t>;
+TYPED_TEST_SUITE(AllReduceTest, Types);
+
+TYPED_TEST(AllReduceTest, IsRightForEverySizeAndOperation) {
+  for (int size = 1; size <= 5; ++size) {
+    GroupJob job(size);
+    // The ring with its edges (empty segments and chunks, many chunks), and the one-step exchange.
+    std::vector<Group> ring = job.makeAll({.smallBytes = 0, .chunkBytes = 64});
+    std::vector<Group> exchange = job.makeAll();
+    for (ReduceOp op : kOps)
+      for (size_t count : {size_t{0}, size_t{1}, static_cast<size_t>(size - 1), static_cast<size_t>(size), size_t{1003}}) {
+        check<TypeParam>(ring, op, count);
+        check<TypeParam>(exchange, op, count);
+        if (this->HasFatalFailure()) return;
+      }
+  }
+}
+
+TYPED_TEST(AllReduceTest, IsRightForAMillionElements) {
+  for (int size : {2, 3, 5}) {
+    GroupJob job(size);
+    std::vector<Group> groups = job.makeAll();
+    check<TypeParam>(groups, ReduceOp::kAverage, 1'000'003);
+  }
+}
+
+// Random floats: the sum depends on the order of additions, and all must have taken the same one.
+TEST(AllReduceBitsTest, AreTheSameOnAllRanksAndNearTheTruth) {
+  std::mt19937 random(test::newSeed());
+  std::normal_distribution<float> normal;
+  for (int size : {2, 3, 4, 5}) {
+    GroupJob job(size);
+    std::vector<Group> groups = job.makeAll();
+    for (size_t count : {size_t{170}, size_t{300'001}}) {
+      std::vector<std::vector<float>> data(groups.size(), std::vector<float>(count));
+      std::vector<double> sum(count), scale(count);
+      for (auto& mine : data)
+        for (size_t i = 0; i < count; ++i) {
+          mine[i] = normal(random);
+          sum[i] += double{mine[i]};
+          scale[i] += std::abs(double{mine[i]});
+        }
+      std::vector<Future<void>> futures;
+      for (size_t rank = 0; rank < data.size(); ++rank)
+        futures.push_back(allReduce(groups[rank], std::span(data[rank])));
+      test::waitAll(futures);
+      for (size_t i = 0; i < count; ++i) ASSERT_NEAR(double{data[0][i]}, sum[i], scale[i] * 1e-6);
+      for (auto& other : data) ASSERT_EQ(std::memcmp(other.data(), data[0].data(), count * sizeof(float)), 0);
+    }
+  }
+}
+
+TEST(AllReduceManyTest, AnyNumberMayBeUnderWay) {
+  constexpr int kSize = 3, kOperations = 1000;
+  std::mt19937 random(test::newSeed());
+  GroupJob job(kSize);
+  std::vector<Group> groups = job.makeAll();
+  std::vector<size_t> counts;
+  for (int i = 0; i < kOperations; ++i) counts.push_back(i % 50 == 0 ? 30'000 : random() % 300);
+  std::vector<std::vector<std::vector<int64_t>>> data(kSize);
+  std::vector<std::thread> threads;
+  for (size_t rank = 0; rank < kSize; ++rank)
+    threads.emplace_back([&, rank] {
+      std::vector<Future<void>> futures;
+      for (size_t count : counts) data[rank].emplace_back(count, static_cast<int64_t>(count + rank));
+      for (auto& one : data[rank]) futures.push_back(allReduce(groups[rank], std::span(one)));
+      test::waitAll(futures);
+    });
+  for (std::thread& thread : threads) thread.join();
+  for (auto& mine : data)
+    for (size_t i = 0; i < counts.size(); ++i)
+      for (int64_t value : mine[i]) ASSERT_EQ(value, static_cast<int64_t>(3 * counts[i] + 3));
+}
+
+TEST(AllReduceManyTest, GroupsMayOverlap) {
+  GroupJob job(4);
+  const std::vector<std::vector<int>> memberships = {{0, 1, 2, 3}, {0, 1}, {1, 2, 3}, {3, 0}, {2, 1, 0}};
+  struct Part {
+    Group group;
+    std::vector<double> data;
+  };
+  std::vector<std::vector<Part>> parts(memberships.size());
+  std::vector<Future<void>> futures;
+  for (size_t which = 0; which < memberships.size(); ++which) {
+    std::vector<std::string> names;
+    for (int rank : memberships[which]) names.push_back(test::LocalJob::nameOf(rank));
+    for (int rank : memberships[which])
+      parts[which].push_back(
+          {Group::make(job.worker(rank), names), std::vector<double>(50'000, static_cast<double>(rank + 1))});
+  }
+  for (size_t which = 0; which < parts.size(); ++which)
+    for (Part& part : parts[which]) futures.push_back(allReduce(part.group, std::span(part.data)));
+  test::waitAll(futures);
+  for (size_t which = 0; which < parts.size(); ++which) {
+    double sum = 0;
+    for (int rank : memberships[which]) sum += rank + 1;
+    for (Part& part : parts[which])
+      for (double value : part.data) ASSERT_EQ(value, sum) << "group " << which;
+  }
+}
+
+TEST(AllReduceManyTest, ContinuationsMayStartTheNext) {
+  GroupJob job(2);
+  std::vector<Group> groups = job.makeAll();
+  std::vector<int32_t> values = {1, 1};
+  std::vector<Future<void>> ends;
+  for (size_t rank = 0; rank < 2; ++rank) {
+    auto first = allReduce(groups[rank], std::span(&values[rank], 1));
+    ends.push_back(first.then([&, rank] { allReduce(groups[rank], std::span(&values[rank], 1)).wait(); }));
+  }
+  test::waitAll(ends);
+  EXPECT_EQ(values, (std::vector<int32_t>{4, 4}));
+}
+
+}  // namespace
+}  // namespace treadle

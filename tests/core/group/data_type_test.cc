@@ -1,0 +1,110 @@
+#include "treadle/core/group/data_type.h"
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "tests/core/group/group_job.h"
+#include "treadle/core/group/half.h"
+
+namespace treadle::group {
+namespace {
+
+template <class T>
+T reduced(ReduceOp op, T incoming, T own) {
+  reduceInto(DataTypeOf<T>::kValue, op, &own, &incoming, 1);
+  return own;
+}
+
+template <class T>
+class IntegerTest : public ::testing::Test {};
+using Integers = ::testing::Types<int8_t, int16_t, int32_t, int64_t, uint8_t>;
+TYPED_TEST_SUITE(IntegerTest, Integers);
+
+TYPED_TEST(IntegerTest, WrapsAroundInsteadOfOverflowing) {
+  using T = TypeParam;
+  constexpr T kMost = std::numeric_limits<T>::max(), kLeast = std::numeric_limits<T>::min();
+  EXPECT_EQ(reduced<T>(ReduceOp::kSum, kMost, 1), kLeast);
+  EXPECT_EQ(reduced<T>(ReduceOp::kProduct, kMost, kMost), 1);
+  EXPECT_EQ(reduced<T>(ReduceOp::kMin, kMost, kLeast), kLeast);
+  EXPECT_EQ(reduced<T>(ReduceOp::kMax, kMost, kLeast), kMost);
+}
+
+TYPED_TEST(IntegerTest, AveragesAreCutTowardsZero) {
+  using T = TypeParam;
+  T values[] = {static_cast<T>(7), static_cast<T>(-7), 0};
+  divide(DataTypeOf<T>::kValue, values, 3, 2);
+  EXPECT_EQ(values[0], 3);
+  EXPECT_EQ(values[1], static_cast<T>(static_cast<T>(-7) / 2));
+  EXPECT_EQ(values[2], 0);
+}
+
+TEST(DataTypeTest, MinAndMaxKeepNaN) {
+  const double nan = std::nan("");
+  for (ReduceOp op : {ReduceOp::kMin, ReduceOp::kMax}) {
+    EXPECT_TRUE(std::isnan(reduced(op, nan, 1.0)));
+    EXPECT_TRUE(std::isnan(reduced(op, 1.0, nan)));
+    EXPECT_TRUE(std::isnan(toFloat(reduced(op, toFloat16(1), toFloat16(NAN)))));
+    EXPECT_TRUE(std::isnan(toFloat(reduced(op, toBFloat16(NAN), toBFloat16(1)))));
+  }
+}
+
+TEST(DataTypeTest, HalvesAreAddedInFloat) {
+  EXPECT_EQ(toFloat(reduced(ReduceOp::kSum, toFloat16(1.5F), toFloat16(-0.25F))), 1.25F);
+  EXPECT_EQ(toFloat(reduced(ReduceOp::kProduct, toFloat16(300), toFloat16(300))), INFINITY);
+  EXPECT_EQ(toFloat(reduced(ReduceOp::kSum, toBFloat16(256), toBFloat16(1))), 256.0F);  // 8 bits of precision, to even
+  BFloat16 value = toBFloat16(3);
+  divide(DataType::kBFloat16, &value, 1, 2);
+  EXPECT_EQ(toFloat(value), 1.5F);
+}
+
+TEST(DataTypeTest, EveryHalfSurvivesTheWayThroughFloat) {
+  for (uint32_t bits = 0; bits <= UINT16_MAX; ++bits) {
+    Float16 half{static_cast<uint16_t>(bits)};
+    BFloat16 brain{static_cast<uint16_t>(bits)};
+    if (std::isnan(toFloat(half))) {
+      EXPECT_TRUE(std::isnan(toFloat(toFloat16(toFloat(half))))) << bits;
+    } else {
+      ASSERT_EQ(toFloat16(toFloat(half)).bits, bits);
+    }
+    if (std::isnan(toFloat(brain))) {
+      EXPECT_TRUE(std::isnan(toFloat(toBFloat16(toFloat(brain))))) << bits;
+    } else {
+      ASSERT_EQ(toBFloat16(toFloat(brain)).bits, bits);
+    }
+  }
+}
+
+// The compiler's own 16-bit float is the oracle.
+TEST(DataTypeTest, RoundsToHalfAsTheCompilerDoes) {
+  std::mt19937 random(test::newSeed());
+  auto check = [](uint32_t bits) {
+    float value = std::bit_cast<float>(bits);
+    if (std::isnan(value)) return;
+    auto oracle = static_cast<_Float16>(value);
+    uint16_t expected;
+    std::memcpy(&expected, &oracle, sizeof expected);
+    ASSERT_EQ(toFloat16(value).bits, expected) << "float bits " << bits;
+  };
+  for (int i = 0; i < 200'000; ++i) check(static_cast<uint32_t>(random()));
+  // All ties and their neighbours, in the range of halves.
+  for (uint32_t half = 0; half < 0x7C00U; ++half) {
+    uint32_t bits = std::bit_cast<uint32_t>(toFloat(Float16{static_cast<uint16_t>(half)}));
+    uint32_t next = std::bit_cast<uint32_t>(half + 1 < 0x7C00U ? toFloat(Float16{static_cast<uint16_t>(half + 1)}) : 65536.0F);
+    float tie = (std::bit_cast<float>(bits) + std::bit_cast<float>(next)) / 2;
+    for (int offset = -1; offset <= 1; ++offset) check(std::bit_cast<uint32_t>(tie) + static_cast<uint32_t>(offset));
+  }
+}
+
+TEST(DataTypeTest, KnowsItsNumbers) {
+  for (int value = 0; value < 256; ++value) {
+    EXPECT_EQ(isDataType(static_cast<uint8_t>(value)), value >= 1 && value <= 9);
+    EXPECT_EQ(isReduceOp(static_cast<uint8_t>(value)), value >= 1 && value <= 5);
+  }
+  EXPECT_EQ(sizeOf(DataType::kFloat16), 2U);
+  EXPECT_EQ(sizeOf(DataType::kFloat64), 8U);
+  EXPECT_EQ(sizeOf(DataType::kUint8), 1U);
+}
+
+}  // namespace
+}  // namespace treadle::group

@@ -1,0 +1,243 @@
+// What operations do when members disagree, die, are late or give up.
+
+#include <thread>
+
+#include "tests/core/group/group_job.h"
+
+namespace treadle {
+namespace {
+
+using std::chrono::milliseconds;
+using test::contains;
+using test::failureOf;
+using test::GroupJob;
+
+// Rank by rank one operation each; why each failed.
+std::vector<Status> failures(std::vector<Future<void>> futures) {
+  std::vector<Status> all;
+  for (Future<void>& future : futures) all.push_back(failureOf(future));
+  return all;
+}
+
+class MismatchTest : public ::testing::Test {
+ protected:
+  void expectMismatch(std::vector<Future<void>> futures, const std::string& one, const std::string& other) {
+    for (const Status& why : failures(std::move(futures))) {
+      EXPECT_EQ(why.code(), Code::kInvalidArgument) << why.toString();
+      EXPECT_TRUE(contains(why.message(), one) && contains(why.message(), other)) << why.message();
+      EXPECT_TRUE(contains(why.message(), "rank 2")) << why.message();
+    }
+    // The group goes on.
+    std::vector<Future<void>> next;
+    for (Group& group : groups_) next.push_back(barrier(group));
+    test::waitAll(next);
+  }
+
+  GroupJob job_{3};
+  std::vector<Group> groups_ = job_.makeAll({.name = "trio"});
+  std::vector<float> a_ = std::vector<float>(100'000), b_ = a_, c_ = a_;
+};
+
+TEST_F(MismatchTest, OfElementCounts) {
+  expectMismatch({allReduce(groups_[0], std::span(a_).first(10)), allReduce(groups_[1], std::span(b_).first(10)),
+                  allReduce(groups_[2], std::span(c_).first(11))},
+                 "10 float32", "11 float32");
+}
+
+TEST_F(MismatchTest, OfASmallAndALargeOne) {
+  expectMismatch({allReduce(groups_[0], std::span(a_)), allReduce(groups_[1], std::span(b_)),
+                  allReduce(groups_[2], std::span(c_).first(1))},
+                 "100000 float32", "of 1 float32");
+}
+
+TEST_F(MismatchTest, OfTypes) {
+  std::vector<int32_t> integers(100'000);
+  expectMismatch({allReduce(groups_[0], std::span(a_)), allReduce(groups_[1], std::span(b_)),
+                  allReduce(groups_[2], std::span(integers))},
+                 "float32", "int32");
+}
+
+TEST_F(MismatchTest, OfReductions) {
+  expectMismatch({allReduce(groups_[0], std::span(a_)), allReduce(groups_[1], std::span(b_)),
+                  allReduce(groups_[2], std::span(c_), ReduceOp::kMax)},
+                 "(sum)", "(max)");
+}
+
+TEST_F(MismatchTest, OfOperations) {
+  expectMismatch({barrier(groups_[0]), barrier(groups_[1]), broadcast(groups_[2], std::span(c_), 2)}, "barrier",
+                 "broadcast");
+}
+
+TEST_F(MismatchTest, OfRootsOfWhichEachIsOne) {
+  auto futures = std::vector<Future<void>>{broadcast(groups_[0], std::span(a_), 0),
+                                           broadcast(groups_[1], std::span(b_), 1),
+                                           broadcast(groups_[2], std::span(c_), 2)};
+  for (const Status& why : failures(std::move(futures))) {
+    EXPECT_EQ(why.code(), Code::kInvalidArgument);
+    EXPECT_TRUE(contains(why.message(), "broadcast from the group's rank")) << why.message();
+  }
+}
+
+TEST_F(MismatchTest, OfTheGroupsOptions) {
+  std::vector<Group> groups;
+  for (int rank = 0; rank < 3; ++rank) groups.push_back(job_.make(rank, {.chunkBytes = rank == 2 ? 4096U : 8192U}));
+  std::vector<Future<void>> futures;
+  for (Group& group : groups) futures.push_back(barrier(group));
+  for (const Status& why : failures(std::move(futures)))
+    EXPECT_TRUE(contains(why.message(), "chunkBytes 4096") && contains(why.message(), "chunkBytes 8192"))
+        << why.message();
+}
+
+// The loss is noticed whatever the operations wait for, and for good.
+TEST(LostMemberTest, FailsAllThatIsUnderWayAndAllThatComesLater) {
+  std::vector<float> small(10), large(1'000'000);
+  for (bool victimTookPart : {false, true})
+    for (std::span<float> data : {std::span(small), std::span(large)}) {
+      GroupJob job(3);
+      std::vector<Group> groups = job.makeAll({.name = "trio"});
+      std::vector<float> other(data.begin(), data.end()), third = other;
+      std::vector<Future<void>> futures = {allReduce(groups[0], data), barrier(groups[0])};
+      if (victimTookPart) allReduce(groups[2], std::span(other));
+      job.local().kill(2);
+      std::vector<Status> all = failures(std::move(futures));
+      all.push_back(failureOf(barrier(groups[0])));
+      // Rank 1 may have all that it needs for the first operation; the barrier needs who is dead.
+      failureOf(allReduce(groups[1], std::span(third))).ignore();
+      all.push_back(failureOf(barrier(groups[1])));
+      for (const Status& why : all) {
+        EXPECT_EQ(why.code(), Code::kPeerLost) << why.toString();
+        EXPECT_EQ(why.worker(), "w2");
+        EXPECT_TRUE(contains(why.message(), "'w2'")) << why.message();
+      }
+    }
+}
+
+TEST(LostMemberTest, InTheMiddleOfTheDataFailsToo) {
+  std::mt19937 random(test::newSeed());
+  for (int round = 0; round < 10; ++round) {
+    GroupJob job(3);
+    std::vector<Group> groups = job.makeAll();
+    std::vector<std::vector<double>> data(3, std::vector<double>(1'000'000, 1));
+    std::vector<Future<void>> futures;
+    for (size_t rank = 0; rank < 3; ++rank) futures.push_back(allReduce(groups[rank], std::span(data[rank])));
+    auto pause = std::chrono::microseconds(random() % 8000);
+    try {
+      futures[0].wait(pause);  // somewhere in the middle, as a rule
+    } catch (const TimeoutError&) {
+    }
+    job.local().kill(2);
+    for (size_t rank = 0; rank < 2; ++rank) {
+      Status why = failureOf(futures[rank]);
+      if (why.ok()) continue;  // it was done before
+      EXPECT_EQ(why.code(), Code::kPeerLost) << why.toString();
+      EXPECT_EQ(why.worker(), "w2");
+    }
+    EXPECT_EQ(failureOf(barrier(groups[0])).code(), Code::kPeerLost);
+  }
+}
+
+TEST(LostMemberTest, LeavesGroupsWithoutItAlone) {
+  GroupJob job(3);
+  Group pair0 = Group::make(job.worker(0), {"w0", "w1"}), pair1 = Group::make(job.worker(1), {"w0", "w1"});
+  std::vector<Group> all = job.makeAll();
+  job.local().kill(2);
+  EXPECT_EQ(failureOf(barrier(all[0])).code(), Code::kPeerLost);
+  std::vector<Future<void>> futures = {barrier(pair0), barrier(pair1)};
+  test::waitAll(futures);
+  // A group that is made afterwards has a lost member from the start.
+  Status why = failureOf(barrier(job.make(0, {.name = "late"})));
+  EXPECT_EQ(why.code(), Code::kPeerLost);
+  EXPECT_EQ(why.worker(), "w2");
+}
+
+TEST(DeadlineTest, NamesWhoHasNotTakenPart) {
+  std::vector<float> small(10), large(1'000'000);
+  for (std::span<float> data : {std::span(small), std::span(large)}) {
+    GroupJob job(4);
+    std::vector<Group> groups = job.makeAll({.name = "four", .timeout = milliseconds(200)});
+    std::vector<float> other(data.begin(), data.end());
+    std::vector<Future<void>> futures = {allReduce(groups[0], data), allReduce(groups[2], std::span(other))};
+    for (const Status& why : failures(std::move(futures))) {
+      EXPECT_EQ(why.code(), Code::kDeadlineExceeded) << why.toString();
+      EXPECT_TRUE(contains(why.message(), "worker 'w1' (rank 1), worker 'w3' (rank 3)")) << why.message();
+      EXPECT_TRUE(contains(why.message(), "group 'four'") && contains(why.message(), "200 ms")) << why.message();
+    }
+    // Who comes too late is told.
+    EXPECT_EQ(failureOf(allReduce(groups[1], data)).code(), Code::kDeadlineExceeded);
+  }
+}
+
+// Who comes late either hears that others gave up, or has all that it needs already.
+void expectDoneOrLate(const std::vector<Future<void>>& futures) {
+  for (const Status& why : failures(futures))
+    EXPECT_TRUE(why.ok() || why.code() == Code::kDeadlineExceeded) << why.toString();
+}
+
+TEST(DeadlineTest, AfterwardsTheGroupGoesOn) {
+  GroupJob job(3);
+  std::vector<Group> groups = job.makeAll({.timeout = milliseconds(100)});
+  EXPECT_EQ(failureOf(barrier(groups[0])).code(), Code::kDeadlineExceeded);
+  expectDoneOrLate({barrier(groups[1]), barrier(groups[2])});
+  std::vector<Future<void>> next;
+  for (Group& group : groups) next.push_back(barrier(group));
+  for (const Status& why : failures(next)) EXPECT_TRUE(why.ok()) << why.toString();
+}
+
+// More operations than may be told to others at a time, all of which one member misses.
+TEST(DeadlineTest, AlsoEndsOperationsThatHadToWaitForTheirTurn) {
+  constexpr int kOperations = 200;
+  GroupJob job(2);
+  std::vector<Group> groups = job.makeAll({.timeout = milliseconds(200)});
+  std::vector<Future<void>> futures;
+  for (int i = 0; i < kOperations; ++i) futures.push_back(barrier(groups[0]));
+  for (const Status& why : failures(futures)) EXPECT_EQ(why.code(), Code::kDeadlineExceeded);
+  std::vector<Future<void>> late;
+  for (int i = 0; i < kOperations; ++i) late.push_back(barrier(groups[1]));
+  expectDoneOrLate(late);
+  std::vector<Future<void>> next = {barrier(groups[0]), barrier(groups[1])};
+  test::waitAll(next);
+}
+
+TEST(CancelTest, GivesTheMemoryBackAndTellsTheOthers) {
+  for (size_t count : {size_t{10}, size_t{2'000'000}}) {
+    GroupJob job(2);
+    std::vector<Group> groups = job.makeAll();
+    auto mine = std::make_unique<std::vector<double>>(count, 1.0);
+    std::vector<double> theirs(count, 1.0);
+    Future<void> here = allReduce(groups[0], std::span(*mine));
+    if (count > 10) {
+      Future<void> there = allReduce(groups[1], std::span(theirs));
+      here.cancel();
+      mine.reset();  // the sanitizer would see a late write
+      Status why = failureOf(there);
+      EXPECT_TRUE(why.ok() || why.code() == Code::kCancelled) << why.toString();
+    } else {
+      here.cancel();
+      mine.reset();
+      Status why = failureOf(allReduce(groups[1], std::span(theirs)));
+      EXPECT_EQ(why.code(), Code::kCancelled);
+      EXPECT_TRUE(contains(why.message(), "worker 'w0' (rank 0) cancelled")) << why.message();
+    }
+    EXPECT_THROW(here.wait(), CancelledError);
+    std::vector<Future<void>> next = {barrier(groups[0]), barrier(groups[1])};
+    test::waitAll(next);
+  }
+}
+
+TEST(CloseTest, EndsWhatIsUnderWayAndFreesTheMemory) {
+  GroupJob job(2);
+  std::vector<Group> groups = job.makeAll();
+  auto mine = std::make_unique<std::vector<double>>(1'000'000, 1.0);
+  std::vector<double> theirs(1'000'000, 1.0);
+  Future<void> here = allReduce(groups[0], std::span(*mine));
+  Future<void> there = allReduce(groups[1], std::span(theirs));
+  job.worker(0).groups().close(cancelled("this worker leaves"));
+  ASSERT_TRUE(here.ready());
+  mine.reset();
+  EXPECT_EQ(failureOf(barrier(groups[0])).message(), "this worker leaves");
+  EXPECT_THROW(job.make(0), CancelledError);
+  there.cancel();
+}
+
+}  // namespace
+}  // namespace treadle

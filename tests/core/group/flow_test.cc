@@ -1,0 +1,85 @@
+// Large data among slow members: nothing piles up and nothing locks up.
+
+#include <atomic>
+
+#include "tests/core/group/group_job.h"
+
+namespace treadle {
+namespace {
+
+using test::GroupJob;
+
+// What all workers have queued for all others.
+size_t mostQueued(test::LocalJob& job) {
+  size_t most = 0;
+  for (int from = 0; from < job.size(); ++from)
+    for (int to = 0; to < job.size(); ++to) {
+      auto connection = job.worker(from).membership->outgoing(to);
+      if (connection.ok()) most = std::max(most, (*connection)->queuedBytes());
+    }
+  return most;
+}
+
+TEST(FlowTest, AHundredMegabytesEachWayThroughSmallSockets) {
+  GroupJob job(2, {.sendBufferBytes = 16 << 10});
+  std::vector<Group> groups = job.makeAll();
+  const size_t count = 100'000'000 / sizeof(float);
+  std::vector<std::vector<float>> data = {std::vector<float>(count, 1), std::vector<float>(count, 2)};
+  std::vector<Future<void>> futures = {allReduce(groups[0], std::span(data[0])),
+                                       allReduce(groups[1], std::span(data[1]))};
+  size_t most = 0;
+  while (!futures[0].ready() || !futures[1].ready()) {
+    most = std::max(most, mostQueued(job.local()));
+    try {
+      for (auto& future : futures) future.wait(std::chrono::milliseconds(2));
+    } catch (const TimeoutError&) {
+    }
+  }
+  test::waitAll(futures);
+  EXPECT_LE(most, 8U << 20);
+  for (auto& mine : data)
+    for (float value : mine) ASSERT_EQ(value, 3);
+}
+
+// Twenty large operations of which one member starts none: the others send it nothing but that they have begun.
+TEST(FlowTest, NothingGoesToWhoHasNotBegun) {
+  GroupJob job(3, {.sendBufferBytes = 16 << 10});
+  std::vector<Group> groups = job.makeAll();
+  std::vector<std::vector<double>> data(60, std::vector<double>(200'000, 1));
+  std::vector<Future<void>> futures;
+  auto startAll = [&](size_t rank) {
+    for (size_t i = 0; i < 20; ++i) futures.push_back(allReduce(groups[rank], std::span(data[rank * 20 + i])));
+  };
+  startAll(0);
+  startAll(1);
+  EXPECT_THROW(futures[0].wait(std::chrono::milliseconds(50)), TimeoutError);
+  EXPECT_LE(mostQueued(job.local()), 4U << 20);  // rank 0 may send to rank 1: two operations, their first segments
+  startAll(2);
+  test::waitAll(futures);
+  for (auto& mine : data)
+    for (double value : mine) ASSERT_EQ(value, 3);
+}
+
+TEST(FlowTest, MixedSizesFromManyGroupsAtOnce) {
+  constexpr size_t kGroups = 5, kEach = 12;
+  std::mt19937 random(test::newSeed());
+  GroupJob job(3, {.sendBufferBytes = 32 << 10});
+  std::vector<size_t> counts;
+  for (size_t i = 0; i < kGroups * kEach; ++i) counts.push_back(random() % 3 == 0 ? random() % 200'000 : random() % 5000);
+  std::vector<std::vector<int32_t>> data;
+  for (size_t rank = 0; rank < 3; ++rank)
+    for (size_t count : counts) data.emplace_back(count, static_cast<int32_t>(rank + 1));
+  std::vector<Future<void>> futures;
+  for (size_t which = 0; which < kGroups; ++which) {
+    std::vector<Group> groups = job.makeAll();
+    for (size_t rank = 0; rank < 3; ++rank)
+      for (size_t i = 0; i < kEach; ++i)
+        futures.push_back(allReduce(groups[rank], std::span(data[rank * counts.size() + which * kEach + i])));
+  }
+  test::waitAll(futures);
+  for (auto& mine : data)
+    for (int32_t value : mine) ASSERT_EQ(value, 6);
+}
+
+}  // namespace
+}  // namespace treadle

@@ -1,0 +1,87 @@
+#pragma once
+// Workers in one process with nothing but their group services, and helpers that run one operation on all of them.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <random>
+
+#include "tests/support/local_job.h"
+#include "treadle/core/group/group.h"
+#include "treadle/core/group/group_service.h"
+
+namespace treadle::test {
+
+// One worker as a group sees it.
+class GroupWorker final : public group::Job {
+ public:
+  explicit GroupWorker(LocalWorker& worker)
+      : service_(*worker.membership, *worker.reactor, *worker.executor) {}
+  group::GroupService& groups() override { return service_; }
+
+ private:
+  group::GroupService service_;
+};
+
+class GroupJob {
+ public:
+  explicit GroupJob(int size, LocalJobOptions options = {})
+      : job_(std::make_unique<LocalJob>(
+            size,
+            [this](LocalWorker& worker) {
+              workers_.push_back(std::make_unique<GroupWorker>(worker));
+              worker.membership->setHandler(link::Subject::kGroup, workers_.back()->groups());
+            },
+            options)) {}
+
+  ~GroupJob() {
+    for (auto& worker : workers_) worker->groups().close(cancelled("the test is over"));
+    job_.reset();  // no handler runs any more
+  }
+
+  int size() const { return job_->size(); }
+  LocalJob& local() { return *job_; }
+  group::Job& worker(int rank) { return *workers_[static_cast<size_t>(rank)]; }
+
+  Group make(int rank, GroupOptions options = {}) { return Group::make(worker(rank), job_->names(), std::move(options)); }
+  // The group of all workers, as each of them has it.
+  std::vector<Group> makeAll(const GroupOptions& options = {}) {
+    std::vector<Group> groups;
+    for (int rank = 0; rank < size(); ++rank) groups.push_back(make(rank, options));
+    return groups;
+  }
+
+ private:
+  std::vector<std::unique_ptr<GroupWorker>> workers_;
+  std::unique_ptr<LocalJob> job_;
+};
+
+// Longer than anything here takes, also under a sanitizer on a busy machine; a test that waits so long has failed.
+inline constexpr Duration kPatience = std::chrono::seconds(100);
+
+inline void waitAll(std::vector<Future<void>>& futures) {
+  for (Future<void>& future : futures) future.wait(kPatience);
+}
+
+// Why the future failed; OK when it did not.
+inline Status failureOf(Future<void> future) {
+  try {
+    future.wait(kPatience);
+  } catch (const Error& error) {
+    return error.status();
+  }
+  return {};
+}
+
+inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+// A seed that is new for each run and is printed, or the one in the flag --gtest_random_seed.
+inline uint32_t newSeed() {
+  int given = ::testing::GTEST_FLAG(random_seed);
+  uint32_t seed = given != 0 ? static_cast<uint32_t>(given) : std::random_device{}();
+  std::printf("seed %u\n", seed);
+  return seed;
+}
+
+}  // namespace treadle::test

@@ -1,0 +1,103 @@
+#include "treadle/core/group/messages.h"
+
+#include "tests/core/group/group_job.h"
+
+namespace treadle::group {
+namespace {
+
+Message example(MessageKind kind) {
+  Message message;
+  message.group = 0x0123456789ABCDEF;
+  message.sequence = 41;
+  message.kind = kind;
+  if (kind == MessageKind::kStart) {
+    message.description = {OperationKind::kBroadcast, DataType::kInt64, ReduceOp::kMax, 3, 1000, 64, 128};
+  } else if (kind == MessageKind::kAbort) {
+    message.status = peerLost("ps", "worker 'ps' (rank 1) was lost");
+  } else {
+    message.position = 99;
+  }
+  return message;
+}
+
+constexpr MessageKind kKinds[] = {MessageKind::kStart, MessageKind::kChunk, MessageKind::kAck, MessageKind::kAbort};
+
+link::Message received(std::vector<std::byte> payload, size_t buffers = 0) {
+  link::Message message{link::Subject::kGroup, std::move(payload), {}};
+  for (size_t i = 0; i < buffers; ++i) message.buffers.push_back(allocateBuffer(8));
+  return message;
+}
+
+TEST(GroupMessagesTest, SurviveTheWire) {
+  for (MessageKind kind : kKinds) {
+    Message sent = example(kind);
+    Result<Message> got = parse(received(encode(sent)));
+    ASSERT_TRUE(got.ok()) << got.status().toString();
+    EXPECT_EQ(got->group, sent.group);
+    EXPECT_EQ(got->sequence, sent.sequence);
+    EXPECT_EQ(got->kind, kind);
+    EXPECT_EQ(got->description, sent.description);
+    EXPECT_EQ(got->position, sent.position);
+    EXPECT_EQ(got->status.toString(), sent.status.toString());
+    EXPECT_EQ(got->status.worker(), sent.status.worker());
+  }
+}
+
+TEST(GroupMessagesTest, EveryOtherLengthIsRefused) {
+  for (MessageKind kind : kKinds) {
+    std::vector<std::byte> whole = encode(example(kind));
+    for (size_t size = 0; size < whole.size(); ++size)
+      EXPECT_EQ(parse(received({whole.begin(), whole.begin() + static_cast<ptrdiff_t>(size)})).status().code(),
+                Code::kDataLoss);
+    whole.push_back(std::byte{0});
+    EXPECT_EQ(parse(received(whole)).status().code(), Code::kDataLoss);
+  }
+}
+
+TEST(GroupMessagesTest, BuffersComeWithDataOnly) {
+  EXPECT_EQ(parse(received(encode(example(MessageKind::kStart)), 1))->data.sizeBytes, 8U);
+  EXPECT_EQ(parse(received(encode(example(MessageKind::kChunk)), 1))->data.sizeBytes, 8U);
+  EXPECT_FALSE(parse(received(encode(example(MessageKind::kChunk)), 2)).ok());
+  EXPECT_FALSE(parse(received(encode(example(MessageKind::kAck)), 1)).ok());
+  EXPECT_FALSE(parse(received(encode(example(MessageKind::kAbort)), 1)).ok());
+}
+
+TEST(GroupMessagesTest, OnlyAnAbortIsForTheWholeGroup) {
+  for (MessageKind kind : kKinds) {
+    Message message = example(kind);
+    message.sequence = kWholeGroup;
+    EXPECT_EQ(parse(received(encode(message))).ok(), kind == MessageKind::kAbort);
+  }
+}
+
+TEST(GroupMessagesTest, AnAbortNeedsAReason) {
+  std::vector<std::byte> bytes = encode(example(MessageKind::kAbort));
+  for (int code : {0, 11, 255}) {
+    bytes[17] = static_cast<std::byte>(code);
+    EXPECT_FALSE(parse(received(bytes)).ok()) << code;
+  }
+}
+
+TEST(GroupMessagesTest, NoBytesHarmTheReader) {
+  std::mt19937 random(test::newSeed());
+  for (int round = 0; round < 20'000; ++round) {
+    std::vector<std::byte> bytes = encode(example(kKinds[random() % 4]));
+    for (uint32_t change = random() % 4; change > 0; --change)
+      bytes[random() % bytes.size()] = static_cast<std::byte>(random());
+    Result<Message> got = parse(received(bytes, random() % 3));
+    if (!got.ok()) continue;
+    EXPECT_TRUE(isDataType(static_cast<uint8_t>(got->description.dataType)));
+    EXPECT_TRUE(isReduceOp(static_cast<uint8_t>(got->description.reduceOp)));
+    EXPECT_EQ(got->status.ok(), got->kind != MessageKind::kAbort);
+  }
+}
+
+TEST(GroupMessagesTest, DescriptionsReadWell) {
+  Description description{OperationKind::kAllReduce, DataType::kFloat32, ReduceOp::kAverage, 0, 170, 0, 0};
+  EXPECT_EQ(describe(description), "allReduce (average) of 170 float32");
+  EXPECT_EQ(describe(Description{}), "barrier");
+  EXPECT_EQ(describe(example(MessageKind::kStart).description), "broadcast from the group's rank 3 of 1000 int64");
+}
+
+}  // namespace
+}  // namespace treadle::group

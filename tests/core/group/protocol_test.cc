@@ -1,0 +1,216 @@
+// What comes early, what is too much, and what no member would send. A bare membership plays the second worker.
+
+#include "tests/core/group/group_job.h"
+
+namespace treadle {
+namespace {
+
+using group::Message;
+using group::MessageKind;
+using test::contains;
+using test::failureOf;
+using test::GroupJob;
+
+TEST(EarlyTest, MessagesForAGroupThatIsNotMadeYetAreKept) {
+  GroupJob job(3);
+  std::vector<float> a(10, 1), b(10, 2), c(10, 3), large0(1'000'000, 1), large1(1'000'000, 1), large2(1'000'000, 1);
+  Group first = job.make(0), second = job.make(1);
+  std::vector<Future<void>> futures = {allReduce(first, std::span(a)),      allReduce(second, std::span(b)),
+                                       allReduce(first, std::span(large0)), allReduce(second, std::span(large1)),
+                                       barrier(first),                      barrier(second)};
+  Group third = job.make(2);
+  futures.push_back(allReduce(third, std::span(c)));
+  futures.push_back(allReduce(third, std::span(large2)));
+  futures.push_back(barrier(third));
+  test::waitAll(futures);
+  EXPECT_EQ(c, std::vector<float>(10, 6));
+  EXPECT_EQ(large2, std::vector<float>(1'000'000, 3));
+}
+
+// 90 groups, each with the most that may come early for one group (64 operations of 16 KiB): 90 MiB.
+TEST(EarlyTest, TooMuchFailsTheGroupThatSentItOnAllMembers) {
+  GroupJob job(2);
+  std::vector<std::byte> memory(16 << 10);
+  std::vector<Group> groups;
+  std::vector<std::vector<Future<void>>> futures(90);
+  for (auto& some : futures) {
+    groups.push_back(job.make(0));
+    for (int i = 0; i < 64; ++i)
+      some.push_back(allReduce(groups.back(), std::span(reinterpret_cast<uint8_t*>(memory.data()), memory.size())));
+  }
+  Status why = failureOf(futures.back().front());
+  EXPECT_EQ(why.code(), Code::kResourceExhausted) << why.toString();
+  EXPECT_TRUE(contains(why.message(), "worker 'w1' (rank 1)")) << why.message();
+  EXPECT_FALSE(futures.front().front().ready());
+  std::vector<Group> theirs;
+  for (size_t i = 0; i < groups.size(); ++i) theirs.push_back(job.make(1));
+  std::vector<uint8_t> other(memory.size());
+  EXPECT_TRUE(failureOf(allReduce(theirs.front(), std::span(other))).ok());
+  EXPECT_EQ(failureOf(allReduce(theirs.back(), std::span(other))).code(), Code::kResourceExhausted);
+}
+
+// Sends what it likes as rank 1 to a worker with a real service, rank 0.
+class StrangeMemberTest : public ::testing::Test {
+ protected:
+  class Listener final : public cluster::MessageHandler {
+   public:
+    void onMessage(int, const std::shared_ptr<link::Connection>&, link::Message message) override {
+      auto parsed = group::parse(std::move(message));
+      if (!parsed.ok() || group_.ready()) return;
+      groupId_.set(parsed->group);
+    }
+    void onLost(int, const Status& why) override { lost_.set(why.message()); }
+
+    Promise<uint64_t> groupId_;
+    Future<uint64_t> group_ = groupId_.future();
+    Promise<std::string> lost_;
+    Future<std::string> lostFuture_ = lost_.future();
+  };
+
+  void SetUp() override {
+    job_ = std::make_unique<test::LocalJob>(2, [&](test::LocalWorker& worker) {
+      if (worker.membership->self().rank == 1) return worker.membership->setHandler(link::Subject::kGroup, listener_);
+      worker_ = std::make_unique<test::GroupWorker>(worker);
+      worker.membership->setHandler(link::Subject::kGroup, worker_->groups());
+    });
+    group_ = Group::make(*worker_, job_->names(), {.name = "pair", .smallBytes = 0});
+    // Tells the listener the group's number.
+    future_ = allReduce(group_, std::span(data_));
+    id_ = listener_.group_.wait(test::kPatience);
+  }
+
+  void TearDown() override {
+    worker_->groups().close(cancelled("the test is over"));
+    job_.reset();
+  }
+
+  Message start() const {
+    Message message;
+    message.description = {group::OperationKind::kAllReduce, group::DataType::kFloat32, ReduceOp::kSum, 0, 1000, 0,
+                           group_.options().chunkBytes};
+    return message;
+  }
+
+  void send(Message message, size_t dataBytes = 0) {
+    message.group = id_;
+    sendRaw(encode(message), dataBytes);
+  }
+  void sendRaw(const std::vector<std::byte>& payload, size_t dataBytes = 0) {
+    std::vector<std::byte> bytes(dataBytes);
+    Buffer data = Buffer::borrow(bytes.data(), bytes.size());
+    job_->worker(1)
+        .membership->send(0, link::Subject::kGroup, payload, {&data, dataBytes > 0 ? 1U : 0U},
+                          link::SendMode::kCapture, kNever)
+        .ignore();
+  }
+
+  void expectCutOff(const std::string& reason) {
+    EXPECT_FALSE(listener_.lostFuture_.wait(test::kPatience).empty());
+    Status first = failureOf(future_);
+    EXPECT_TRUE(first.code() == Code::kPeerLost || first.code() == Code::kDataLoss) << first.toString();
+    EXPECT_TRUE(contains(first.message(), reason)) << first.message();
+    Status later = failureOf(barrier(group_));
+    EXPECT_EQ(later.code(), Code::kPeerLost) << later.toString();
+    EXPECT_EQ(later.worker(), "w1");
+  }
+
+  Listener listener_;
+  std::unique_ptr<test::GroupWorker> worker_;
+  std::unique_ptr<test::LocalJob> job_;
+  std::vector<float> data_ = std::vector<float>(1000);
+  Group group_;
+  Future<void> future_;
+  uint64_t id_ = 0;
+};
+
+TEST_F(StrangeMemberTest, BytesThatAreNoMessage) {
+  sendRaw({std::byte{1}, std::byte{2}});
+  expectCutOff("a group's message");
+}
+
+TEST_F(StrangeMemberTest, AStartTwice) {
+  send(start());
+  send(start());
+  expectCutOff("twice");
+}
+
+TEST_F(StrangeMemberTest, AChunkBeforeTheStart) {
+  Message chunk;
+  chunk.kind = MessageKind::kChunk;
+  send(chunk, 2000);
+  expectCutOff("had not begun");
+}
+
+TEST_F(StrangeMemberTest, AChunkOfTheWrongSize) {
+  send(start());
+  Message chunk;
+  chunk.kind = MessageKind::kChunk;
+  send(chunk, 1999);
+  expectCutOff("wrong size");
+}
+
+TEST_F(StrangeMemberTest, AChunkOutOfOrder) {
+  send(start());
+  Message chunk;
+  chunk.kind = MessageKind::kChunk;
+  chunk.position = 1;
+  send(chunk, 2000);
+  expectCutOff("a chunk where none was due");
+}
+
+TEST_F(StrangeMemberTest, AnAcknowledgementOfWhatWasNotSent) {
+  send(start());
+  Message ack;
+  ack.kind = MessageKind::kAck;
+  ack.position = 100;
+  send(ack);
+  expectCutOff("what was not sent");
+}
+
+TEST_F(StrangeMemberTest, DataWithTheStartOfALargeOperation) {
+  send(start(), 4000);
+  expectCutOff("too early");
+}
+
+TEST_F(StrangeMemberTest, AnOperationFarAhead) {
+  Message ahead = start();
+  ahead.sequence = 1 + group::kAhead;
+  send(ahead);
+  expectCutOff("too far ahead");
+}
+
+TEST_F(StrangeMemberTest, DataOfAnOperationThatIsNotBegunHere) {
+  Message chunk;
+  chunk.kind = MessageKind::kChunk;
+  chunk.sequence = 5;
+  send(chunk, 8);
+  expectCutOff("has not begun");
+}
+
+TEST_F(StrangeMemberTest, AnAbortFailsTheOperationAndNotTheGroup) {
+  Message abort;
+  abort.kind = MessageKind::kAbort;
+  abort.status = internalError("no more");
+  send(abort);
+  EXPECT_EQ(failureOf(future_).message(), "no more");
+  Message next = start();
+  next.sequence = 1;
+  next.description = {};
+  next.description.chunkBytes = group_.options().chunkBytes;
+  Future<void> second = barrier(group_);
+  send(next);
+  EXPECT_TRUE(failureOf(second).ok());
+}
+
+TEST_F(StrangeMemberTest, AnAbortOfTheGroupFailsItForGood) {
+  Message abort;
+  abort.kind = MessageKind::kAbort;
+  abort.sequence = group::kWholeGroup;
+  abort.status = peerLost("w7", "worker 'w7' (rank 7) was lost");
+  send(abort);
+  EXPECT_EQ(failureOf(future_).worker(), "w7");
+  EXPECT_EQ(failureOf(barrier(group_)).worker(), "w7");
+}
+
+}  // namespace
+}  // namespace treadle

@@ -1,0 +1,259 @@
+#include "treadle/core/io/executor.h"
+
+#include <sys/resource.h>
+
+#include <atomic>
+
+#include "tests/support/gate.h"
+#include "treadle/core/base/error.h"
+
+namespace treadle::io {
+namespace {
+
+using namespace std::chrono_literals;
+using test::Counter;
+using test::Gate;
+
+struct Pool {
+  explicit Pool(ExecutorOptions options = {})
+      : reactor(valueOrThrow(Reactor::make())), executor(std::make_unique<Executor>(*reactor, options)) {}
+
+  // Returns when the reactor has been polled anew.
+  void waitForAPoll() {
+    Gate polled;
+    reactor->at(Clock::now(), [&] { polled.open(); });
+    polled.wait();
+  }
+
+  std::unique_ptr<Reactor> reactor;
+  std::unique_ptr<Executor> executor;
+};
+
+TEST(Executor, runsWhatIsPostedFromAnyThread) {
+  Counter ran;
+  Pool pool;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t)
+    threads.emplace_back([&] {
+      for (int i = 0; i < 100; ++i) pool.executor->post([&] { pool.executor->post([&] { ran.add(); }); });
+    });
+  pool.reactor->at(Clock::now(), [&] { pool.executor->post([&] { ran.add(); }); });
+  for (std::thread& thread : threads) thread.join();
+  ran.waitFor(401);
+}
+
+TEST(Executor, startsTasksInTheOrderInWhichTheyCame) {
+  Counter ran;
+  std::vector<int> order;  // one task at a time: no lock needed
+  Pool pool({.maxRunning = 1});
+  Gate gate;
+  pool.executor->post([&] { gate.wait(); });
+  for (int i = 0; i < 50; ++i)
+    pool.executor->post([&, i] {
+      order.push_back(i);
+      ran.add();
+    });
+  gate.open();
+  ran.waitFor(50);
+  for (int i = 0; i < 50; ++i) EXPECT_EQ(i, order[static_cast<size_t>(i)]);
+}
+
+// What the polling thread read gives rise to a task: that thread runs it, nobody is woken for it.
+TEST(Executor, runsWhatAPollGaveRiseToOnThePollingThread) {
+  Pool pool({.longRun = 10s});  // no watchdog in between
+  for (int i = 0; i < 20; ++i) {
+    Gate gate;
+    std::thread::id poller, runner;
+    pool.reactor->at(Clock::now(), [&] {
+      poller = std::this_thread::get_id();
+      pool.executor->post([&] {
+        runner = std::this_thread::get_id();
+        gate.open();
+      });
+    });
+    gate.wait();
+    EXPECT_EQ(poller, runner);
+  }
+}
+
+TEST(Executor, goesOnPollingWhileTasksRunHoweverLong) {
+  Pool pool({.maxRunning = 1});
+  Gate running, gate, ended;
+  pool.executor->post([&] {
+    running.open();
+    gate.wait();  // not one of our waits: only the watchdog sees it
+    ended.open();
+  });
+  running.wait();
+  pool.waitForAPoll();
+  pool.reactor->at(Clock::now(), [&] { gate.open(); });
+  ended.wait();
+}
+
+TEST(Executor, goesOnPollingAlsoAfterALongIdleTime) {
+  // The watchdog has parked meanwhile, and a task wakes it.
+  Pool pool({.maxRunning = 1, .longRun = 100us});
+  Gate later;
+  pool.reactor->at(Clock::now() + 100ms, [&] { later.open(); });
+  later.wait();
+  Gate gate, ended;
+  pool.executor->post([&] {
+    pool.reactor->at(Clock::now(), [&] { gate.open(); });
+    gate.wait();
+    ended.open();
+  });
+  ended.wait();
+}
+
+TEST(Executor, runsNoMoreTasksAtATimeThanItMay) {
+  Pool pool({.maxRunning = 3});
+  Counter started;
+  Gate gate;
+  std::atomic<int> now = 0, most = 0;
+  for (int i = 0; i < 12; ++i)
+    pool.executor->post([&] {
+      int running = ++now;
+      for (int seen = most; seen < running && !most.compare_exchange_weak(seen, running);) {
+      }
+      started.add();
+      gate.wait();
+      --now;
+    });
+  started.waitFor(3);
+  for (int i = 0; i < 5; ++i) pool.waitForAPoll();
+  EXPECT_EQ(3, started.count());
+  EXPECT_EQ(12, pool.executor->active());
+  gate.open();
+  started.waitFor(12);
+  EXPECT_EQ(3, most);
+}
+
+// Every one of them waits for all to be there.
+TEST(Executor, bringsInThreadsForTasksThatWait) {
+  constexpr int kTasks = 64;
+  Pool pool({.maxRunning = 2});
+  Counter waiting, ended;
+  for (int i = 0; i < kTasks; ++i)
+    pool.executor->post([&] {
+      Executor::Blocking blocking;
+      EXPECT_TRUE(blocking.status().ok());
+      waiting.add();
+      waiting.waitFor(kTasks);
+      ended.add();
+    });
+  ended.waitFor(kTasks);
+}
+
+TEST(Executor, refusesTheTaskThatWaitsBeyondTheLimit) {
+  Pool pool({.maxRunning = 1, .maxBlocked = 2});
+  Counter waiting, ended;
+  Gate gate;
+  for (int i = 0; i < 2; ++i)
+    pool.executor->post([&] {
+      Executor::Blocking blocking;
+      EXPECT_TRUE(blocking.status().ok());
+      waiting.add();
+      gate.wait();
+      ended.add();
+    });
+  waiting.waitFor(2);
+  Gate refused;
+  pool.executor->post([&] {
+    Executor::Blocking blocking;
+    EXPECT_EQ(Code::kResourceExhausted, blocking.status().code());
+    EXPECT_NE(std::string::npos, blocking.status().message().find("2 handlers wait"));
+    refused.open();
+  });
+  refused.wait();
+  gate.open();
+  ended.waitFor(2);
+  // There is room again.
+  ASSERT_TRUE(test::eventually([&] { return pool.executor->active() == 0; }));
+  Gate again;
+  pool.executor->post([&] {
+    EXPECT_TRUE(Executor::Blocking().status().ok());
+    again.open();
+  });
+  again.wait();
+}
+
+TEST(Executor, countsNestedWaitsOnceAndOthersNotAtAll) {
+  Pool pool({.maxBlocked = 1});
+  EXPECT_FALSE(Executor::onPoolThread());
+  Executor::Blocking outside;  // of no pool
+  EXPECT_TRUE(outside.status().ok());
+  Gate nested, polled;
+  pool.executor->post([&] {
+    EXPECT_TRUE(Executor::onPoolThread());
+    Executor::Blocking outer;
+    Executor::Blocking inner;
+    EXPECT_TRUE(outer.status().ok());
+    EXPECT_TRUE(inner.status().ok());
+    nested.open();
+  });
+  nested.wait();
+  pool.reactor->at(Clock::now(), [&] {
+    Executor::Blocking inCallback;
+    EXPECT_TRUE(inCallback.status().ok());
+    polled.open();
+  });
+  polled.wait();
+}
+
+TEST(Executor, stopLetsRunningTasksEndAndDropsTheQueuedOnes) {
+  Gate running, gate;
+  std::atomic<bool> ended = false, ranQueued = false;
+  auto queued = std::make_shared<int>(0), late = std::make_shared<int>(0);
+  Pool pool({.maxRunning = 1});
+  pool.executor->post([&] {
+    running.open();
+    gate.wait();
+    ended = true;
+  });
+  running.wait();
+  pool.executor->post([&ranQueued, queued] { ranQueued = true; });
+  std::thread opener([&] { gate.open(); });
+  pool.executor->stop();
+  opener.join();
+  EXPECT_TRUE(ended);
+  if (!ranQueued) {
+    EXPECT_EQ(1, queued.use_count());  // dropped, with what it held
+  }
+  pool.executor->stop();
+  pool.executor->post([late] { ADD_FAILURE() << "it is stopped"; });
+  EXPECT_EQ(1, late.use_count());
+  EXPECT_EQ(0, pool.executor->active());
+}
+
+// What a task holds goes before the task counts as done, so that nobody sees an idle pool that still holds something.
+TEST(Executor, isIdleOnlyWhenTheTasksAreGoneToo) {
+  Pool pool;
+  auto held = std::make_shared<int>(0);
+  pool.executor->post([held] {});
+  ASSERT_TRUE(test::eventually([&] { return pool.executor->active() == 0; }));
+  EXPECT_EQ(1, held.use_count());
+}
+
+TEST(Executor, sleepsWhileThereIsNothingToDo) {
+  Pool pool({.longRun = 100us});
+  Gate parked, later;
+  pool.reactor->at(Clock::now() + 100ms, [&] { parked.open(); });
+  parked.wait();
+  rusage before{}, after{};
+  ::getrusage(RUSAGE_SELF, &before);
+  pool.reactor->at(Clock::now() + 200ms, [&] { later.open(); });
+  later.wait();
+  ::getrusage(RUSAGE_SELF, &after);
+  // A watchdog that ticked would have made two thousand.
+  EXPECT_LT(after.ru_nvcsw - before.ru_nvcsw, 500);
+}
+
+TEST(ExecutorOptions, areChecked) {
+  EXPECT_TRUE(ExecutorOptions().validate().ok());
+  EXPECT_EQ(Code::kInvalidArgument, ExecutorOptions{.maxRunning = -1}.validate().code());
+  EXPECT_EQ(Code::kInvalidArgument, ExecutorOptions{.maxBlocked = 0}.validate().code());
+  EXPECT_EQ(Code::kInvalidArgument, ExecutorOptions{.longRun = 0ms}.validate().code());
+}
+
+}  // namespace
+}  // namespace treadle::io

@@ -1,0 +1,227 @@
+#include "treadle/core/io/future.h"
+
+#include <thread>
+
+#include "tests/support/gate.h"
+
+namespace treadle {
+namespace {
+
+using namespace std::chrono_literals;
+using test::Gate;
+
+struct Pool {
+  std::unique_ptr<io::Reactor> reactor = valueOrThrow(io::Reactor::make());
+  std::unique_ptr<io::Executor> executor = std::make_unique<io::Executor>(*reactor, io::ExecutorOptions{});
+};
+
+template <class E, class F>
+std::string messageOf(F f) {
+  try {
+    f();
+  } catch (const E& error) {
+    return error.what();
+  } catch (const std::exception& error) {
+    ADD_FAILURE() << "another exception: " << error.what();
+    return {};
+  }
+  ADD_FAILURE() << "no exception";
+  return {};
+}
+
+TEST(Future, givesTheValueToAllWhoWait) {
+  Promise<std::string> promise;
+  Future<std::string> future = promise.future(), copy = future;
+  EXPECT_FALSE(future.ready());
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i) threads.emplace_back([&] { EXPECT_EQ("value", future.wait()); });
+  promise.set("value");
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_TRUE(copy.ready());
+  EXPECT_EQ("value", copy.wait());
+  EXPECT_EQ("value", copy.wait());  // not taken away by the first
+}
+
+TEST(Future, givesTheFailureAsItsException) {
+  Promise<int> promise;
+  Future<int> future = promise.future();
+  promise.fail(peerLost("ps", "worker 'ps' is gone"));
+  try {
+    future.wait();
+    ADD_FAILURE() << "no exception";
+  } catch (const PeerLostError& error) {
+    EXPECT_EQ("ps", error.worker());
+  }
+}
+
+TEST(Future, theFirstCompletionCounts) {
+  Promise<int> promise;
+  promise.set(1);
+  promise.set(2);
+  promise.fail(internalError("late"));
+  promise.future().cancel();
+  EXPECT_EQ(1, promise.future().wait());
+}
+
+TEST(Future, ofNothingHasNoValueButEndsAllTheSame) {
+  Promise<void> promise;
+  bool continued = false;
+  Future<void> after = promise.future().then([&] { continued = true; });
+  promise.set();
+  promise.future().wait();
+  after.wait();
+  EXPECT_TRUE(continued);
+}
+
+TEST(Future, movesOutAValueThatCannotBeCopied) {
+  Promise<std::unique_ptr<int>> promise;
+  Future<int> seen = promise.future().then([](std::unique_ptr<int>& value) { return *value; });
+  promise.set(std::make_unique<int>(5));
+  EXPECT_EQ(5, seen.wait());
+  EXPECT_EQ(5, *promise.future().wait());
+}
+
+TEST(Future, waitWithALimitEndsAtIt) {
+  Promise<int> promise;
+  messageOf<TimeoutError>([&] { promise.future().wait(10ms); });
+  promise.set(3);
+  EXPECT_EQ(3, promise.future().wait(0ms));
+}
+
+TEST(Future, isCancelledOnce) {
+  Promise<int> promise;
+  Future<int> future = promise.future();
+  int told = 0;
+  future.share()->cancelHook = [&] { ++told; };
+  future.cancel();
+  future.cancel();
+  EXPECT_EQ(1, told);
+  messageOf<CancelledError>([&] { future.wait(); });
+}
+
+TEST(Future, endsWhenItsPromiseIsDropped) {
+  Future<int> future;
+  messageOf<StateError>([&] { future.wait(); });  // holds nothing yet
+  EXPECT_FALSE(future.valid());
+  {
+    Promise<int> promise;
+    future = promise.future();
+    Promise<int> moved = std::move(promise);
+    EXPECT_FALSE(future.ready());
+  }
+  messageOf<CancelledError>([&] { future.wait(); });
+}
+
+TEST(FutureThen, chainsValuesAndPassesFailuresThrough) {
+  Promise<int> promise;
+  int calls = 0;
+  auto count = [&](int value) { return ++calls, value; };
+  Future<std::string> text =
+      promise.future().then([](int value) { return value * 2; }).then(count).then([](int v) { return std::to_string(v); });
+  promise.set(21);
+  EXPECT_EQ("42", text.wait());
+  EXPECT_EQ(1, calls);
+  Promise<int> bad;
+  Future<int> after = bad.future().then(count);
+  bad.fail(notFound("no such thing"));
+  EXPECT_EQ("no such thing", messageOf<NotFoundError>([&] { after.wait(); }));
+  EXPECT_EQ(1, calls);
+}
+
+TEST(FutureThen, keepsWhatTheContinuationThrows) {
+  Promise<void> promise;
+  Future<int> typed = promise.future().then([]() -> int { throw std::out_of_range("seven"); });
+  Future<int> own = promise.future().then([]() -> int { raise(invalidArgument("eight")); });
+  promise.set();
+  try {
+    typed.wait();
+    ADD_FAILURE() << "no exception";
+  } catch (const RemoteError& error) {
+    EXPECT_EQ("std::out_of_range", error.type());
+  }
+  EXPECT_EQ("eight", messageOf<ArgumentError>([&] { own.wait(); }));
+}
+
+TEST(FutureThen, runsOnThePoolThatThePromiseNames) {
+  Pool pool;
+  Promise<int> promise(pool.executor.get());
+  Future<bool> onPool = promise.future().then([](int) { return io::Executor::onPoolThread(); });
+  promise.set(1);
+  EXPECT_TRUE(onPool.wait());
+  EXPECT_TRUE(promise.future().then([](int) { return io::Executor::onPoolThread(); }).wait());  // ready already
+}
+
+// Nothing may hang because the pool that was to run it is gone.
+TEST(FutureThen, endsWhenThePoolHasStopped) {
+  Pool pool;
+  Promise<int> promise(pool.executor.get());
+  Future<int> before = promise.future().then([](int value) { return value; });
+  pool.executor->stop();
+  promise.set(1);
+  messageOf<CancelledError>([&] { before.wait(); });
+  Future<int> after = promise.future().then([](int value) { return value; });
+  messageOf<CancelledError>([&] { after.wait(); });
+}
+
+TEST(FutureThen, endsWhenThePoolIsGone) {
+  auto pool = std::make_unique<Pool>();
+  Promise<int> promise(pool->executor.get());
+  pool.reset();
+  promise.set(1);
+  Future<int> after = promise.future().then([](int value) { return value; });
+  messageOf<CancelledError>([&] { after.wait(); });
+}
+
+// All threads of a small pool may wait for futures of one another.
+TEST(FutureWait, insideATaskLetsOthersRun) {
+  Pool pool;
+  constexpr int kTasks = 32;
+  std::vector<Promise<int>> promises;
+  for (int i = 0; i <= kTasks; ++i) promises.emplace_back(pool.executor.get());
+  for (int i = 0; i < kTasks; ++i)
+    pool.executor->post([&, i] {
+      auto at = static_cast<size_t>(i);
+      promises[at].set(promises[at + 1].future().wait() + 1);
+    });
+  promises.back().set(0);
+  EXPECT_EQ(kTasks, promises.front().future().wait());
+}
+
+TEST(WhenAll, givesAllValuesInOrder) {
+  std::vector<Promise<int>> promises(3);
+  std::vector<Future<int>> futures;
+  for (auto& promise : promises) futures.push_back(promise.future());
+  Future<std::vector<int>> all = whenAll(futures);
+  promises[2].set(2);
+  promises[0].set(0);
+  EXPECT_FALSE(all.ready());
+  promises[1].set(1);
+  EXPECT_EQ((std::vector<int>{0, 1, 2}), all.wait());
+}
+
+TEST(WhenAll, failsWithTheFirstFailureOnceAllAreThere) {
+  std::vector<Promise<void>> promises(3);
+  std::vector<Future<void>> futures;
+  for (auto& promise : promises) futures.push_back(promise.future());
+  Future<void> all = whenAll(futures);
+  promises[2].fail(internalError("third"));
+  promises[1].fail(notFound("second"));
+  EXPECT_FALSE(all.ready());
+  promises[0].set();
+  EXPECT_EQ("second", messageOf<NotFoundError>([&] { all.wait(); }));
+}
+
+TEST(WhenAll, ofNothingIsThereAtOnce) {
+  EXPECT_TRUE(whenAll(std::vector<Future<int>>()).wait().empty());
+  whenAll(std::vector<Future<void>>()).wait();
+}
+
+TEST(WhenAll, movesValuesThatCannotBeCopied) {
+  Promise<std::unique_ptr<int>> promise;
+  auto all = whenAll(std::vector<Future<std::unique_ptr<int>>>{promise.future()});
+  promise.set(std::make_unique<int>(9));
+  EXPECT_EQ(9, *all.wait().at(0));
+}
+
+}  // namespace
+}  // namespace treadle

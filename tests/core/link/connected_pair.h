@@ -1,0 +1,117 @@
+#pragma once
+// Two connections over a socket pair, each with a sink that keeps what it was told.
+
+#include <sys/socket.h>
+
+#include "tests/support/gate.h"
+#include "tests/support/reactor_thread.h"
+#include "treadle/core/link/connection.h"
+
+namespace treadle::link {
+
+class Recorder final : public ConnectionSink {
+ public:
+  void onMessage(Connection& from, Message message) override {
+    if (answer) answer(from, message);
+    {
+      MutexLock lock(mutex_);
+      messages_.push_back(std::move(message));
+    }
+    arrived.add();
+  }
+  void onLeave(Connection&, std::string reason) override {
+    EXPECT_EQ(0, closed.count()) << "a farewell after the end";
+    MutexLock lock(mutex_);
+    leaveReason_ = std::move(reason);
+  }
+  void onClosed(Connection&, const Status& why) override {
+    {
+      MutexLock lock(mutex_);
+      closedWith_ = why;
+    }
+    closed.add();
+  }
+
+  std::vector<Message> messages() const {
+    MutexLock lock(mutex_);
+    return messages_;
+  }
+  std::optional<std::string> leaveReason() const {
+    MutexLock lock(mutex_);
+    return leaveReason_;
+  }
+  Status closedWith() {
+    closed.waitFor(1);
+    MutexLock lock(mutex_);
+    return closedWith_;
+  }
+
+  std::function<void(Connection&, const Message&)> answer;  // set before the first message
+  test::Counter arrived, closed;
+
+ private:
+  mutable Mutex mutex_;
+  std::vector<Message> messages_;
+  std::optional<std::string> leaveReason_;
+  Status closedWith_;
+};
+
+// A connection, its sink and the thread that polls for it.
+class End {
+ public:
+  End(io::Fd fd, Connection::Kind kind, const ConnectionOptions& options = {},
+      std::function<void(Connection&, const Message&)> answer = {}) {
+    sink.answer = std::move(answer);
+    connection_ = valueOrThrow(Connection::start(*reactor, std::move(fd), kind, options, sink));
+  }
+  ~End() {
+    connection_->close(cancelled("the test is over"));
+    reactor.stop();
+    EXPECT_EQ(1, sink.closed.count());  // exactly once, whatever happened
+  }
+
+  Connection* operator->() { return connection_.get(); }
+  const std::shared_ptr<Connection>& share() const { return connection_; }
+
+  // Returns when the reactor has been polled anew.
+  void waitForAPoll() {
+    for (int i = 0; i < 2; ++i) {
+      test::Gate polled;
+      reactor->at(Clock::now(), [&] { polled.open(); });
+      polled.wait();
+    }
+  }
+
+  Recorder sink;
+  test::ReactorThread reactor;
+
+ private:
+  std::shared_ptr<Connection> connection_;
+};
+
+struct Sockets {
+  Sockets() {
+    int ends[2];
+    EXPECT_EQ(0, ::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends));
+    a = io::Fd(ends[0]);
+    b = io::Fd(ends[1]);
+  }
+  io::Fd a, b;
+};
+
+inline std::vector<std::byte> filled(size_t size, int value) {
+  return std::vector<std::byte>(size, static_cast<std::byte>(value));
+}
+
+// A buffer of its own, every byte `value`.
+inline Buffer filledBuffer(size_t size, int value) {
+  Buffer buffer = allocateBuffer(size);
+  std::fill_n(buffer.data, size, static_cast<std::byte>(value));
+  return buffer;
+}
+
+inline bool allBytesAre(Bytes bytes, int value) {
+  return std::all_of(bytes.begin(), bytes.end(), [&](std::byte byte) { return byte == static_cast<std::byte>(value); });
+}
+
+}  // namespace treadle::link

@@ -1,0 +1,199 @@
+// What surrounds the training in hybrid_digits: command line, run folder, metrics, progress, plot.
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <stdexcept>
+#include <vector>
+
+#include "examples/hybrid_digits/options.h"
+#include "examples/hybrid_digits/plot.h"
+#include "examples/hybrid_digits/progress.h"
+#include "examples/hybrid_digits/stopwatch.h"
+#include "tests/examples/temp_folder.h"
+
+namespace hybrid {
+namespace {
+
+const std::string kScript = TREADLE_SOURCE_DIR "/examples/hybrid_digits/plot_metrics.py";
+const EpochMetrics kEpoch{2, "trainer1", 0.5, 0.875, 900.5, 1.25};
+
+std::optional<int> parse(std::vector<std::string> arguments, Options& options) {
+  arguments.insert(arguments.begin(), "hybrid_digits");
+  std::vector<char*> argv;
+  for (std::string& argument : arguments) argv.push_back(argument.data());
+  return parseOptions(static_cast<int>(argv.size()), argv.data(), options);
+}
+
+TEST(Options, DefaultsAreTheJobOfTheBenchmark) {
+  Options options;
+  EXPECT_EQ(parse({}, options), std::nullopt);
+  EXPECT_EQ(options.training.epochs, 10);
+  EXPECT_EQ(options.training.batchSize, 32);
+  EXPECT_EQ(options.training.learningRate, 0.05);
+  EXPECT_EQ(options.training.seed, 0);
+  EXPECT_FALSE(options.single);
+  EXPECT_TRUE(std::filesystem::exists(options.dataPath)) << options.dataPath;
+}
+
+TEST(Options, AreRead) {
+  Options options;
+  EXPECT_EQ(parse({"--single", "--epochs", "3", "--batch=718", "--lr", "1e-3", "--seed", "7", "--data", "d",
+                   "--run-folder", "r"},
+                  options),
+            std::nullopt);
+  EXPECT_TRUE(options.single);
+  EXPECT_EQ(options.training.epochs, 3);
+  EXPECT_EQ(options.training.batchSize, 718);
+  EXPECT_EQ(options.training.learningRate, 1e-3);
+  EXPECT_EQ(options.training.seed, 7);
+  EXPECT_EQ(options.dataPath, "d");
+  EXPECT_EQ(options.runFolder, "r");
+}
+
+TEST(Options, WrongOnesAreOneLineAndExitCode2) {
+  const std::vector<std::vector<std::string>> wrong = {
+      {"--epochs", "0"}, {"--epochs", "x"}, {"--epochs", "10001"}, {"--batch", "0"}, {"--batch", "719"},
+      {"--lr", "0"},     {"--lr", "-1"},    {"--lr", "nan"},       {"--lr", "inf"},  {"--lr", "x"},
+      {"--seed", "-1"},  {"--seed"},        {"--unknown"},         {"extra"},
+  };
+  for (const std::vector<std::string>& arguments : wrong) {
+    Options options;
+    testing::internal::CaptureStderr();
+    std::optional<int> exitCode = parse(arguments, options);
+    std::string told = testing::internal::GetCapturedStderr();
+    EXPECT_EQ(exitCode, 2) << arguments[0];
+    EXPECT_EQ(told.find("hybrid_digits: "), 0u) << told;
+    EXPECT_EQ(told.find('\n'), told.size() - 1) << told;
+    EXPECT_NE(told.find(arguments[0]), std::string::npos) << told;
+  }
+}
+
+TEST(RunFolder, IsMadeOnceAndRefusedTwice) {
+  TempFolder temp;
+  RunFolder folder = RunFolder::make(temp / "new/one");
+  EXPECT_TRUE(std::filesystem::is_directory(folder.path()));
+  MetricsWriter(folder.metricsPath()).write(kEpoch);
+  EXPECT_THROW(RunFolder::make(temp / "new/one"), std::runtime_error);
+  writeFile(temp / "file", "");
+  EXPECT_THROW(RunFolder::make(temp / "file/below"), std::runtime_error);
+  EXPECT_THROW(MetricsWriter(temp / "missing/metrics.jsonl"), std::runtime_error);
+}
+
+TEST(RunFolder, DatedOnesNeverCollide) {
+  TempFolder temp;
+  std::filesystem::path before = std::filesystem::current_path();
+  std::filesystem::current_path(temp.path());
+  RunFolder first = RunFolder::make(""), second = RunFolder::make("");
+  EXPECT_NE(first.path(), second.path());
+  EXPECT_EQ(first.path().find("runs/hybrid_digits-20"), 0u) << first.path();
+  EXPECT_TRUE(std::filesystem::is_directory(second.path()));
+  std::filesystem::current_path(before);
+}
+
+TEST(Metrics, AreOneJsonObjectALine) {
+  TempFolder temp;
+  MetricsWriter first(temp / "m"), second(temp / "m");
+  first.write(kEpoch);
+  second.write({3, "trainer0", std::numeric_limits<double>::quiet_NaN(), 1, 2, 3});
+  std::istringstream lines(readFile(temp / "m"));
+  std::string line;
+  ASSERT_TRUE(std::getline(lines, line));
+  EXPECT_EQ(
+      line,
+      R"({"epoch":2,"trainer":"trainer1","loss":0.5,"accuracy":0.875,"steps_per_s":900.5,"seconds":1.25})");
+  ASSERT_TRUE(std::getline(lines, line));
+  EXPECT_TRUE(nlohmann::json::parse(line)["loss"].is_null()) << line;
+}
+
+TEST(Progress, IsAPlainLinePerEpochWithoutATerminal) {
+  std::ostringstream out;
+  {
+    Progress progress(out, Progress::Style::kLines, 10, 22);
+    progress.step(2, 1, 0.7);
+    progress.epochDone(kEpoch);
+  }
+  EXPECT_EQ(out.str(), "epoch  2/10  loss 0.500  accuracy 0.875  900 steps/s\n");
+}
+
+TEST(Progress, IsOneBarThatFitsOnATerminal) {
+  std::ostringstream out;
+  {
+    Progress progress(out, Progress::Style::kBar, 10000, 22);
+    progress.step(1, 1, 1234.5678);
+    progress.epochDone({1, "trainer0", 1234.5678, 0.1, 123456.7, 1});
+    progress.epochDone({10000, "trainer0", 0.001, 1, 9, 2});
+  }
+  std::string text = out.str();
+  EXPECT_EQ(text.find('\n'), text.size() - 1) << "the line ends with the object";
+  std::istringstream draws(text.substr(1, text.size() - 2));
+  std::string draw;
+  std::vector<size_t> widths;
+  while (std::getline(draws, draw, '\r')) widths.push_back(draw.size());
+  ASSERT_EQ(widths.size(), 3u);
+  EXPECT_LE(widths[1], 75u) << "with room for a launcher's prefix";
+  EXPECT_EQ(widths[1], widths[2]) << "a shorter bar wipes the longer one before it";
+  EXPECT_NE(text.find("=] loss 0.001  accuracy 1.000  9 steps/s"), std::string::npos) << text;
+}
+
+TEST(Plot, CommandsReportExitCodeAndOutput) {
+  CommandResult result = runCommand({"sh", "-c", "echo out; echo err >&2; exit 3"}, std::chrono::seconds(60));
+  EXPECT_EQ(result.exitCode, 3);
+  EXPECT_EQ(result.output, "out\nerr\n");
+  EXPECT_FALSE(result.timedOut);
+  EXPECT_THROW(runCommand({"/no/such/program"}, std::chrono::seconds(60)), std::runtime_error);
+}
+
+TEST(Plot, ACommandThatHangsIsKilledInTime) {
+  Stopwatch watch;
+  CommandResult talking =
+      runCommand({"sh", "-c", "echo begun; exec sleep 100"}, std::chrono::milliseconds(200));
+  EXPECT_TRUE(talking.timedOut);
+  EXPECT_EQ(talking.exitCode, -1);
+  EXPECT_EQ(talking.output, "begun\n");
+  CommandResult silent =
+      runCommand({"sh", "-c", "exec >&- 2>&-; exec sleep 100"}, std::chrono::milliseconds(200));
+  EXPECT_TRUE(silent.timedOut);
+  EXPECT_LT(watch.seconds(), 50);
+}
+
+std::string buildPython() {
+  if (std::getenv("TREADLE_PYTHON") != nullptr) return pythonProgram();
+  std::string inTree = TREADLE_SOURCE_DIR "/.venv/bin/python";
+  return std::filesystem::exists(inTree) ? inTree : "python3";
+}
+
+TEST(Plot, DrawsAPicture) {
+  TempFolder temp;
+  {
+    MetricsWriter metrics(temp / "m");
+    for (int64_t epoch = 1; epoch <= 3; ++epoch)
+      metrics.write(
+          {epoch, "trainer0", 1.0 / static_cast<double>(epoch), 0.9, 10, static_cast<double>(epoch)});
+    metrics.write({1, "trainer1", std::numeric_limits<double>::infinity(), 0.9, 10, 1});
+  }
+  EXPECT_EQ(drawMetrics(buildPython(), kScript, temp / "m", temp / "p.png"), "");
+  EXPECT_EQ(readFile(temp / "p.png").substr(1, 3), "PNG");
+}
+
+TEST(Plot, SaysInOneLineWhyThereIsNone) {
+  TempFolder temp;
+  writeFile(temp / "m", "{\"epoch\": 1}\n");
+  std::string told = drawMetrics(buildPython(), kScript, temp / "m", temp / "p.png");
+  EXPECT_EQ(told, "no " + (temp / "p.png") + ": " + (temp / "m") + ":1: not a line of metrics");
+  told = drawMetrics("/no/such/python", kScript, temp / "m", temp / "p.png");
+  EXPECT_NE(told.find("/no/such/python cannot be started"), std::string::npos) << told;
+  // A Python without matplotlib: one that cannot import anything but what comes with it.
+  writeFile(temp / "bare", "#!/bin/sh\nexec \"" + buildPython() + "\" -S -E \"$@\"\n");
+  std::filesystem::permissions(temp / "bare", std::filesystem::perms::owner_all);
+  told = drawMetrics(temp / "bare", kScript, temp / "m", temp / "p.png");
+  EXPECT_NE(told.find("has no matplotlib"), std::string::npos) << told;
+  EXPECT_EQ(told.find('\n'), std::string::npos);
+}
+
+}  // namespace
+}  // namespace hybrid

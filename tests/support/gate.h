@@ -1,0 +1,65 @@
+#pragma once
+// What tests wait with instead of sleeping: an event that happens once, and a count that is reached. Every wait is
+// bounded, and one that ends without its event fails the test.
+
+#include <functional>
+#include <thread>
+
+#include "gtest/gtest.h"
+#include "treadle/core/base/mutex.h"
+
+namespace treadle::test {
+
+// Far beyond what anything here takes on the slowest machine: reached only when something hangs.
+inline constexpr Duration kHangs = std::chrono::seconds(60);
+
+// Counts up; `waitFor(n)` returns when n is reached.
+class Counter {
+ public:
+  void add(int more = 1) {
+    MutexLock lock(mutex_);
+    count_ += more;
+    changed_.notifyAll();
+  }
+  int count() const {
+    MutexLock lock(mutex_);
+    return count_;
+  }
+  void waitFor(int wanted) {
+    TimePoint deadline = deadlineAfter(kHangs);
+    MutexLock lock(mutex_);
+    while (count_ < wanted)
+      if (!changed_.waitUntil(lock, deadline) && count_ < wanted) {
+        ADD_FAILURE() << "waited in vain: " << count_ << " of " << wanted;
+        return;
+      }
+  }
+
+ private:
+  mutable Mutex mutex_;
+  CondVar changed_;
+  int count_ = 0;
+};
+
+// Closed until somebody opens it, then open for good.
+class Gate {
+ public:
+  void open() { opened_.add(); }
+  bool isOpen() const { return opened_.count() > 0; }
+  void wait() { opened_.waitFor(1); }
+
+ private:
+  Counter opened_;
+};
+
+// For what tells nobody when it changes, counters as a rule: looks again and again until it is true.
+inline ::testing::AssertionResult eventually(const std::function<bool()>& isTrue) {
+  TimePoint deadline = deadlineAfter(kHangs);
+  while (!isTrue()) {
+    if (Clock::now() > deadline) return ::testing::AssertionFailure() << "it did not become true";
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return ::testing::AssertionSuccess();
+}
+
+}  // namespace treadle::test

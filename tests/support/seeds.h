@@ -1,0 +1,33 @@
+#pragma once
+// Property tests: the same check for many seeds, each of which is printed when the check fails. TREADLE_TEST_SEED in
+// the environment runs one seed alone, to look at a failure.
+
+#include <cstdint>
+#include <cstdlib>
+#include <random>
+#include <string>
+
+#include "gtest/gtest.h"
+
+namespace treadle::test {
+
+using Random = std::mt19937_64;
+
+// A number in [0, below).
+inline uint64_t pick(Random& random, uint64_t below) { return random() % below; }
+
+// Runs `property(random)` for the seeds 1 to `count` and stops at the first that fails.
+template <class Property>
+void forSeeds(uint64_t count, Property property) {
+  const char* only = std::getenv("TREADLE_TEST_SEED");
+  uint64_t first = only != nullptr ? std::strtoull(only, nullptr, 10) : 1;
+  uint64_t last = only != nullptr ? first : count;
+  for (uint64_t seed = first; seed <= last; ++seed) {
+    SCOPED_TRACE("TREADLE_TEST_SEED=" + std::to_string(seed));
+    Random random(seed);
+    property(random);
+    if (::testing::Test::HasFailure()) return;
+  }
+}
+
+}  // namespace treadle::test
