@@ -19,11 +19,15 @@ class Writer {
   template <class T>
     requires(std::integral<T> || std::floating_point<T>)
   void number(T value) {
-    const auto* bytes = reinterpret_cast<const std::byte*>(&value);
-    bytes_.insert(bytes_.end(), bytes, bytes + sizeof value);
+    raw(std::as_bytes(std::span(&value, 1)));
   }
   void string(std::string_view text);  // at most 4 GiB - 1 bytes
-  void raw(Bytes bytes) { bytes_.insert(bytes_.end(), bytes.begin(), bytes.end()); }
+  void raw(Bytes bytes) {
+    if (bytes.empty()) return;
+    size_t end = bytes_.size();
+    bytes_.resize(end + bytes.size());
+    std::memcpy(bytes_.data() + end, bytes.data(), bytes.size());
+  }
 
   void reserve(size_t sizeBytes) { bytes_.reserve(sizeBytes); }
   size_t size() const { return bytes_.size(); }

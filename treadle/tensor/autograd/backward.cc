@@ -18,7 +18,7 @@ void onFinish(Call& call, const FinishMessage& message);
 void onRelease(Call& call, int64_t contextId);
 
 // The network's side of the passes of one context, for as long as one of them lives.
-class Network final : public GradientSink, public std::enable_shared_from_this<Network> {
+class Network final : public GradientSink {
  public:
   Network(Worker& worker, ContextPtr context) : worker_(worker), context_(std::move(context)) {}
 
@@ -29,8 +29,11 @@ class Network final : public GradientSink, public std::enable_shared_from_this<N
     CurrentContext none(interceptorOf(worker_), nullptr);
     auto state =
         worker_.with({.timeout = kWhilePeerLives}).async<&onGradients>(message.peerRank, out).share();
-    // Keeps this object, which the pass knows by reference, as long as the pass may be told something.
-    state->onReady([state, pending, self = shared_from_this()] {
+    {
+      MutexLock lock(mutex_);
+      answers_.emplace_back(state);
+    }
+    state->onReady([state, pending] {
       if (state->result().ok()) return pending->complete();
       pending->fail(state->result().status());
     });
@@ -53,25 +56,29 @@ class Network final : public GradientSink, public std::enable_shared_from_this<N
     status.ok() ? engagedBy->set() : engagedBy->fail(std::move(status));
   }
 
+  // Waits for the answers to what was sent so far. The waiting thread reads them from their sockets itself, so that no
+  // other thread has to wake it; a failure reaches the pass.
+  void readAnswers() {
+    std::vector<Future<void>> answers;
+    {
+      MutexLock lock(mutex_);
+      answers.swap(answers_);
+    }
+    for (const Future<void>& answer : answers) (void)answer.share()->waitUntil(kNever);
+  }
+
  private:
   Worker& worker_;
   const ContextPtr context_;
-};
-
-// A pass holds its sink by reference: kept beside it.
-struct PassHolder {
-  std::shared_ptr<Network> network;
-  std::shared_ptr<Pass> pass;
+  Mutex mutex_;
+  std::vector<Future<void>> answers_ TREADLE_GUARDED_BY(mutex_);
 };
 
 Result<std::shared_ptr<Pass>> makePass(Worker& worker, const ContextPtr& context, const PassOptions& options,
                                        std::vector<Root> roots) {
   auto network = std::make_shared<Network>(worker, context);
   LeafSlots& slots = interceptorOf(worker).contexts().slots();
-  auto pass = Pass::create(context->graph, *network, slots, options, std::move(roots));
-  if (!pass.ok()) return pass;
-  auto holder = std::make_shared<PassHolder>(PassHolder{network, *pass});
-  return std::shared_ptr<Pass>(holder, holder->pass.get());
+  return Pass::create(context->graph, std::move(network), slots, options, std::move(roots));
 }
 
 Future<void> readyFuture() {
@@ -108,8 +115,9 @@ Future<void> onGradients(Call& call, GradientMessage message) {
   return answer;
 }
 
-std::vector<int> knownTo(ContextState& context, int self) {
+std::vector<int> knownTo(ContextState& context, int self, bool releasing = false) {
   MutexLock lock(context.mutex);
+  context.released = context.released || releasing;
   std::vector<int> ranks(context.known.begin(), context.known.end());
   std::erase(ranks, self);
   return ranks;
@@ -180,6 +188,7 @@ void runBackward(Worker& worker, const ContextPtr& context, std::vector<Root> ro
   }
   pass->runUntilIdle().ignore();  // a failure is what `done` tells
   pass->sink().onIdle(*pass);
+  static_cast<Network&>(pass->sink()).readAnswers();
   Status outcome;
   try {
     done.wait();
@@ -202,7 +211,7 @@ void releaseEverywhere(Worker& worker, int64_t contextId) {
     context->passes.clear();
   }
   CurrentContext none(interceptor, nullptr);
-  for (int rank : knownTo(*context, worker.self().rank)) worker.async<&onRelease>(rank, contextId);
+  for (int rank : knownTo(*context, worker.self().rank, true)) worker.async<&onRelease>(rank, contextId);
 }
 
 Functions backwardFunctions() {

@@ -57,6 +57,11 @@ ContextPtr Contexts::release(int64_t id) {
   return context;
 }
 
+bool Contexts::wasReleased(int64_t id) const {
+  MutexLock lock(mutex_);
+  return releasedSet_.contains(id);
+}
+
 void Contexts::onLost(int rank) {
   std::vector<ContextPtr> dropped;  // destroyed after the lock is let go
   MutexLock lock(mutex_);

@@ -38,6 +38,9 @@ struct ContextState {
   std::map<int64_t, LivePass> passes TREADLE_GUARDED_BY(mutex);
   std::set<int64_t> finishedPasses TREADLE_GUARDED_BY(mutex);
   Status broken TREADLE_GUARDED_BY(mutex);  // why no further pass can run
+  // Set with the last look at `known`: a handler that is still at work must not take the context to a worker that
+  // nobody would tell of its end.
+  bool released TREADLE_GUARDED_BY(mutex) = false;
 };
 using ContextPtr = std::shared_ptr<ContextState>;
 
@@ -54,6 +57,8 @@ class Contexts {
   Result<ContextPtr> find(int64_t id) const;
   // Forgets it; null when it is unknown.
   ContextPtr release(int64_t id);
+  // Whether it was released here, as far as is remembered.
+  bool wasReleased(int64_t id) const;
   void onLost(int rank);
 
   // Unique in the job: for messages and passes.

@@ -21,9 +21,9 @@ struct MessageInfo {
   std::string function;  // what was called, for error messages; may be empty
 };
 
-// Must outlive every pass that was made with it. Called on the thread that drains the pass (onIdle also on
-// threads that complete pending work), never with a lock of this room held, so it may take its own locks and
-// call back.
+// Lives as long as the passes made with it (pass.h). Called on the thread that drains the pass (onIdle also
+// on threads that complete pending work), never with a lock of this room held, so it may take its own locks
+// and call back.
 class GradientSink {
  public:
   virtual ~GradientSink() = default;

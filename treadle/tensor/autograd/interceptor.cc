@@ -19,12 +19,14 @@ class OutgoingContextHook final : public bridge::OutgoingTensorHook {
   void add(const at::Tensor& tensor) override { tensors_.push_back(tensor); }
 
   std::vector<std::byte> field() override {
-    std::vector<int64_t> indexes = valueOrThrow(context_->graph->addSend(message_, tensors_));
-    tensors_.clear();
     {
       MutexLock lock(context_->mutex);
+      if (context_->released)
+        raise(notFound("autograd context " + std::to_string(context_->id) + " has ended while a call within it ran"));
       context_->known.insert(message_.peerRank);
     }
+    std::vector<int64_t> indexes = valueOrThrow(context_->graph->addSend(message_, tensors_));
+    tensors_.clear();
     wire::Writer writer;
     writer.number(context_->id);
     writer.number(message_.messageId);

@@ -32,10 +32,10 @@ Pass* Pass::current() {
   return running->pass;
 }
 
-Pass::Pass(Key, std::shared_ptr<ContextGraph> graph, GradientSink& sink, LeafSlots& slots,
+Pass::Pass(Key, std::shared_ptr<ContextGraph> graph, std::shared_ptr<GradientSink> sink, LeafSlots& slots,
            PassOptions options)
     : graph_(std::move(graph)),
-      sink_(sink),
+      sink_(std::move(sink)),
       options_(options),
       executor_(std::make_unique<GraphExecutor>(graph_->contextId(), graph_->gradients(), slots,
                                                 options.retainGraph)),
@@ -47,11 +47,18 @@ Pass::~Pass() {
   end();
 }
 
-Result<std::shared_ptr<Pass>> Pass::create(std::shared_ptr<ContextGraph> graph, GradientSink& sink,
-                                           LeafSlots& slots, PassOptions options, std::vector<Root> roots) {
-  auto pass = std::make_shared<Pass>(Key{}, std::move(graph), sink, slots, options);
+Result<std::shared_ptr<Pass>> Pass::create(std::shared_ptr<ContextGraph> graph,
+                                           std::shared_ptr<GradientSink> sink, LeafSlots& slots,
+                                           PassOptions options, std::vector<Root> roots) {
+  auto pass = std::make_shared<Pass>(Key{}, std::move(graph), std::move(sink), slots, options);
   TREADLE_RETURN_IF_ERROR(pass->prepare(roots));
   return pass;
+}
+
+Result<std::shared_ptr<Pass>> Pass::create(std::shared_ptr<ContextGraph> graph, GradientSink& sink,
+                                           LeafSlots& slots, PassOptions options, std::vector<Root> roots) {
+  std::shared_ptr<GradientSink> notOwned(std::shared_ptr<void>(), &sink);
+  return create(std::move(graph), std::move(notOwned), slots, options, std::move(roots));
 }
 
 Status Pass::prepare(const std::vector<Root>& roots) {
@@ -168,7 +175,7 @@ void Pass::tellIdle() {
     std::lock_guard lock(mutex_);
     if (!idleLocked() || state_ != State::kOpen) return;
   }
-  sink_.onIdle(*this);
+  sink_->onIdle(*this);
 }
 
 Pass::Pending Pass::addPending() {

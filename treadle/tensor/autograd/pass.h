@@ -45,12 +45,18 @@ struct PassOptions {
 class Pass : public std::enable_shared_from_this<Pass> {
  public:
   // Counts the graph behind `roots` (given on the worker that called backward) and behind the context's
-  // sends, and makes the gradients of the roots ready; runs nothing. `sink` and `slots` must outlive the
-  // pass. Fails when a root cannot be differentiated, or a parameter with hooks is in another pass (see
-  // leaf_slots.h).
+  // sends, and makes the gradients of the roots ready; runs nothing. The pass keeps `sink`, because pending
+  // work may outlive whoever made the pass; `slots` must outlive the pass. Fails when a root cannot be
+  // differentiated, or a parameter with hooks is in another pass (see leaf_slots.h).
+  static Result<std::shared_ptr<Pass>> create(std::shared_ptr<ContextGraph> graph,
+                                              std::shared_ptr<GradientSink> sink, LeafSlots& slots,
+                                              PassOptions options, std::vector<Root> roots = {});
+
+  // The same with a sink that the caller keeps alive as long as the pass and its pending work.
   static Result<std::shared_ptr<Pass>> create(std::shared_ptr<ContextGraph> graph, GradientSink& sink,
                                               LeafSlots& slots, PassOptions options,
                                               std::vector<Root> roots = {});
+
   // A pass that was not finished ends as cancelled: callbacks are told, each `.grad` is put back.
   ~Pass();
   Pass(const Pass&) = delete;
@@ -59,6 +65,8 @@ class Pass : public std::enable_shared_from_this<Pass> {
   int64_t contextId() const { return graph_->contextId(); }
   int64_t passId() const { return options_.passId; }
   bool retainGraph() const { return options_.retainGraph; }
+  // What the context's passes left here: for an onFinish callback that has a gradient for a leaf of no node.
+  Gradients& gradients() const { return graph_->gradients(); }
 
   // Gradients of a message sent within the context came back, one for each of its SendNode's tensorIndexes(),
   // undefined where the peer had none. Only enqueues: call runUntilIdle() next, without your own locks.
@@ -91,7 +99,7 @@ class Pass : public std::enable_shared_from_this<Pass> {
   // that such a node starts itself.
   static Pass* current();
 
-  GradientSink& sink() const { return sink_; }
+  GradientSink& sink() const { return *sink_; }
 
   // Work that was started within the pass and must be done before the worker counts as idle, such as an
   // all-reduce. Move-only; completes when destroyed. Any thread; keeps the pass alive.
@@ -123,7 +131,8 @@ class Pass : public std::enable_shared_from_this<Pass> {
   struct Running;
 
  public:
-  Pass(Key, std::shared_ptr<ContextGraph> graph, GradientSink& sink, LeafSlots& slots, PassOptions options);
+  Pass(Key, std::shared_ptr<ContextGraph> graph, std::shared_ptr<GradientSink> sink, LeafSlots& slots,
+       PassOptions options);
 
  private:
   Status prepare(const std::vector<Root>& roots);
@@ -140,7 +149,7 @@ class Pass : public std::enable_shared_from_this<Pass> {
   void end();
 
   const std::shared_ptr<ContextGraph> graph_;
-  GradientSink& sink_;
+  const std::shared_ptr<GradientSink> sink_;
   const PassOptions options_;
   const std::unique_ptr<GraphExecutor>
       executor_;  // the draining thread's; nobody's otherwise, then it has nothing ready

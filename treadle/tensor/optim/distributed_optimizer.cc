@@ -19,11 +19,28 @@ void DistributedOptimizer::checkMade() const {
   for (const RRef<optim::Part>& part : parts_) part.waitUntilMade();
 }
 
-Future<void> DistributedOptimizer::stepAsync(const AutogradContext& context) {
+std::vector<Future<void>> DistributedOptimizer::startSteps(const AutogradContext& context) {
   autograd::CurrentContext none(autograd::interceptorOf(*worker_), nullptr);
   std::vector<Future<void>> steps;
-  for (const RRef<optim::Part>& part : parts_) steps.push_back(part.async<&optim::Part::step>(context.id()));
-  return whenAll(std::move(steps));
+  for (const RRef<optim::Part>& part : parts_)
+    if (!part.isOwner()) steps.push_back(part.async<&optim::Part::step>(context.id()));
+  // This worker's own part needs no message; it steps while the others do.
+  for (const RRef<optim::Part>& part : parts_)
+    if (part.isOwner()) part.local().stepHere(*worker_, context.id());
+  return steps;
+}
+
+// Each future is waited for by itself: the waiting thread then reads the answer from the socket.
+void DistributedOptimizer::step(const AutogradContext& context) {
+  Status failure;
+  for (Future<void>& step : startSteps(context)) {
+    try {
+      step.wait();
+    } catch (const Error& error) {
+      if (failure.ok()) failure = error.status();
+    }
+  }
+  throwIfError(std::move(failure));
 }
 
 std::vector<RRef<at::Tensor>> parameterRefs(Worker& worker, torch::nn::Module& module) {
@@ -36,9 +53,14 @@ std::vector<RRef<at::Tensor>> parameterRefs(Worker& worker, torch::nn::Module& m
 
 namespace treadle::optim {
 
-void Part::step(Call& call, int64_t contextId) {
-  autograd::ContextPtr context =
-      valueOrThrow(autograd::interceptorOf(call.worker()).contexts().find(contextId));
+void Part::step(Call& call, int64_t contextId) { stepHere(call.worker(), contextId); }
+
+void Part::stepHere(Worker& worker, int64_t contextId) {
+  autograd::Contexts& contexts = autograd::interceptorOf(worker).contexts();
+  Result<autograd::ContextPtr> found = contexts.find(contextId);
+  // A pass that never came to this worker has no gradients for its parameters.
+  if (!found.ok() && !contexts.wasReleased(contextId)) return;
+  autograd::ContextPtr context = valueOrThrow(std::move(found));
   ParameterOptimizers::GradientOf gradientOf = [&](const at::Tensor& leaf) { return context->graph->gradient(leaf); };
   optimizers_->step(gradientOf);
 }

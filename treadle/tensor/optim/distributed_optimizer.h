@@ -22,13 +22,14 @@ class DistributedOptimizer {
   }
 
   // Steps all parameters that have a gradient in `context`; returns when all owners have. Throws the first failure.
-  void step(const AutogradContext& context) { stepAsync(context).wait(); }
-  Future<void> stepAsync(const AutogradContext& context);
+  void step(const AutogradContext& context);
+  Future<void> stepAsync(const AutogradContext& context) { return whenAll(startSteps(context)); }
 
  private:
   explicit DistributedOptimizer(Worker& worker) : worker_(&worker) {}
   static std::map<int, std::vector<RRef<at::Tensor>>> byOwner(const std::vector<RRef<at::Tensor>>& parameters);
   void checkMade() const;
+  std::vector<Future<void>> startSteps(const AutogradContext& context);
 
   Worker* worker_;
   std::vector<RRef<optim::Part>> parts_;  // one per owner

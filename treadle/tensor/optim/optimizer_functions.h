@@ -16,6 +16,7 @@ class Part {
   explicit Part(std::shared_ptr<ParameterOptimizers> optimizers) : optimizers_(std::move(optimizers)) {}
   // With the gradients that the context has on this worker.
   void step(Call& call, int64_t contextId);
+  void stepHere(Worker& worker, int64_t contextId);
 
  private:
   std::shared_ptr<ParameterOptimizers> optimizers_;
