@@ -1,5 +1,7 @@
 #pragma once
-// Optimizers over parameters that live anywhere in the job.
+// Optimizers over parameters that live anywhere in the job: treadle::DistributedOptimizer steps each
+// parameter on its owner with the gradients of an autograd context. SGD and Adam are there on every worker
+// made by treadle::join.
 
 #include "treadle/autograd.h"
 #include "treadle/tensor/optim/distributed_optimizer.h"

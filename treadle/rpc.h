@@ -1,5 +1,7 @@
 #pragma once
-// Remote calls and references with tensors as values. Link treadle::treadle.
+// Remote calls and references with tensors as values: treadle::join makes the Worker, whose call, async and
+// remote run functions elsewhere. Link treadle::treadle. Everything throws subclasses of treadle::Error
+// (core/base/error.h).
 
 #include "treadle/core.h"
 #include "treadle/tensor/bridge/tensor_codec.h"

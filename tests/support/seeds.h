@@ -1,6 +1,6 @@
 #pragma once
-// Property tests: the same check for many seeds, each of which is printed when the check fails. TREADLE_TEST_SEED in
-// the environment runs one seed alone, to look at a failure.
+// Property tests: the same check for many seeds, each of which is printed when the check fails. In the environment,
+// TREADLE_TEST_SEED runs one seed alone, to look at a failure, and TREADLE_TEST_SEED_FACTOR that many times as many.
 
 #include <cstdint>
 #include <cstdlib>
@@ -21,7 +21,8 @@ template <class Property>
 void forSeeds(uint64_t count, Property property) {
   const char* only = std::getenv("TREADLE_TEST_SEED");
   uint64_t first = only != nullptr ? std::strtoull(only, nullptr, 10) : 1;
-  uint64_t last = only != nullptr ? first : count;
+  const char* factor = std::getenv("TREADLE_TEST_SEED_FACTOR");
+  uint64_t last = only != nullptr ? first : count * (factor != nullptr ? std::strtoull(factor, nullptr, 10) : 1);
   for (uint64_t seed = first; seed <= last; ++seed) {
     SCOPED_TRACE("TREADLE_TEST_SEED=" + std::to_string(seed));
     Random random(seed);

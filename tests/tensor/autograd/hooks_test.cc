@@ -1,11 +1,8 @@
-// Hooks fire once with the right values, parameters with hooks borrow their `.grad` for the pass, and work
-// that a hook starts holds the pass open.
+// Hooks fire once with the right values, and parameters with hooks borrow their `.grad` for the pass.
 
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
-
-#include <thread>
 
 #include "tests/tensor/autograd/loopback.h"
 
@@ -34,18 +31,6 @@ struct PostHook : torch::autograd::FunctionPostHook {
   }
   std::function<void(const variable_list&, const variable_list&)> seen;
 };
-
-struct AccumulatedHook : torch::autograd::PostAccumulateGradHook {
-  explicit AccumulatedHook(std::function<void(const at::Tensor&)> seen) : seen(std::move(seen)) {}
-  void operator()(const at::Tensor& leaf) override { seen(leaf); }
-  std::function<void(const at::Tensor&)> seen;
-};
-
-void onAccumulated(const at::Tensor& leaf, std::function<void(const at::Tensor&)> seen) {
-  torch::autograd::impl::set_post_acc_grad_hooks(leaf, std::make_unique<AccumulatedHook>(std::move(seen)));
-}
-
-at::Tensor full(double value) { return at::full({3}, value, at::kDouble); }
 
 TEST(Hooks, EachKindFiresOnceInOrder) {
   at::Tensor w = parameter({3});
@@ -215,82 +200,6 @@ TEST(HookedLeaves, GetTheirGradBackWhenThePassFailsOrIsGivenUp) {
   EXPECT_EQ(told, Code::kCancelled);
   EXPECT_TRUE(w.grad().is_same(old));
   EXPECT_TRUE(after.backward(0, {{(w * 2).sum(), {}}}).ok());
-}
-
-// What DDP does: an all-reduce that ends on another thread, then the average is written at the end of the
-// pass.
-TEST(Pending, HoldsThePassOpenUntilItCompletes) {
-  at::Tensor w = parameter({3});
-  Pass::Pending pending;
-  onAccumulated(w, [&](const at::Tensor& leaf) {
-    pending = Pass::current()->addPending();
-    Pass::current()->onFinish([leaf](const Status& outcome) {
-      EXPECT_TRUE(outcome.ok());
-      leaf.mutable_grad() = leaf.grad() * 10;
-    });
-  });
-  LoopbackJob job(1, 1);
-  ASSERT_TRUE(job.start(0, {{(w * 2).sum(), {}}}).ok());
-  LoopbackWorker& worker = job.worker(0);
-  EXPECT_FALSE(worker.pass->idle());
-  EXPECT_EQ(worker.idleCalls, 0);
-  EXPECT_EQ(worker.pass->finish().code(), Code::kFailedPrecondition);
-  std::thread([&] { pending.complete(); }).join();
-  EXPECT_TRUE(worker.pass->idle());
-  EXPECT_EQ(worker.idleCalls, 1);
-  ASSERT_TRUE(job.finish().ok());
-  EXPECT_TRUE(closeTo(worker.gradient(w), full(20)));
-}
-
-TEST(Pending, ItsFailureFailsThePassAndTellsTheCallbacks) {
-  at::Tensor w = parameter({3});
-  Pass::Pending pending;
-  Status told;
-  onAccumulated(w, [&](const at::Tensor&) {
-    pending = Pass::current()->addPending();
-    Pass::current()->onFinish([&](const Status& outcome) { told = outcome; });
-  });
-  LoopbackJob job(1, 1);
-  ASSERT_TRUE(job.start(0, {{(w * 2).sum(), {}}}).ok());
-  pending.fail(peerLost("trainer2", "trainer2 was lost"));
-  EXPECT_EQ(job.worker(0).idleCalls, 1);
-  EXPECT_TRUE(job.worker(0).pass->idle());
-  EXPECT_EQ(job.finish().code(), Code::kPeerLost);
-  EXPECT_EQ(told.worker(), "trainer2");
-}
-
-TEST(Pending, CompletesOnceHoweverItEnds) {
-  LoopbackJob job(1, 1);
-  ASSERT_TRUE(job.start(0, {}).ok());
-  Pass& pass = *job.worker(0).pass;
-  {
-    Pass::Pending first = pass.addPending(), second = pass.addPending();
-    first.complete();
-    first.complete();
-    EXPECT_FALSE(pass.idle());
-    second = std::move(first);
-    EXPECT_TRUE(pass.idle());
-  }
-  EXPECT_TRUE(pass.idle());
-  EXPECT_TRUE(job.finish().ok());
-}
-
-TEST(Finish, FromAHookOfItsOwnPassIsRefused) {
-  at::Tensor w = parameter({3}), y = w * 2;
-  Status refused;
-  y.register_hook([&](const at::Tensor&) { refused = Pass::current()->finish(); });
-  LoopbackJob job(1, 1);
-  ASSERT_TRUE(job.backward(0, {{y.sum(), {}}}).ok());
-  EXPECT_EQ(refused.code(), Code::kFailedPrecondition);
-}
-
-TEST(Finish, ACallbackThatThrowsFailsThePass) {
-  LoopbackJob job(1, 1);
-  ASSERT_TRUE(job.start(0, {}).ok());
-  job.worker(0).pass->onFinish([](const Status&) { throw std::runtime_error("cannot average"); });
-  Status finished = job.finish();
-  ASSERT_FALSE(finished.ok());
-  EXPECT_NE(finished.message().find("cannot average"), std::string::npos) << finished.message();
 }
 
 }  // namespace

@@ -109,6 +109,22 @@ Status LoopbackJob::backward(int rank, std::vector<Root> roots, bool retainGraph
   return ::testing::AssertionFailure() << "differ by " << difference << " at scale " << scale;
 }
 
+namespace {
+
+struct AccumulatedHook : torch::autograd::PostAccumulateGradHook {
+  explicit AccumulatedHook(std::function<void(const at::Tensor&)> seen) : seen(std::move(seen)) {}
+  void operator()(const at::Tensor& leaf) override { seen(leaf); }
+  std::function<void(const at::Tensor&)> seen;
+};
+
+}  // namespace
+
+at::Tensor full(double value) { return at::full({3}, value, at::kDouble); }
+
+void onAccumulated(const at::Tensor& leaf, std::function<void(const at::Tensor&)> hook) {
+  torch::autograd::impl::set_post_acc_grad_hooks(leaf, std::make_unique<AccumulatedHook>(std::move(hook)));
+}
+
 at::Tensor parameter(at::IntArrayRef sizes) { return at::randn(sizes, at::kDouble).requires_grad_(true); }
 
 }  // namespace treadle::autograd

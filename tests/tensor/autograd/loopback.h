@@ -83,4 +83,10 @@ class LoopbackJob {
 // A leaf of float64 random numbers that requires grad.
 at::Tensor parameter(at::IntArrayRef sizes);
 
+// Three float64 numbers of this value.
+at::Tensor full(double value);
+
+// Sets the hook that runs each time after a gradient was accumulated into the leaf's `.grad`.
+void onAccumulated(const at::Tensor& leaf, std::function<void(const at::Tensor&)> hook);
+
 }  // namespace treadle::autograd

@@ -12,6 +12,8 @@ namespace treadle {
 using Bytes = std::span<const std::byte>;
 using MutableBytes = std::span<std::byte>;
 
+// A plain value: copying one copies the handle, never the bytes. The buffers of a received message always
+// have an owner; whoever takes them may write to them.
 struct Buffer {
   std::byte* data = nullptr;
   size_t sizeBytes = 0;
@@ -27,7 +29,8 @@ struct Buffer {
   }
 };
 
-// An owned block of `sizeBytes` bytes aligned to 64, uninitialised. Throws std::bad_alloc.
+// An owned block of `sizeBytes` bytes, uninitialised, aligned to 64 (a cache line, and what the widest vector
+// instructions ask for). Two allocations: the block and its owner's count. Throws std::bad_alloc. Any thread.
 Buffer allocateBuffer(size_t sizeBytes);
 
 }  // namespace treadle

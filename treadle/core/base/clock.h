@@ -6,6 +6,8 @@
 
 namespace treadle {
 
+// The steady clock, so that setting the machine's time moves no deadline. Its points mean something in this
+// process alone: what travels between workers is the time that is left.
 using Clock = std::chrono::steady_clock;
 using Duration = Clock::duration;
 using TimePoint = Clock::time_point;

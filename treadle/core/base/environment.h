@@ -6,7 +6,8 @@
 
 namespace treadle::base {
 
-// The variable's value; nothing when it is unset or empty.
+// The variable's value; nothing when it is unset or empty. As getenv(3) is: not beside a thread that calls setenv, so
+// read what you need when the program starts.
 std::optional<std::string> environment(const char* name);
 
 }  // namespace treadle::base

@@ -22,6 +22,18 @@ class Error : public std::runtime_error {
   Status status_;
 };
 
+// What each means for who catches it:
+//
+// CancelledError  the call was cancelled, or its worker left the job
+// TimeoutError    a time limit passed; whether the work was done is not known
+// PeerLostError   `worker()` died, fell silent or left; later calls to it fail alike
+// ResourceError   a limit was reached (message size, waiting handlers, memory); the same with less may work
+// ArgumentError   the request can never work as it is
+// StateError      the request cannot work now: another type, another version, a worker that has left
+// NotFoundError   no worker or function of that name
+// DataError       bytes that cannot be what their sender meant
+// AuthError       a peer did not prove that it knows the job's key
+// InternalError   a defect of Treadle
 // clang-format off
 class CancelledError : public Error { using Error::Error; };
 class TimeoutError : public Error { using Error::Error; };
@@ -35,7 +47,9 @@ class AuthError : public Error { using Error::Error; };
 class InternalError : public Error { using Error::Error; };
 // clang-format on
 
-// What the called function threw on another worker.
+// What the called function threw on another worker: its what() and, as `type()`, its type. `code()` is kInternal. A
+// function that throws an `Error` of ours is told as that very class instead, with the worker and the code it had: if
+// it called a third worker that died, the caller hears who died.
 class RemoteError : public Error {
  public:
   using Error::Error;

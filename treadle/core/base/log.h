@@ -9,9 +9,10 @@ namespace treadle {
 
 enum class LogLevel { kDebug, kInfo, kWarn, kError, kOff };
 
+// For the whole process, over what TREADLE_LOG says.
 void setLogLevel(LogLevel level);
 
-// `worker` may be empty before the worker has a name.
+// Writes the line at once; `worker` may be empty before the worker has a name. Never give it a key.
 void logLine(LogLevel level, std::string_view worker, std::string_view message);
 
 inline void logDebug(std::string_view worker, std::string_view message) { logLine(LogLevel::kDebug, worker, message); }

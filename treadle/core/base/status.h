@@ -55,6 +55,7 @@ class [[nodiscard]] Status {
   // What the remote function threw, as its C++ type name; non-empty exactly for a remote exception.
   const std::string& remoteType() const;
 
+  // The same failure with more said about it; on an OK status they do nothing.
   Status withWorker(std::string worker) &&;
   Status withFunction(std::string function) &&;
   Status withRemoteType(std::string type) &&;
@@ -73,9 +74,12 @@ class [[nodiscard]] Status {
     Code code;
     std::string message, worker, function, remoteType;
   };
+  // Behind one pointer, so that passing an OK status around costs as much as passing a pointer.
   std::unique_ptr<Rep> rep_;
 };
 
+// A failure for each code. Messages are one sentence: what went wrong, with which names and values, what to
+// do.
 Status cancelled(std::string message);
 Status deadlineExceeded(std::string message);
 Status peerLost(std::string worker, std::string message);

@@ -1,6 +1,7 @@
 #pragma once
-// A callable that is held once and may hold what cannot be copied (C++23's std::move_only_function). Calling an
-// empty one is a defect.
+// A callable that is held once and may hold what cannot be copied (C++23's std::move_only_function, which C++20 has
+// not). Making one is one allocation, moving one none. Calling an empty or moved-from one is a
+// defect. One thread at a time.
 
 #include <memory>
 #include <type_traits>

@@ -13,6 +13,7 @@ Coordinator::Coordinator(Membership& membership, std::function<WorkCount()> work
     : membership_(membership), work_(std::move(work)),
       entered_(static_cast<size_t>(membership.worldSize())), vote_(membership.worldSize()) {}
 
+// Every message has all the fields, 26 bytes, so that there is one layout to read.
 void Coordinator::tell(int rank, Kind kind, uint64_t round, const WorkCount& count) {
   wire::Writer writer;
   writer.number(static_cast<uint8_t>(kind));
@@ -59,9 +60,15 @@ Status Coordinator::shutdown(TimePoint deadline) {
 }
 
 void Coordinator::workDone() {
-  if (!inShutdown_.load()) return;
-  WorkCount count = work_();
-  if (count.idle) tell(0, Kind::kIdle, 0, count);
+  if (inShutdown_.load()) tellWork(Kind::kIdle, 0);
+}
+
+// Counting and sending are one step: rank 0 takes what comes later for newer.
+void Coordinator::tellWork(Kind kind, uint64_t round) {
+  MutexLock lock(tellWorkMutex_);
+  WorkCount now = work_();
+  now.idle = now.idle && inShutdown_.load();
+  if (now.idle || kind == Kind::kProbeAnswer) tell(0, kind, round, now);
 }
 
 std::string Coordinator::whatIsLeft() const {
@@ -71,6 +78,8 @@ std::string Coordinator::whatIsLeft() const {
   return names.empty() ? "calls are under way" : "these workers are not in their shutdown or not done: " + names;
 }
 
+// Only when the slowest worker moves can a barrier be complete; the number tells all barriers up to it at
+// once.
 void Coordinator::enterBarrier(int rank) {
   ++entered_[static_cast<size_t>(rank)];
   uint64_t all = *std::min_element(entered_.begin(), entered_.end());
@@ -91,11 +100,7 @@ void Coordinator::onMessage(int rank, const std::shared_ptr<link::Connection>& f
   Status bad = reader.finished("a message of the cluster");
   if (!bad.ok() || (toCoordinator ? membership_.self().rank != 0 : rank != 0))
     return from->close(dataLoss("it sent a cluster message that makes no sense"));
-  if (kind == Kind::kProbe) {
-    WorkCount now = work_();
-    now.idle = now.idle && inShutdown_.load();
-    return tell(0, Kind::kProbeAnswer, round, now);
-  }
+  if (kind == Kind::kProbe) return tellWork(Kind::kProbeAnswer, round);
   MutexLock lock(mutex_);
   switch (kind) {
     case Kind::kBarrierEnter: return enterBarrier(rank);
@@ -111,7 +116,9 @@ void Coordinator::onMessage(int rank, const std::shared_ptr<link::Connection>& f
   changed_.notifyAll();
 }
 
-void Coordinator::onLost(int, const Status& why) {
+void Coordinator::onLost(int, const Status& why) { close(why); }
+
+void Coordinator::close(const Status& why) {
   MutexLock lock(mutex_);
   if (lost_.ok()) lost_ = why;
   changed_.notifyAll();

@@ -9,6 +9,9 @@
 
 namespace treadle::cluster {
 
+// The messages are in docs/protocol/liveness_and_shutdown.md. All of them are urgent ones, a few bytes each,
+// so that this room never waits for a slow peer. Per barrier: one message from and one to each worker. Once a
+// worker is lost every barrier and the shutdown fail with its name, as not all can come any more.
 class Coordinator final : public MessageHandler {
  public:
   // `work` tells what this worker has under way (`idle` without regard to the shutdown).
@@ -24,6 +27,9 @@ class Coordinator final : public MessageHandler {
   // `work` may say idle now.
   void workDone();
 
+  // Ends every wait, now and later, with `why`: this worker leaves.
+  void close(const Status& why);
+
   void onMessage(int rank, const std::shared_ptr<link::Connection>& from, link::Message message) override;
   void onLost(int rank, const Status& why) override;
 
@@ -31,6 +37,7 @@ class Coordinator final : public MessageHandler {
   enum class Kind : uint8_t { kBarrierEnter = 1, kBarrierLeave, kIdle, kProbe, kProbeAnswer, kFinish };
 
   void tell(int rank, Kind kind, uint64_t round, const WorkCount& count = {});
+  void tellWork(Kind kind, uint64_t round);
   void tellAll(Kind kind, uint64_t round);
   void act(ShutdownVote::Action action) TREADLE_REQUIRES(mutex_);
   void enterBarrier(int rank) TREADLE_REQUIRES(mutex_);
@@ -41,6 +48,7 @@ class Coordinator final : public MessageHandler {
   Membership& membership_;
   const std::function<WorkCount()> work_;
   std::atomic<bool> inShutdown_ = false;
+  Mutex tellWorkMutex_;  // taken before all others
 
   mutable Mutex mutex_;
   CondVar changed_;

@@ -10,6 +10,7 @@
 namespace treadle::cluster {
 namespace {
 
+// 256 bits, as many as HMAC-SHA256 can make use of.
 constexpr size_t kKeyBytes = 32;
 
 Result<io::Address> serviceAddress(uint16_t masterPort) {
@@ -58,6 +59,7 @@ Result<std::unique_ptr<KeyService>> KeyService::start(io::Reactor& reactor, uint
 
 KeyService::~KeyService() { reactor_.remove(fd_); }
 
+// Asks only who runs as the same user: an abstract socket's name belongs to whoever binds it first.
 Result<std::string> fetchKey(uint16_t masterPort, TimePoint deadline) {
   Result<io::Address> address = serviceAddress(masterPort);
   if (!address.ok()) return std::move(address).status();

@@ -172,6 +172,8 @@ Status Launch::validate() const {
   return {};
 }
 
+// The inode is compared because a program may have closed the descriptor and opened something else under its
+// number; writing a name into a file of the user's would be worse than not telling it.
 void tellLauncher(const std::string& name) {
   std::string where = base::environment(kStatusVariable).value_or("");
   std::string_view text = where;

@@ -9,6 +9,8 @@
 
 namespace treadle::cluster {
 
+// A plain value; `Worker::join` validates it. Set it by hand (JoinOptions::launch) to put several workers
+// into one process or to start them in a way of your own.
 struct Launch {
   int rank = 0;
   int worldSize = 1;

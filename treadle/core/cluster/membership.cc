@@ -5,6 +5,7 @@
 namespace treadle::cluster {
 namespace {
 
+// A heartbeat may come late or a tick go missing on a busy machine without a living peer being given up.
 constexpr int kTicksPerLimit = 5;  // heartbeats within `lostAfter`
 
 }  // namespace
@@ -24,15 +25,19 @@ class Membership::Peer final : public link::ConnectionSink {
   }
   void onClosed(link::Connection&, const Status& why) override { owner_.lose(rank_, why); }
 
-  Status attach(const WorkerInfo& info, std::shared_ptr<link::Connection> connection, link::Connection::Kind kind) {
+  // Starts the connection in its place, which must be free: one that is refused is never read from.
+  Status attach(const WorkerInfo& info, io::Fd fd, link::Connection::Kind kind) {
     MutexLock lock(mutex_);
     auto& place = kind == link::Connection::Kind::kCalls ? calls_ : serving_;
     if (place) return failedPrecondition("rank " + std::to_string(rank_) + " is connected already");
     if (!info_.name.empty() && info_.name != info.name)
       return failedPrecondition("rank " + std::to_string(rank_) + " has two names, '" + info_.name + "' and '" +
                                 info.name + "'");
+    auto connection =
+        link::Connection::start(owner_.reactor_, std::move(fd), kind, owner_.options_.connection, *this);
+    if (!connection.ok()) return std::move(connection).status();
     info_ = info;
-    place = std::move(connection);
+    place = std::move(*connection);
     return {};
   }
 
@@ -109,10 +114,7 @@ Status Membership::attach(const WorkerInfo& peer, io::Fd fd, link::Connection::K
   if (peer.rank < 0 || peer.rank >= worldSize())
     return invalidArgument("rank " + std::to_string(peer.rank) + " is not in a job of " +
                            std::to_string(worldSize()) + " workers");
-  Peer& member = *members_[static_cast<size_t>(peer.rank)];
-  auto connection = link::Connection::start(reactor_, std::move(fd), kind, options_.connection, member);
-  if (!connection.ok()) return std::move(connection).status();
-  return member.attach(peer, std::move(*connection), kind);
+  return members_[static_cast<size_t>(peer.rank)]->attach(peer, std::move(fd), kind);
 }
 
 WorkerInfo Membership::info(int rank) const { return members_[static_cast<size_t>(rank)]->info(); }
@@ -127,10 +129,14 @@ Result<int> Membership::rankOf(std::string_view name) const {
   return notFound("no worker is called '" + std::string(name) + "'; there are: " + known);
 }
 
+Status Membership::checkRank(int rank) const {
+  if (rank >= 0 && rank < worldSize()) return {};
+  return notFound("there is no rank " + std::to_string(rank) + " in a job of " + std::to_string(worldSize()) +
+                  " workers");
+}
+
 Result<std::shared_ptr<link::Connection>> Membership::outgoing(int rank) const {
-  if (rank < 0 || rank >= worldSize())
-    return notFound("there is no rank " + std::to_string(rank) + " in a job of " + std::to_string(worldSize()) +
-                    " workers");
+  TREADLE_RETURN_IF_ERROR(checkRank(rank));
   return members_[static_cast<size_t>(rank)]->outgoing();
 }
 
@@ -146,6 +152,8 @@ Status Membership::firstLoss() const {
   return firstLoss_;
 }
 
+// Whoever notices first, of the two sockets and the watch, tells everybody; what comes after is a
+// consequence. The log line is written here and nowhere else.
 void Membership::lose(int rank, const Status& why) {
   if (finished_.load()) return;
   Peer& member = *members_[static_cast<size_t>(rank)];
@@ -164,6 +172,8 @@ void Membership::lose(int rank, const Status& why) {
 
 void Membership::startWatch() {
   lastTick_ = Clock::now();
+  // The connections may be old, and nobody has sent heartbeats on them so far.
+  forgivenUntil_ = lastTick_ + options_.lostAfter;
   scheduleTick();
 }
 
@@ -173,6 +183,8 @@ void Membership::scheduleTick() {
   timer_ = reactor_.at(Clock::now() + options_.lostAfter / kTicksPerLimit, [this] { tick(); });
 }
 
+// Heartbeats go on the connection that this worker dialed, and so arrive on one that the peer's reactor
+// always reads, whatever its threads wait for.
 void Membership::tick() {
   TimePoint now = Clock::now();
   Duration interval = options_.lostAfter / kTicksPerLimit;
@@ -187,6 +199,8 @@ void Membership::tick() {
   scheduleTick();
 }
 
+// All are told before the first connection closes: a peer that saw one close without a word would take it for
+// a crash.
 void Membership::close(const std::string& reason, TimePoint deadline) {
   {
     MutexLock lock(mutex_);

@@ -20,6 +20,8 @@
 namespace treadle::cluster {
 
 struct MembershipOptions {
+  // Heartbeats go five times in that time where nothing else is sent, and the silence is measured as often: a peer is
+  // given up after 1 to 1.2 times as long.
   Duration lostAfter = std::chrono::seconds(5);
   link::ConnectionOptions connection;
 };
@@ -29,7 +31,8 @@ class MessageHandler {
   virtual ~MessageHandler() = default;
   // `from` is the connection the message came on, for an answer on the same socket.
   virtual void onMessage(int rank, const std::shared_ptr<link::Connection>& from, link::Message message) = 0;
-  // No message comes from `rank` any more and none can be sent. Once for each lost rank.
+  // None can be sent to `rank` any more, and none comes but what a thread is reading at this moment. Once for each
+  // lost rank; not for one that left because the job is over.
   virtual void onLost(int rank, const Status& why) = 0;
 };
 
@@ -53,6 +56,8 @@ class Membership {
   WorkerInfo info(int rank) const;
   // NotFound naming the workers that there are.
   Result<int> rankOf(std::string_view name) const;
+  // NotFound for a rank outside of the job.
+  Status checkRank(int rank) const;
 
   // The connection that this worker's messages to `rank` go on; why not, when it is lost or was never there.
   Result<std::shared_ptr<link::Connection>> outgoing(int rank) const;

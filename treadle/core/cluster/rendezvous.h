@@ -13,6 +13,8 @@
 
 namespace treadle::cluster {
 
+// Roster entries are in the order of ranks; an address is the text that io::Address::parse takes, at most 16
+// of them of 256 bytes each.
 struct RosterEntry {
   WorkerInfo worker;
   std::vector<std::string> addresses;  // in the order in which to try them

@@ -12,6 +12,7 @@ Status say(int fd, Bytes message, TimePoint deadline) {
       deadline);
 }
 
+// No name: rank 0's is known to those alone who have the roster.
 Status rankZeroLost(const Status& why) {
   return peerLost("", "rank 0, where the workers meet, was lost before all had joined: " + why.message());
 }

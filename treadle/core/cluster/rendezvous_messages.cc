@@ -28,7 +28,7 @@ std::vector<std::string> readAddresses(wire::Reader& reader) {
 }
 
 Roster readRoster(wire::Reader& reader) {
-  Roster roster(reader.count(12));
+  Roster roster(reader.count(8));
   int rank = 0;
   for (RosterEntry& entry : roster) {
     entry.worker.rank = rank++;

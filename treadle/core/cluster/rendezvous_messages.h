@@ -27,6 +27,7 @@ struct RendezvousMessage {
 // DataLoss for anything else.
 Result<RendezvousMessage> parseRendezvous(Bytes payload);
 
+// 16 MiB of payload (a roster of 65,536 workers), no buffers' bytes.
 wire::FrameLimits rendezvousLimits();
 
 }  // namespace treadle::cluster

@@ -8,6 +8,8 @@
 
 namespace treadle::cluster {
 
+// One lock guards it all: few messages, each handled at once. Stages: gathering registrations; connecting,
+// from the roster on; over, whether all went or all failed.
 class RendezvousServer::Core : public std::enable_shared_from_this<Core> {
  public:
   Core(io::Reactor& reactor, std::string name, int worldSize, Duration joinTimeout)
@@ -34,6 +36,7 @@ class RendezvousServer::Core : public std::enable_shared_from_this<Core> {
   void failAll(const Status& why) TREADLE_REQUIRES(mutex_);
   void sayToAll(Bytes message) TREADLE_REQUIRES(mutex_);
   std::string missing() const TREADLE_REQUIRES(mutex_);
+  std::vector<std::shared_ptr<Guest>> allConnected() const TREADLE_REQUIRES(mutex_);
 
   io::Reactor& reactor_;
   const std::string name_;
@@ -42,7 +45,9 @@ class RendezvousServer::Core : public std::enable_shared_from_this<Core> {
   io::Reactor::TimerId timer_ = 0;
   mutable Mutex mutex_;
   Stage stage_ TREADLE_GUARDED_BY(mutex_) = Stage::kGathering;
+  Status failure_ TREADLE_GUARDED_BY(mutex_);  // why the job does not start
   std::map<int, std::shared_ptr<Guest>> guests_ TREADLE_GUARDED_BY(mutex_);
+  std::shared_ptr<Guest> twice_ TREADLE_GUARDED_BY(mutex_);  // has the rank of another, and is to hear so
 };
 
 // One rank that has come. Kept by its connection's callbacks and the server.
@@ -70,6 +75,7 @@ Status RendezvousServer::Core::check(const link::Hello& hello) const {
     return invalidArgument("rank " + std::to_string(hello.worker.rank) + " is not in this job of " +
                            std::to_string(worldSize_) + " workers");
   MutexLock lock(mutex_);
+  if (!failure_.ok()) return failure_.withContext("this job did not start");
   if (stage_ != Stage::kGathering) return failedPrecondition("this job has begun without you");
   return {};
 }
@@ -78,18 +84,17 @@ void RendezvousServer::Core::accept(io::Fd fd, const link::Hello& hello) {
   MutexLock lock(mutex_);
   int rank = hello.worker.rank;
   if (stage_ != Stage::kGathering) return;
-  if (guests_.contains(rank)) {
-    failAll(failedPrecondition("rank " + std::to_string(rank) + " was started twice, as '" +
-                               guests_[rank]->worker.name + "' and as '" + hello.worker.name + "'"));
-    return;
-  }
   auto guest = std::make_shared<Guest>(weak_from_this(), hello.worker);
+  bool first = guests_.emplace(rank, guest).second;
+  if (!first) twice_ = guest;
   link::ConnectionOptions options{.limits = rendezvousLimits()};
-  guests_.emplace(rank, guest);
   auto connection =
       link::Connection::start(reactor_, std::move(fd), link::Connection::Kind::kServing, options, *guest);
   if (!connection.ok()) return failAll(connection.status());
   guest->connection = std::move(*connection);
+  if (!first)
+    failAll(failedPrecondition("rank " + std::to_string(rank) + " was started twice, as '" +
+                               guests_[rank]->worker.name + "' and as '" + hello.worker.name + "'"));
 }
 
 void RendezvousServer::Core::onMessage(int rank, Bytes payload) {
@@ -169,32 +174,41 @@ std::string RendezvousServer::Core::missing() const {
   return ranks;
 }
 
+// The reason is kept for those who come later: they hear why at their handshake, instead of waiting for a job
+// that will not start.
 void RendezvousServer::Core::failAll(const Status& why) {
   stage_ = Stage::kOver;
+  failure_ = why;
   logWarn(name_, "the job does not start: " + why.message());
   sayToAll(encodeFailure(why));
 }
 
-void RendezvousServer::Core::sayToAll(Bytes message) {
+std::vector<std::shared_ptr<RendezvousServer::Core::Guest>> RendezvousServer::Core::allConnected() const {
+  std::vector<std::shared_ptr<Guest>> all;
   for (const auto& [rank, guest] : guests_)
-    if (guest->connection)
-      // One that is gone meanwhile is noticed by its connection.
-      guest->connection->send(link::Subject::kCluster, message, {}, link::SendMode::kUrgent, kNever).ignore();
+    if (guest->connection) all.push_back(guest);
+  if (twice_ && twice_->connection) all.push_back(twice_);
+  return all;
+}
+
+void RendezvousServer::Core::sayToAll(Bytes message) {
+  // One that is gone meanwhile is noticed by its connection.
+  for (const auto& guest : allConnected())
+    guest->connection->send(link::Subject::kCluster, message, {}, link::SendMode::kUrgent, kNever).ignore();
 }
 
 void RendezvousServer::Core::end() {
   reactor_.cancel(timer_);
-  std::map<int, std::shared_ptr<Guest>> guests;
+  std::vector<std::shared_ptr<Guest>> guests;
   {
     MutexLock lock(mutex_);
     stage_ = Stage::kOver;
-    guests = guests_;  // a callback may still run for one of them: they go with the server
+    guests = allConnected();  // a callback may still run for one of them: they go with the server
   }
-  for (const auto& [rank, guest] : guests)
-    if (guest->connection) {
-      guest->connection->leave("", Clock::now() + std::chrono::seconds(1));
-      guest->connection->close(cancelled("the rendezvous is over"));
-    }
+  for (const auto& guest : guests) {
+    guest->connection->leave("", Clock::now() + std::chrono::seconds(1));
+    guest->connection->close(cancelled("the rendezvous is over"));
+  }
 }
 
 RendezvousServer::RendezvousServer(std::shared_ptr<Core> core, std::unique_ptr<link::Acceptor> acceptor)

@@ -18,25 +18,32 @@ struct WorkCount {
   bool operator==(const WorkCount&) const = default;
 };
 
+// Why two looks: the counts arrive at different times, so equal sums alone may add up by accident, a request
+// sent after one report and handled before another. Counts never fall; when the second look finds every
+// single one as it was, all of them held at one moment between the two.
 class ShutdownVote {
  public:
   enum class Action { kNone, kProbe, kFinish };
 
-  explicit ShutdownVote(int worldSize) : reports_(static_cast<size_t>(worldSize)), answers_(reports_.size()) {}
+  explicit ShutdownVote(int worldSize)
+      : newest_(static_cast<size_t>(worldSize)), before_(newest_.size()), answers_(newest_.size()) {}
 
   // A worker reports that it is idle now. kProbe: ask all workers, in round `round()`.
   Action report(int rank, WorkCount count);
-  // A worker's answer to a probe. kFinish: the job is over; tell all.
+  // A worker's answer to a probe. kFinish: the job is over; tell all. What a worker says must come in the order in which
+  // it counted.
   Action answer(int rank, uint64_t round, WorkCount count);
 
   uint64_t round() const { return round_; }
-  // Ranks that have not reported yet.
+  // Ranks that are not idle as far as is known.
   std::vector<int> waitingFor() const;
 
  private:
-  bool sumsAgree() const;
+  Action probeIfSumsAgree();
 
-  std::vector<std::optional<WorkCount>> reports_, answers_;
+  std::vector<WorkCount> newest_;  // what each said last, whether in a report or in an answer
+  std::vector<WorkCount> before_;  // the same when the probe went out
+  std::vector<std::optional<WorkCount>> answers_;
   uint64_t round_ = 0;
   bool probing_ = false;
 };

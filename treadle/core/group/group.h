@@ -51,6 +51,9 @@ class Group {
   std::shared_ptr<GroupCore> core_;
 };
 
+// Large data goes around a ring (P. Patarasuk, X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters
+// of workstations", 2009): each member sends and takes 2 (n-1)/n times its size. Small data
+// (GroupOptions::smallBytes) is sent to all at once.
 // data[i] = the sum (or what `op` says) of data[i] of all members; `count` elements of `type`, aligned for it.
 Future<void> allReduce(const Group& group, void* data, size_t count, DataType type, ReduceOp op = ReduceOp::kSum);
 
@@ -59,7 +62,8 @@ Future<void> allReduce(const Group& group, std::span<T> values, ReduceOp op = Re
   return allReduce(group, values.data(), values.size(), DataTypeOf<T>::kValue, op);
 }
 
-// What the group's rank `root` has in `bytes`, on all members. ArgumentError: no such rank.
+// What the group's rank `root` (a rank in the group, not in the job) has in `bytes`, on all members, who give
+// memory of the same size. ArgumentError: no such rank.
 Future<void> broadcast(const Group& group, MutableBytes bytes, int root);
 
 template <class T>
@@ -68,7 +72,7 @@ Future<void> broadcast(const Group& group, std::span<T> values, int root) {
   return broadcast(group, std::as_writable_bytes(values), root);
 }
 
-// Ready when all members have called it equally often.
+// Ready when all members have called it equally often. Its place is among the other operations of the group.
 Future<void> barrier(const Group& group);
 
 }  // namespace treadle::group

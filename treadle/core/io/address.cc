@@ -25,6 +25,7 @@ const T& as(const sockaddr_storage& storage) {
 
 }  // namespace
 
+// The first answer is taken: for a loopback or numeric address there is one.
 Result<Address> Address::tcp(const std::string& host, uint16_t port) {
   addrinfo hints{}, *found = nullptr;
   hints.ai_socktype = SOCK_STREAM;

@@ -11,11 +11,15 @@
 
 namespace treadle::io {
 
+// Making one from a host name may ask a name server and wait for it, with no limit of ours: give numbers
+// where a thread must not wait.
 class Address {
  public:
   // Host names are resolved (getaddrinfo, first answer). InvalidArgument or NotFound, naming the host.
   static Result<Address> tcp(const std::string& host, uint16_t port);
+  // InvalidArgument for a name that is empty or longer than 107 bytes (man 7 unix).
   static Result<Address> unixAbstract(const std::string& name);
+  // What `toString` writes. InvalidArgument for anything else.
   static Result<Address> parse(const std::string& text);
   // Of the socket's own end. FailedPrecondition when the kernel does not tell.
   static Result<Address> ofSocket(int fd);

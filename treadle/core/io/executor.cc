@@ -6,6 +6,10 @@
 #include "treadle/core/base/check.h"
 #include "treadle/core/base/log.h"
 
+// Leader and followers (D. C. Schmidt et al., "Leader/Followers", PLoP 2000): the thread that polls is the
+// leader, and it runs what it read instead of handing it over. Handing over would cost a futex wake-up and
+// the other thread's start on each message, more than most handlers take. What the pattern leaves open is a
+// leader that does not come back: that is what `Blocking` and the watchdog are for.
 namespace treadle::io {
 namespace {
 
@@ -52,6 +56,8 @@ void Executor::Door::shut() {
   executor_ = nullptr;
 }
 
+// The queue of ready tasks has no bound: answers and notices must be read however many requests came before
+// them, and on one socket they cannot be told apart before they are read.
 void Executor::post(Task task) {
   MutexLock lock(mutex_);
   if (stopping_) return;
@@ -84,6 +90,8 @@ int Executor::active() const {
 
 bool Executor::onPoolThread() { return poolOfThread != nullptr; }
 
+// Threads are made when one is missing and kept until `stop`: as many as ever ran and waited at once, and one
+// to poll.
 void Executor::bringInThread() {
   if (stopping_) return;
   if (idle_ > 0) {
@@ -103,6 +111,7 @@ void Executor::threadLoop() {
   poolOfThread = this;
   MutexLock lock(mutex_);
   while (!stopping_) {
+    // Run before polling: what was read is begun before more is read.
     if (mayRun()) {
       runOne(lock);
     } else if (!polling_) {
@@ -128,6 +137,7 @@ void Executor::runOne(MutexLock& lock) {
   --running_;
 }
 
+// `inPoll` tells `post`, called by what the poll reads, that this thread will come for the task by itself.
 void Executor::pollOnce(MutexLock& lock) {
   polling_ = true;
   ++progress_;
@@ -146,6 +156,7 @@ Status Executor::enterBlocking() {
                              " handlers wait at once; raise maxBlocked or use asynchronous calls");
   --running_;
   ++blocked_;
+  // The thread that is about to sleep was the one that would have polled, or run what is queued.
   if (!polling_ || mayRun()) bringInThread();
   return {};
 }
@@ -156,6 +167,8 @@ void Executor::leaveBlocking() {
   --blocked_;
 }
 
+// Looks once per `longRun` while the pool works. Costs a wake-up a millisecond then, and none when it is
+// parked; `runOne` starts it again.
 void Executor::watch() {
   MutexLock lock(mutex_);
   int quiet = 0;
@@ -169,6 +182,7 @@ void Executor::watch() {
     }
     uint64_t before = progress_;
     wakeWatchdog_.waitUntil(lock, Clock::now() + options_.longRun);
+    // Nobody began to poll or took a task for one `longRun`: all threads are busy with what they have.
     bool stalled = progress_ == before && (!polling_ || mayRun());
     if (stalled) bringInThread();
     quiet = polling_ && ready_.empty() && progress_ == before ? quiet + 1 : 0;
@@ -176,6 +190,7 @@ void Executor::watch() {
 }
 
 Executor::Blocking::Blocking() {
+  // In a reactor callback nothing may wait, and another poller would not help: the scope does nothing there.
   if (poolOfThread == nullptr || blocking || inPoll) return;
   status_ = poolOfThread->enterBlocking();
   if (!status_.ok()) return;

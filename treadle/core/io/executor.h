@@ -24,8 +24,8 @@ namespace treadle::io {
 
 struct ExecutorOptions {
   int maxRunning = 0;  // 0: as many as there are cores, at least 2
-  int maxBlocked = 1024;
-  Duration longRun = std::chrono::milliseconds(1);
+  int maxBlocked = 1024;  // tasks that wait at a time: each costs a thread, so this bounds the threads
+  Duration longRun = std::chrono::milliseconds(1);  // how long nobody may poll before the watchdog brings in a thread
 
   Status validate() const;
 };
@@ -38,6 +38,8 @@ class Executor {
   Executor(Reactor& reactor, ExecutorOptions options);
   ~Executor();
 
+  // Tasks begin in the order in which they were posted. One must not throw: an exception ends the process. After `stop`
+  // it is dropped.
   void post(Task task);
 
   // Lets running tasks end, drops the queued ones and joins the threads. Idempotent.
@@ -62,6 +64,7 @@ class Executor {
     Status status_;
   };
 
+  // Whether the calling thread belongs to a pool, of this worker or of another one.
   static bool onPoolThread();
 
   // Posts for those who may outlive the executor: once it is gone their tasks are dropped.

@@ -2,6 +2,9 @@
 
 namespace treadle::io {
 
+// First the socket, then the condition variable: `assist` returns at once when another thread reads already,
+// and when it is done reading without this future being ready, the deadline has passed or the connection is
+// closed; whoever completes it then notifies.
 Result<bool> FutureCore::waitUntil(TimePoint deadline) {
   if (ready()) return true;
   Executor::Blocking blocking;
@@ -24,6 +27,7 @@ void FutureCore::onReady(UniqueFunction<void()> continuation) {
   continuation();
 }
 
+// Continuations run with the lock let go: they may complete other futures and ask this one.
 void FutureCore::markReady() {
   std::vector<UniqueFunction<void()>> continuations;
   {

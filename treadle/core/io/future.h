@@ -66,6 +66,8 @@ auto invokeForValue(F& f, V& value) {
 }
 
 // What all futures have in common, whatever their value.
+// Ready once and for good. Completing takes one lock and wakes those who wait by condition variable; who
+// assists is woken by its socket.
 class FutureCore {
  public:
   virtual ~FutureCore() = default;
@@ -112,8 +114,9 @@ class FutureState final : public FutureCore {
 
 }  // namespace io
 
-// The writing end of a future that is made by hand, for a handler that answers later. Dropped without a value it
-// completes with CancelledError.
+// The writing end of a future that is made by hand, for a handler that answers later: it returns the future and keeps
+// the promise. Dropped without a value it completes with CancelledError, so nobody waits for what was forgotten. Only
+// the first `set` or `fail` counts.
 template <class T>
 class Promise {
  public:
@@ -146,17 +149,22 @@ class Future {
   bool valid() const { return state_ != nullptr; }
   bool ready() const { return state().ready(); }
 
-  // The value, or the exception for the failure. A value that cannot be copied is moved out by the first wait.
+  // The value, or the exception for the failure: for a call the ones that Worker::call throws. Bounded by the call's
+  // own time limit and its peer's life. A value that cannot be copied is moved out by the first wait. ResourceError
+  // inside a handler when too many handlers wait already (JoinOptions::maxBlocked).
   T wait() { return waitUntil(kNever); }
   // TimeoutError when `limit` passes first; the call itself goes on.
   T wait(Duration limit) { return waitUntil(deadlineAfter(limit)); }
 
-  // Completes it with CancelledError unless it is ready, and tells the callee.
+  // Completes it with CancelledError unless it is ready, and tells the callee. A handler that runs already is not
+  // interrupted; it may look at Call::cancelled().
   void cancel() {
     if (state().complete(cancelled("the call was cancelled")) && state_->cancelHook) state_->cancelHook();
   }
 
-  // A future of `f(value)`, run on the worker's pool when this one is ready; a failure passes through without `f`.
+  // A future of `f(value)`, run on the worker's pool when this one is ready; a failure passes through without `f`, and
+  // what `f` throws becomes the new future's failure. `f` gets the value by reference. If the worker ends before `f`
+  // ran, the new future ends with CancelledError.
   template <class F>
   auto then(F f);
 
@@ -206,7 +214,8 @@ auto Future<T>::then(F f) {
   return future;
 }
 
-// The values of all, in order; the first failure otherwise. Ready when all are.
+// The values of all, in order; otherwise the failure of the first in order that failed. Ready when all are, so that
+// nothing is under way any more when a failure is told; of no futures, at once.
 template <class T>
 auto whenAll(std::vector<Future<T>> futures) {
   using R = std::conditional_t<std::is_void_v<T>, void, std::vector<io::Stored<T>>>;

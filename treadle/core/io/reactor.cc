@@ -82,6 +82,8 @@ TimePoint Reactor::nextTimer() {
   return timers_.empty() ? kNever : timers_.begin()->first.first;
 }
 
+// One at a time with the lock let go: a callback may set and cancel timers, and the next one due is looked up
+// anew.
 void Reactor::runTimers() {
   for (;;) {
     UniqueFunction<void()> callback;
@@ -97,6 +99,7 @@ void Reactor::runTimers() {
   }
 }
 
+// The handler is held while it runs, so that `remove` on another thread does not destroy it under its feet.
 void Reactor::dispatch(const epoll_event& event) {
   if (event.data.fd == wakeup_.get()) {
     uint64_t count;

@@ -30,18 +30,21 @@ class Reactor {
   static Result<std::unique_ptr<Reactor>> make();
 
   // Calls `handler` for `interest` on `fd` until `remove`; the reactor holds the handler. A callback that has begun
-  // may still run when `remove` returns.
+  // may still run when `remove` returns. Remove before the descriptor is closed: its number may be another's by then.
+  // Each of the three is one lock and one system call. EPOLLHUP and EPOLLERR are told even for an interest of 0.
   Status add(int fd, uint32_t interest, std::shared_ptr<EventHandler> handler);
   void change(int fd, uint32_t interest);
   void remove(int fd);
 
   using TimerId = uint64_t;
-  // Calls `callback` once, not before `due`.
+  // Calls `callback` once, not before `due`; at most a millisecond after it when the thread is free. Wakes the poller
+  // only when it is the first to come due.
   TimerId at(TimePoint due, UniqueFunction<void()> callback);
   // False when it has fired, is firing or never was. A callback that has begun may still run.
   bool cancel(TimerId timer);
 
-  // Waits for the next events or timer, calls back, returns. Returns early after `wake`.
+  // Waits for the next events or timer, calls back, returns. Returns early after `wake`. Takes up to 64 events at a
+  // time; three uncontended locks for one event.
   void poll();
   void wake();
 

@@ -92,6 +92,8 @@ bool waitFor(int fd, short events, TimePoint deadline) {
   }
 }
 
+// Blocking forms for handshakes, where no reactor reads yet. An error of the socket is told as the peer's
+// loss: which of the two ends failed, the kernel does not say.
 Status writeAll(int fd, Bytes bytes, TimePoint deadline) {
   while (!bytes.empty()) {
     ssize_t written = ::send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);

@@ -14,7 +14,8 @@ namespace treadle::io {
 // FailedPrecondition naming the address when it is in use.
 Result<Fd> listenOn(const Address& address);
 
-// One attempt. PeerLost with no worker's name when nobody listens there; DeadlineExceeded.
+// One attempt; TCP sockets get TCP_NODELAY, as we write whole frames.
+// PeerLost with no worker's name when nobody listens there; DeadlineExceeded.
 Result<Fd> connectTo(const Address& address, TimePoint deadline);
 
 // The next waiting connection; an invalid Fd when there is none now.

@@ -6,6 +6,7 @@
 namespace treadle::link {
 namespace {
 
+// Strangers can cost no more than so many sockets and read buffers, for the ten seconds that each has.
 constexpr size_t kAtOnce = 1024;  // connections that shake hands at a time; more are turned away
 
 class Pending;
@@ -111,6 +112,7 @@ class Pending : public io::EventHandler, public std::enable_shared_from_this<Pen
   // A handshake's few bytes fit into any fresh socket; a peer that made them not fit is not waited for.
   Status say(Bytes message) { return io::writeAll(fd_.get(), handshakeFrame(message), Clock::now()); }
 
+  // The sentence goes out in clear to whoever asked, so it holds nothing but what went wrong.
   void fail(const Status& why) {
     logWarn(core_->credentials().self.worker.name, "a connection was refused: " + why.message());
     say(encodeReject(why)).ignore();  // it may be gone or no worker at all
@@ -139,6 +141,7 @@ void Acceptor::Core::onEvents(uint32_t) {
   }
 }
 
+// Another user's process is turned away before it could send a byte.
 void Acceptor::Core::accept(io::Fd fd) {
   if (isUnix_ && !io::peerIsSameUser(fd.get()))
     return logWarn(credentials_.self.worker.name, "a connection of another user was refused");

@@ -32,7 +32,7 @@ class ConnectionSink {
 };
 
 struct ConnectionOptions {
-  size_t sendLimitBytes = 64U << 20;  // queued for a peer that reads slowly
+  size_t sendLimitBytes = 64U << 20;  // queued for a peer that reads slowly; a larger frame is written by its sender
   wire::FrameLimits limits;
   Duration spin = std::chrono::microseconds(50);  // how long a waiting caller yields before it sleeps
 };
@@ -41,11 +41,13 @@ class Connection final : public io::EventHandler, public std::enable_shared_from
  public:
   enum class Kind { kCalls, kServing };
 
-  // The sink must outlive the connection's close. Begins to read.
+  // The socket is non-blocking and authenticated. The sink must outlive the connection's close. Begins to read.
   static Result<std::shared_ptr<Connection>> start(io::Reactor& reactor, io::Fd fd, Kind kind,
                                                    const ConnectionOptions& options, ConnectionSink& sink);
 
-  // InvalidArgument or ResourceExhausted for a message that the format or the peer's limits do not take.
+  // InvalidArgument or ResourceExhausted for a message that the format or this side's limits, which are taken to be the
+  // peer's too, do not admit; otherwise what SendQueue::send says. Success means that the bytes are on their way or
+  // queued, not that they arrived. A thread that must not wait uses kUrgent.
   Status send(Subject subject, Bytes payload, std::span<const Buffer> buffers, SendMode mode, TimePoint deadline);
   void sendHeartbeat();
 
@@ -59,8 +61,11 @@ class Connection final : public io::EventHandler, public std::enable_shared_from
   void readUntil(UniqueFunction<bool()> done, TimePoint deadline);
   void wakeReader();
 
-  // Says `reason` to the peer and closes the sending direction, after what is queued (until the deadline).
+  // Says `reason` (at most 4,096 bytes of it) to the peer and closes the sending direction, after what is queued (until
+  // the deadline).
   void leave(const std::string& reason, TimePoint deadline);
+  // Ends both directions, fails all who send, tells the sink. Idempotent. The descriptor is closed with this object, so
+  // that no thread that still reads meets a number that has come to mean something else.
   void close(const Status& why);
 
   // When bytes came last from the peer.

@@ -18,6 +18,7 @@ Result<Incoming> receive(int fd, TimePoint deadline) {
   return incoming;
 }
 
+// The acceptor proves itself first: a dialer gives its own proof to nobody who does not know the key.
 Status shakeHands(int fd, const Credentials& credentials, TimePoint deadline, WorkerInfo& peer) {
   Greeting hello{kProtocolVersion, credentials.self.purpose, credentials.self.worker, randomNonce()};
   std::vector<std::byte> helloBytes = encodeGreeting(Step::kHello, hello);

@@ -8,6 +8,9 @@
 
 #include "treadle/core/io/socket.h"
 
+// Budget: one recv per 64 KiB of small frames, none to hear that there is nothing left; one allocation for a
+// payload and two for each buffer; no locks. Payloads are copied once (out of the read buffer), buffers not
+// at all but for what came with their front.
 namespace treadle::link {
 namespace {
 
@@ -66,6 +69,7 @@ void FrameReader::advance(size_t bytes) {
   }
 }
 
+// Hands over what is whole. A frame may come in any number of pieces, and one piece may hold many frames.
 Status FrameReader::consume(UniqueFunction<void(Frame)>& onFrame) {
   for (;;) {
     if (!current_) {

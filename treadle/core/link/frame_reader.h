@@ -18,6 +18,8 @@ struct Frame {
   std::vector<Buffer> buffers;
 };
 
+// It trusts nothing: the header is checked against the limits before the front is read, the front against its
+// checksum before memory is taken for the buffers.
 class FrameReader {
  public:
   explicit FrameReader(wire::FrameLimits limits) : limits_(limits) {}

@@ -1,13 +1,17 @@
 #pragma once
-// How two workers come to trust a connection before anything else is read from it (docs/protocol/handshake.md). Both
+// How two workers come to trust a connection before anything else is read from it (docs/protocol/link.md). Both
 // prove that they know the job's key by HMAC-SHA256 (RFC 2104) over both sides' greetings and nonces; the key itself
 // never travels. A peer that speaks another protocol version, knows another key or sends anything else is told so in
 // one sentence, where it can be told, and dropped.
 //
 //   dialer -> acceptor   Hello      version, purpose, rank, name, nonce
-//   acceptor -> dialer   Challenge  version, rank, name, nonce, proof of the acceptor
+//   acceptor -> dialer   Challenge  version, purpose, rank, name, nonce, proof of the acceptor
 //   dialer -> acceptor   Proof      proof of the dialer
 //   acceptor -> dialer   Welcome    or, in place of Challenge or Welcome, Reject: code and sentence
+//
+// The proofs cover the greetings of both, so that neither name, rank, purpose nor nonce can be exchanged on the way,
+// and the role of who proves, so that a proof cannot be sent back to its maker. What follows the handshake is neither
+// encrypted nor authenticated: that is why addresses outside of this host's loopback are refused (worker/core.cc).
 
 #include <array>
 #include <map>
@@ -19,6 +23,8 @@
 
 namespace treadle::link {
 
+// Raised with every change that a peer of the version before would misread: there is no negotiation, and a
+// job runs one release.
 inline constexpr uint16_t kProtocolVersion = 1;
 inline constexpr size_t kNameBytes = 127;
 inline constexpr Duration kHandshakeTimeout = std::chrono::seconds(10);

@@ -107,8 +107,11 @@ Result<Incoming> parseHandshake(const Frame& frame) {
   return incoming;
 }
 
+// The greetings are hashed as they are written again by this side after parsing, which is byte for byte what
+// came: there is one way to write each.
 Proof proofOf(const std::string& key, std::string_view role, Bytes hello, Bytes challenge) {
   wire::Writer transcript;
+  // With lengths in front, so that no two transcripts can be the same bytes with other boundaries.
   transcript.string("treadle handshake");
   transcript.string(role);
   transcript.raw(hello);
@@ -123,6 +126,7 @@ Proof proofOf(const std::string& key, std::string_view role, Bytes hello, Bytes 
   return proof;
 }
 
+// Constant time, so that how soon it fails does not tell how many bytes were right.
 bool sameProof(const Proof& a, const Proof& b) { return ::CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0; }
 
 }  // namespace treadle::link

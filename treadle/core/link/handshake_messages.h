@@ -40,11 +40,13 @@ struct Incoming {
 };
 Result<Incoming> parseHandshake(const Frame& frame);
 
-// HMAC-SHA256(key, role, hello, challenge): what `role` ("dialer", "acceptor") proves its knowledge of the key with.
+// HMAC-SHA256(key, role, hello, challenge) (RFC 2104, computed by OpenSSL): what `role` ("dialer", "acceptor") proves
+// its knowledge of the key with.
 Proof proofOf(const std::string& key, std::string_view role, Bytes hello, Bytes challenge);
 bool sameProof(const Proof& a, const Proof& b);  // in constant time
 
 // What a handshake may take before the peer is known.
+// 8 KiB of payload and no buffers' bytes: the largest message is a Reject with a sentence of 4,096.
 wire::FrameLimits handshakeLimits();
 
 }  // namespace treadle::link

@@ -10,7 +10,8 @@
 
 namespace treadle {
 
-// A member of the job as others see it.
+// A member of the job as others see it: its name (1 to 127 characters, unique in the job) and its rank, which counts
+// from 0.
 struct WorkerInfo {
   std::string name;
   int rank = -1;
@@ -26,6 +27,7 @@ namespace treadle::link {
 enum class Subject : uint8_t { kCluster = 1, kRpc = 2, kGroup = 3 };
 inline constexpr size_t kSubjects = 4;  // array size for "by subject"
 
+// A message keeps its order with the others of its sender on the same connection. Sizes: wire::FrameLimits.
 struct Message {
   Subject subject = Subject::kRpc;
   std::vector<std::byte> payload;

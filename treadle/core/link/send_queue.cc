@@ -11,6 +11,9 @@
 #include "treadle/core/io/executor.h"
 #include "treadle/core/io/socket.h"
 
+// Budget of a frame that the socket takes whole: one sendmsg for up to 64 parts, two uncontended locks, two
+// allocations (the deque of its parts), no copy and no wake-up. What the socket does not take costs one copy
+// of the borrowed bytes that are left, two epoll_ctl calls and another sendmsg by the reactor's thread.
 namespace treadle::link {
 namespace {
 
@@ -40,6 +43,7 @@ Status SendQueue::send(std::vector<std::byte> front, std::span<const Buffer> buf
   for (const Buffer& buffer : buffers)
     if (buffer.sizeBytes > 0) chunks.push_back({buffer});
   const size_t bytes = bytesOf(chunks);
+  // The lock is let go while this thread writes, and `writing_` stands for it: others queue behind rather than wait.
   MutexLock lock(mutex_);
   TREADLE_RETURN_IF_ERROR(waitForRoom(lock, bytes, mode, deadline));
   if (writing_ || !queue_.empty()) {
@@ -66,6 +70,9 @@ Status SendQueue::send(std::vector<std::byte> front, std::span<const Buffer> buf
   return written;
 }
 
+// A frame larger than the limit waits until all else is out and is then written by its sender, so it needs no
+// room. Threads that read must use kUrgent: a reading thread that waited here for a peer that waits likewise
+// would never end.
 Status SendQueue::waitForRoom(MutexLock& lock, size_t bytes, SendMode mode, TimePoint deadline) {
   auto hasRoom = [&] {
     bool free = !writing_ && queue_.empty();
@@ -84,6 +91,8 @@ Status SendQueue::waitForRoom(MutexLock& lock, size_t bytes, SendMode mode, Time
   return closed_;
 }
 
+// kCapture leaves the rest to the reactor, unless copying it would go over the limit; kStay never copies,
+// since its thread has nothing else to do than wait for the answer.
 Status SendQueue::writeFromCaller(Chunks& chunks, SendMode mode, TimePoint deadline) {
   for (;;) {
     Result<bool> done = writeSome(chunks);

@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "treadle/core/base/clock.h"
+#include "treadle/core/io/executor.h"
 #include "treadle/core/link/connection.h"
 #include "treadle/core/rpc/references.h"
 
@@ -17,6 +18,8 @@ namespace rpc {
 
 class Engine;
 
+// What the engine knows of one request that came in. Held by the engine's table until it is answered, and by
+// whoever may still answer it.
 // Belongs to the engine; fields are set on the reading thread before the handler starts.
 struct IncomingCall {
   IncomingCall(Engine& owner, int callerRank, uint64_t callId, std::shared_ptr<link::Connection> from)
@@ -36,7 +39,9 @@ struct IncomingCall {
 
 }  // namespace rpc
 
-// The call that a handler serves. A handler whose first parameter is `Call&` is given it.
+// The call that a handler serves. A handler whose first parameter is `Call&` is given it; the parameter is no part of
+// the signature. The reference is good until the handler returns; a copy, for one that answers later by a Future, for
+// as long as the worker.
 class Call {
  public:
   explicit Call(std::shared_ptr<rpc::IncomingCall> incoming) : incoming_(std::move(incoming)) {}
@@ -44,8 +49,10 @@ class Call {
   // The worker that this handler runs on. StateError when the engine is used without one.
   Worker& worker() const;
   WorkerInfo caller() const;
-  // Whether the caller has given up: it cancelled, its time limit passed, or it is lost.
+  // Whether the caller has given up: it cancelled, its time limit passed, or it is lost. Nobody interrupts a
+  // handler: one that runs long looks here from time to time, and may then throw whatever it likes.
   bool cancelled() const;
+  // When the caller gives up, on this machine's clock, later by the time that the request took to come.
   TimePoint deadline() const { return incoming_->deadline; }
 
   const std::shared_ptr<rpc::IncomingCall>& incoming() const { return incoming_; }
@@ -65,8 +72,9 @@ class Responder {
   // The value stays here, under the reference that the caller asked for.
   void keep(OwnedValue value) const;
   void fail(Status why) const;
-  // Runs `task` on the worker's pool: an answer may wait for a slow peer, and not every thread may.
-  void later(UniqueFunction<void()> task) const;
+  // The worker's pool, for an answer that comes later: it may have to wait for a slow peer, and not every thread may.
+  // May be kept longer than the worker lives, and then drops what it is given; the rest of this may not.
+  io::ContinueOn pool() const;
 
   bool wantsReference() const { return call_->result.has_value(); }
   IncomingCall& call() const { return *call_; }

@@ -23,7 +23,9 @@ namespace treadle::rpc {
 template <class T>
 struct Codec;
 
-// Types that have a codec. A library can specialise Codec for its own types too.
+// Types that have a codec. A library can specialise Codec for its own types too: `encode` writes any bytes, `decode`
+// reads just those and throws DataError through Decoder::check when they are not there, `name` is the same text in
+// all programs that shall understand each other, and another one when the layout changes.
 template <class T>
 concept Travels = requires(Encoder& encoder, Decoder& decoder, const T& value) {
   Codec<T>::encode(encoder, value);

@@ -50,6 +50,7 @@ void Engine::onMessage(int rank, const std::shared_ptr<link::Connection>& from, 
   }
 }
 
+// First the references, then the calls: who is told of a lost call may drop references at once.
 void Engine::onLost(int rank, const Status& why) {
   std::vector<uint64_t> pending;
   {
@@ -64,6 +65,8 @@ void Engine::onLost(int rank, const Status& why) {
   for (uint64_t id : pending) finishPending(id, why);
 }
 
+// Handlers that still run see themselves cancelled; their answers go to closed connections, which is where
+// they end.
 void Engine::close(const Status& why) {
   std::vector<uint64_t> pending;
   {
@@ -83,6 +86,12 @@ CallCounts Engine::counts() const {
   return {sent_, handled_, pending_.size(), incoming_.size()};
 }
 
+Status Engine::whetherHere() const {
+  MutexLock lock(mutex_);
+  return closed_.ok() ? Status() : failedPrecondition("this worker has left its job");
+}
+
+// Asked after every call: two sizes under the lock. The hook does nothing before this worker's shutdown.
 void Engine::idleIfDone() {
   {
     MutexLock lock(mutex_);

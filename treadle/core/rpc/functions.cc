@@ -1,9 +1,14 @@
 #include "treadle/core/rpc/functions.h"
 
+#include "treadle/core/rpc/messages.h"
+
 namespace treadle {
 
 Functions& Functions::put(const void* key, Entry entry) {
   if (entry.name.empty()) raise(invalidArgument("a function that crosses the wire needs a name"));
+  if (entry.name.size() > rpc::kMaxNameBytes)
+    raise(invalidArgument("the name of a function has at most " + std::to_string(rpc::kMaxNameBytes) + " bytes, and '" +
+                          entry.name.substr(0, 40) + "...' has " + std::to_string(entry.name.size())));
   auto found = entries_.find(entry.name);
   if (found == entries_.end()) {
     keys_.emplace_back(key, entry.name);

@@ -3,7 +3,10 @@
 // nothing runs because bytes ask for it that was not added here. Each name has a signature, whose hash travels with
 // every call: caller and callee built from different sources get an error that names both signatures.
 //
-// Filled before the worker joins; not changed after that; one thread.
+// Filled before the worker joins; not changed after that; one thread. A copy goes into the worker.
+//
+//   treadle::Functions functions;
+//   functions.add<&scale>("scale").addType<Table, int64_t>("Table").add<&Table::row>("Table.row");
 
 #include <map>
 #include <string>
@@ -21,17 +24,19 @@ class Functions {
   Functions& add(std::string name) {
     return put(&rpc::functionKey<F>, {std::move(name), rpc::Signature<F>::text(), &rpc::invokeFunction<F>, false});
   }
-  // Only the name: this worker calls F elsewhere.
+  // Only the name: this worker calls F elsewhere. The code of F is not run here.
   template <auto F>
   Functions& declare(std::string name) {
     return put(&rpc::functionKey<F>, {std::move(name), rpc::Signature<F>::text(), nullptr, false});
   }
-  // Like `add`, for a function that may run twice for one call without harm.
+  // Like `add`, for a function that may run twice for one call without harm. The mark is kept and nothing is done
+  // with it yet: no call is tried again by itself.
   template <auto F>
   Functions& addIdempotent(std::string name) {
     return put(&rpc::functionKey<F>, {std::move(name), rpc::Signature<F>::text(), &rpc::invokeFunction<F>, true});
   }
-  // A T can be made here from Args...
+  // A T can be made here from Args..., by Worker::make on other workers; it lives here until the last reference is
+  // gone.
   template <class T, class... Args>
   Functions& addType(std::string name) {
     return put(&rpc::typeKey<T>, {std::move(name), rpc::makerSignature<T, Args...>(), &rpc::invokeMaker<T, Args...>, false});

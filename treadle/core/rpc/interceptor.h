@@ -37,6 +37,8 @@ class HandlerScope {
   virtual ~HandlerScope() = default;
 };
 
+// Called on many threads at a time. What it throws on the caller's side is thrown by the call; on the
+// callee's side it is the answer.
 class Interceptor {
  public:
   virtual ~Interceptor() = default;

@@ -117,7 +117,8 @@ std::string makerSignature() {
   return demangled(typeid(T).name()) + " made from (" + namesOf<Loose<Args>...>() + ")";
 }
 
-// FNV-1a, 64 bits.
+// FNV-1a with 64 bits (Fowler, Noll, Vo): it tells builds that differ from each other, and is no protection against
+// somebody who looks for another signature of the same hash.
 uint64_t signatureHash(std::string_view signature);
 
 // ---- calling
@@ -151,8 +152,9 @@ void callAndAnswer(const Responder& responder, Invoke&& invoke) {
     R future = invoke();
     auto state = future.share();
     if (!state) raise(failedPrecondition("the function returned an empty Future"));
-    state->onReady([state, responder] {
-      responder.later([state, responder] {
+    // Whoever completes the future may do so when this worker is no more.
+    state->onReady([state, responder, pool = responder.pool()] {
+      pool.post([state, responder] {
         if (!state->result().ok()) return responder.fail(state->result().status());
         answer(responder, std::move(*state->result()));
       });

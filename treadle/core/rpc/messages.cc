@@ -3,7 +3,7 @@
 namespace treadle::rpc {
 namespace {
 
-constexpr size_t kNameBytes = 1024, kTextBytes = 1 << 20, kEntryBytes = 28;
+constexpr size_t kTextBytes = 1 << 20, kEntryBytes = 28;
 
 void writeId(wire::Writer& writer, const GlobalId& id) {
   writer.number(id.rank);
@@ -76,7 +76,7 @@ void writeRequest(wire::Writer& writer, const MessageHeader& header) {
 void readRequest(wire::Reader& reader, MessageHeader& header, int worldSize) {
   header.timeLeftUs = reader.number<uint64_t>();
   if (reader.boolean()) header.target = readId(reader, worldSize);
-  header.function = reader.string(kNameBytes);
+  header.function = reader.string(kMaxNameBytes);
   header.signature = reader.number<uint64_t>();
   if (reader.boolean()) header.result = readEntry(reader, worldSize);
 }

@@ -1,5 +1,6 @@
 #pragma once
-// The messages of subject kRpc as bytes (docs/protocol/rpc.md): a request, a fetch of a reference's value, an answer, a
+// The messages of subject kRpc as bytes (docs/protocol/calls.md): a request, a fetch of a reference's value, an
+// answer, a
 // cancellation, a notice about references. What values follow the header is the codecs' business. Pure functions.
 
 #include <optional>
@@ -9,6 +10,11 @@
 #include "treadle/core/rpc/references.h"
 
 namespace treadle::rpc {
+
+inline constexpr size_t kMaxNameBytes = 1024;  // of a function
+
+// How the refusal of a call with another signature begins: the caller, who alone has its own signature as text, adds it.
+inline constexpr const char* kOtherSignature = "it has another signature there, ";
 
 enum class MessageType : uint8_t { kRequest = 1, kFetch = 2, kAnswer = 3, kCancel = 4, kNotice = 5 };
 

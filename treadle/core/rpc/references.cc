@@ -4,6 +4,8 @@ namespace treadle::rpc {
 
 RefHandle::~RefHandle() { references_->release(*this); }
 
+// Destroying a value or a handle may end in here again, and sending takes other locks: so both happen after
+// the lock is let go.
 void References::perform(Deferred later) {
   for (const auto& [rank, notice, entry] : later.notices) send_(rank, notice, entry);
   for (auto& call : later.calls) call();
@@ -11,18 +13,20 @@ void References::perform(Deferred later) {
 
 // ---- values of this worker
 
-HandlePtr References::localHandle(const RefId& ref) {
-  ++owned_[ref].handles;
-  return std::make_shared<RefHandle>(shared_from_this(), ForkEntry{ref, self_, {}}, true);
+HandlePtr References::localHandle(const ForkEntry& entry) {
+  ++owned_[entry.ref].handles;
+  return std::make_shared<RefHandle>(shared_from_this(), entry, true);
 }
 
 HandlePtr References::own(OwnedValue value) {
   MutexLock lock(mutex_);
   RefId ref = nextId();
   owned_[ref].value.emplace(std::move(value));
-  return localHandle(ref);
+  return localHandle({ref, self_, {}});
 }
 
+// Those who wait are called first and the value dropped after, if nobody refers to it any more: they were
+// promised it.
 void References::fulfil(const RefId& ref, Result<OwnedValue> value) {
   Deferred later;
   {
@@ -30,30 +34,48 @@ void References::fulfil(const RefId& ref, Result<OwnedValue> value) {
     auto found = owned_.find(ref);
     // Whoever asked for it is lost already, or it is there.
     if (found == owned_.end() || found->second.value) return;
-    found->second.value = value;
-    for (auto& [rank, callback] : found->second.waiting)
-      later.calls.emplace_back([callback = std::move(callback), value]() mutable { callback(std::move(value)); });
-    found->second.waiting.clear();
+    settle(found->second, value, later);
     dropIfUnused(ref, later);
   }
   perform(std::move(later));
 }
 
+void References::settle(Owned& owned, const Result<OwnedValue>& value, Deferred& later) {
+  owned.value = value;
+  for (auto& [rank, callback] : owned.waiting)
+    later.calls.emplace_back([callback = std::move(callback), value]() mutable { callback(std::move(value)); });
+  owned.waiting.clear();
+}
+
+References::Owned& References::namedByPeer(const RefId& ref) {
+  auto [found, isNew] = owned_.try_emplace(ref);
+  if (!isNew) return found->second;
+  if (auto maker = lost_.find(ref.rank); maker != lost_.end()) {
+    found->second.value.emplace(maker->second);
+  } else if (ref.rank == self_ || gone_.contains(ref)) {
+    found->second.value.emplace(notFound("the value of this reference does not live here (any more)"));
+  }
+  return found->second;
+}
+
+// A value that was never heard of is waited for when its id is another rank's: the request that makes it may
+// still be on its way. One of our own counter is not: that request would have been this worker's.
 void References::whenReady(const RefId& ref, int asker, WhenReady callback) {
+  Deferred later;
   std::optional<Result<OwnedValue>> value;
   {
     MutexLock lock(mutex_);
     if (cleared_) {
       value.emplace(cancelled("this worker has left the job"));
-    } else if (auto found = owned_.find(ref); found != owned_.end() && found->second.value) {
-      value = found->second.value;
-    } else if (found == owned_.end() && ref.rank == self_) {
-      value.emplace(notFound("the value of this reference does not live here (any more)"));
+    } else if (Owned& owned = namedByPeer(ref); owned.value) {
+      value = owned.value;
+      dropIfUnused(ref, later);
     } else {
-      owned_[ref].waiting.emplace_back(asker, std::move(callback));
+      owned.waiting.emplace_back(asker, std::move(callback));
       return;
     }
   }
+  perform(std::move(later));
   callback(std::move(*value));
 }
 
@@ -64,42 +86,57 @@ void References::dropIfUnused(const RefId& ref, Deferred& later) {
   if (!owned.forks.empty() || owned.handles > 0 || !owned.value || !owned.waiting.empty()) return;
   later.dropped.emplace_back(std::move(*owned.value));
   owned_.erase(found);
+  if (!lost_.empty()) gone_.insert(ref);
 }
 
 // ---- references of this worker to values of others
 
+// The requester names the value and its own first fork, so that it need not wait for the owner to do so.
 HandlePtr References::expect(int owner) {
   MutexLock lock(mutex_);
   ForkEntry entry{nextId(), owner, nextId()};
+  if (owner == self_) return localHandle(entry);
   held_[entry.fork] = Held{entry, false, false, {}, 0, {}};
   return std::make_shared<RefHandle>(shared_from_this(), entry, false);
 }
 
-void References::confirm(const ForkId& fork, const Status& outcome) {
+void References::confirm(const ForkEntry& entry, const Status& outcome) {
+  if (entry.owner == self_) {
+    if (!outcome.ok()) fulfil(entry.ref, outcome);
+    return;
+  }
   Deferred later;
   {
     MutexLock lock(mutex_);
-    auto found = held_.find(fork);
+    auto found = held_.find(entry.fork);
     if (found == held_.end()) return;
     found->second.confirmed = true;
     found->second.failure = outcome;
-    deleteIfDone(fork, later);
+    deleteIfDone(entry.fork, later);
   }
   perform(std::move(later));
 }
 
 bool References::confirmed(const HandlePtr& handle) const {
   MutexLock lock(mutex_);
-  auto found = held_.find(handle->entry().fork);
-  return handle->local() || (found != held_.end() && found->second.confirmed && found->second.failure.ok());
+  if (handle->local()) {
+    auto owned = owned_.find(handle->entry().ref);
+    return owned != owned_.end() && owned->second.value && owned->second.value->ok();
+  }
+  auto held = held_.find(handle->entry().fork);
+  return held != held_.end() && held->second.confirmed && held->second.failure.ok();
 }
 
 Status References::failureOf(const HandlePtr& handle) const {
   MutexLock lock(mutex_);
   if (cleared_) return failedPrecondition("this reference belongs to a worker that has left its job");
   if (auto lost = lost_.find(handle->entry().owner); lost != lost_.end()) return lost->second;
-  auto found = held_.find(handle->entry().fork);
-  return found == held_.end() ? Status() : found->second.failure;
+  if (handle->local()) {
+    auto owned = owned_.find(handle->entry().ref);
+    return owned != owned_.end() && owned->second.value ? owned->second.value->status() : Status();
+  }
+  auto held = held_.find(handle->entry().fork);
+  return held == held_.end() ? Status() : held->second.failure;
 }
 
 void References::release(const RefHandle& handle) {
@@ -132,12 +169,14 @@ void References::deleteIfDone(const ForkId& fork, Deferred& later) {
 
 // ---- references in messages
 
+// At the owner the fork is known from here on. Elsewhere the parent is kept alive by the child's entry:
+// guarantee 2.
 ForkEntry References::fork(const HandlePtr& handle, int toRank) {
   MutexLock lock(mutex_);
   ForkEntry entry{handle->entry().ref, handle->entry().owner, nextId()};
   if (handle->local()) {
     owned_[entry.ref].forks[entry.fork] = toRank;
-  } else {
+  } else if (!lost_.contains(entry.owner)) {
     children_[entry.fork] = Child{entry, toRank, handle};
     if (auto held = held_.find(handle->entry().fork); held != held_.end()) ++held->second.children;
   }
@@ -178,9 +217,14 @@ std::vector<HandlePtr> References::adopt(int fromRank, const std::vector<ForkEnt
     MutexLock lock(mutex_);
     for (const ForkEntry& entry : entries) {
       if (entry.owner == self_) {
-        handles.push_back(localHandle(entry.ref));
-        if (auto& forks = owned_[entry.ref].forks; fromRank == self_) forks.erase(entry.fork);
+        Owned& owned = namedByPeer(entry.ref);
+        if (fromRank == self_) owned.forks.erase(entry.fork);
+        handles.push_back(localHandle(entry));
         if (fromRank != self_) later.notices.emplace_back(fromRank, RefNotice::kChildAccepted, entry);
+        continue;
+      }
+      if (lost_.contains(entry.owner)) {  // the sender did not know; nobody would ever confirm it
+        handles.push_back(std::make_shared<RefHandle>(shared_from_this(), entry, false));
         continue;
       }
       bool fromOwner = entry.owner == fromRank;
@@ -194,8 +238,9 @@ std::vector<HandlePtr> References::adopt(int fromRank, const std::vector<ForkEnt
 }
 
 void References::adoptRequested(int fromRank, const ForkEntry& entry) {
+  if (fromRank == self_) return;  // it holds a handle, see expect()
   MutexLock lock(mutex_);
-  owned_[entry.ref].forks[entry.fork] = fromRank;
+  namedByPeer(entry.ref).forks[entry.fork] = fromRank;
 }
 
 void References::onNotice(int fromRank, RefNotice notice, const ForkEntry& entry) {
@@ -204,7 +249,7 @@ void References::onNotice(int fromRank, RefNotice notice, const ForkEntry& entry
     MutexLock lock(mutex_);
     switch (notice) {
       case RefNotice::kForkAdded:
-        owned_[entry.ref].forks[entry.fork] = fromRank;
+        namedByPeer(entry.ref).forks[entry.fork] = fromRank;
         later.notices.emplace_back(fromRank, RefNotice::kForkKnown, entry);
         break;
       case RefNotice::kForkKnown:
@@ -243,7 +288,7 @@ void References::onLost(int rank, const Status& why) {
       std::erase_if(owned.forks, [&](const auto& fork) { return fork.second == rank; });
       std::erase_if(owned.waiting, [&](const auto& waiting) { return waiting.first == rank; });
       // A value that only the lost worker could still ask for will not be made.
-      if (!owned.value && ref.rank == rank) owned.value.emplace(why);
+      if (!owned.value && ref.rank == rank) settle(owned, why, later);
       values.push_back(ref);
     }
     for (const RefId& ref : values) dropIfUnused(ref, later);
@@ -252,6 +297,7 @@ void References::onLost(int rank, const Status& why) {
   perform(std::move(later));
 }
 
+// No notices: the farewell on the connections says it all, and the others drop this worker's forks.
 void References::clear(const Status& why) {
   Deferred later;
   {

@@ -7,6 +7,11 @@
 //      fork until the receiver has said that the owner knows the new one.
 // A worker that is lost takes its forks with it; references to values of a lost owner fail with its name.
 //
+// The scheme is that of PyTorch's RPC ("Remote Reference Protocol" in its documentation). Notices: for a reference
+// that came from a call to its owner or from the owner itself, one, when it goes; for each time that a worker which
+// does not own the value passes it on to a third one, three, and one when it goes; to the owner itself, one. They
+// are urgent messages, never waited for.
+//
 // One per worker; any thread. Nothing is sent or destroyed while the lock is held.
 
 #include <any>
@@ -101,10 +106,10 @@ class References : public std::enable_shared_from_this<References> {
   void whenReady(const RefId& ref, int asker, WhenReady callback);
 
   // ---- references of this worker to values of others
-  // A request to `owner` will make the value. The entry goes with the request.
+  // A request to `owner`, which may be this worker itself, will make the value. The entry goes with the request.
   HandlePtr expect(int owner);
   // The request was answered: the owner has made the value, or why not. The handle may be gone already.
-  void confirm(const ForkId& fork, const Status& outcome);
+  void confirm(const ForkEntry& entry, const Status& outcome);
   bool confirmed(const HandlePtr& handle) const;
   Status failureOf(const HandlePtr& handle) const;  // why there will be no value, when that is known
 
@@ -163,10 +168,13 @@ class References : public std::enable_shared_from_this<References> {
 
   GlobalId nextId() TREADLE_REQUIRES(mutex_) { return {self_, ++lastId_}; }
   void release(const RefHandle& handle);
+  // The value that a peer speaks of. One that was unknown so far may still be made, unless it is certain that none will.
+  Owned& namedByPeer(const RefId& ref) TREADLE_REQUIRES(mutex_);
+  void settle(Owned& owned, const Result<OwnedValue>& value, Deferred& later) TREADLE_REQUIRES(mutex_);
   void dropIfUnused(const RefId& ref, Deferred& later) TREADLE_REQUIRES(mutex_);
   void deleteIfDone(const ForkId& fork, Deferred& later) TREADLE_REQUIRES(mutex_);
   void dropChild(const ForkId& fork, Deferred& later) TREADLE_REQUIRES(mutex_);
-  HandlePtr localHandle(const RefId& ref) TREADLE_REQUIRES(mutex_);
+  HandlePtr localHandle(const ForkEntry& entry) TREADLE_REQUIRES(mutex_);
   void perform(Deferred later);
 
   const int self_;
@@ -178,6 +186,9 @@ class References : public std::enable_shared_from_this<References> {
   std::map<ForkId, Held> held_ TREADLE_GUARDED_BY(mutex_);
   std::map<ForkId, Child> children_ TREADLE_GUARDED_BY(mutex_);
   std::map<int, Status> lost_ TREADLE_GUARDED_BY(mutex_);
+  // Values that went since a worker was lost. What it passed on may still be on its way to us, and is not to be taken
+  // for a reference to a value that is yet to be made.
+  std::set<RefId> gone_ TREADLE_GUARDED_BY(mutex_);
   bool cleared_ TREADLE_GUARDED_BY(mutex_) = false;
 };
 

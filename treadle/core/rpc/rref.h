@@ -3,6 +3,10 @@
 // last reference to it anywhere is gone. An RRef travels as an argument, in a result and inside containers and
 // structs, between any workers. Any thread may call anything; after the worker has left its job everything throws
 // StateError.
+//
+// It may be used and passed on before the value is made, and when making it failed: whatever needs the value waits
+// for it, up to its time limit, and throws what making it threw. PeerLostError when the owner is lost: the value is
+// gone.
 
 #include "treadle/core/rpc/typed_call.h"
 
@@ -21,18 +25,22 @@ class RRef : public RRefMethods<T> {
   explicit RRef(rpc::HandlePtr handle) : handle_(std::move(handle)) {}
 
   bool valid() const { return handle_ != nullptr; }
-  WorkerInfo owner() const { return engine()->membership().info(handle_->entry().owner); }
+  WorkerInfo owner() const { return engine()->membership().info(handle().entry().owner); }
   bool isOwner() const { return handle().local(); }
-  // Whether the owner is known to have the value.
+  // Whether the owner is known to have made the value. Does not ask it: elsewhere than at the owner it becomes true
+  // when the answer or the notice has come.
   bool confirmed() const { return handle().references()->confirmed(handle_); }
 
-  // Returns when the owner has made the value; throws what making it threw.
+  // Returns when the owner has made the value; throws what making it threw. The default limit is the worker's
+  // rpcTimeout, TimeoutError after it.
   void waitUntilMade(std::optional<Duration> limit = {}) const;
   // A copy of the value. Throws what making it threw. The default limit is the worker's rpcTimeout.
   T toHere(std::optional<Duration> limit = {}) const { return fetch(limit, true).wait(); }
   Future<T> toHereAsync() const { return fetch({}, false); }
 
-  // The value itself, at its owner alone; waits until it is made.
+  // The value itself, at its owner alone; waits until it is made, rpcTimeout at most. StateError elsewhere. All who
+  // reach the value here share it: handlers run at the same time, so a value that changes guards itself. It lives
+  // as long as a reference does.
   Value& local() const {
     if (!isOwner())
       raise(failedPrecondition("local() works at the owner only; this reference is owned by " +
@@ -40,7 +48,8 @@ class RRef : public RRefMethods<T> {
     return *static_cast<Value*>(owned().value.get());
   }
 
-  // Calls member function M of the value, at the owner.
+  // Calls member function M of the value, at the owner: as Worker::call, async and remote do. The value lives until
+  // the call is answered, also when this was its last reference.
   template <auto M, class... A>
   typename rpc::Traits<M>::Result call(const A&... arguments) const {
     return startMember<M>(true, arguments...).wait();
@@ -88,7 +97,8 @@ class RRef : public RRefMethods<T> {
   // A call that the owner answers when it has the value.
   rpc::OutgoingCall fetchCall(const char* what, std::optional<Duration> limit, bool callerWaits) const;
   Future<T> fetch(std::optional<Duration> limit, bool callerWaits) const;
-  rpc::OwnedValue owned() const;
+  Future<T> fetchHere(rpc::Engine& engine) const;  // at the owner
+  rpc::OwnedValue owned(std::optional<Duration> limit = {}) const;
 
   rpc::HandlePtr handle_;
 };
@@ -105,14 +115,17 @@ struct Codec<RRef<T>> {
   static std::string name() { return "RRef<" + nameOf<T>() + ">"; }
 };
 
-// Waits for a value of this worker, which may still be on its way.
-OwnedValue waitForOwned(Engine& engine, const RefId& ref, const std::type_info& type);
+// Waits for a value of this worker, which may still be on its way; at most `limit`, by default the rpcTimeout.
+OwnedValue waitForOwned(Engine& engine, const RefId& ref, const std::type_info& type, std::optional<Duration> limit);
+// FailedPrecondition when `value` is not a `type`.
+Status typeFits(const OwnedValue& value, const std::type_info& type);
 
 }  // namespace rpc
 
 template <class T>
-rpc::OwnedValue RRef<T>::owned() const {
-  return rpc::waitForOwned(*engine(), handle().entry().ref, typeid(Value));
+rpc::OwnedValue RRef<T>::owned(std::optional<Duration> limit) const {
+  throwIfError(handle().references()->failureOf(handle_));
+  return rpc::waitForOwned(*engine(), handle().entry().ref, typeid(Value), limit);
 }
 
 template <class T>
@@ -130,18 +143,32 @@ rpc::OutgoingCall RRef<T>::fetchCall(const char* what, std::optional<Duration> l
 
 template <class T>
 void RRef<T>::waitUntilMade(std::optional<Duration> limit) const {
-  if (isOwner()) return (void)owned();
+  if (isOwner()) return (void)owned(limit);
   rpc::startCall<void>(*engine(), fetchCall(rpc::kAwaitValue, limit, true)).wait();
+}
+
+template <class T>
+Future<T> RRef<T>::fetchHere(rpc::Engine& engine) const {
+  Promise<T> promise(&engine.executor());
+  Future<T> copy = promise.future();
+  engine.references().whenReady(handle().entry().ref, handle().entry().owner,
+                                [promise = std::move(promise)](Result<rpc::OwnedValue> value) mutable {
+                                  if (!value.ok()) return promise.fail(std::move(value).status());
+                                  if (Status fits = rpc::typeFits(*value, typeid(Value)); !fits.ok())
+                                    return promise.fail(std::move(fits));
+                                  promise.set(*static_cast<Value*>(value->value.get()));
+                                });
+  return copy;
 }
 
 template <class T>
 Future<T> RRef<T>::fetch(std::optional<Duration> limit, bool callerWaits) const {
   static_assert(rpc::Travels<Value>, "values of this type do not travel; call their functions at the owner instead");
   auto alive = engine();
+  throwIfError(handle().references()->failureOf(handle_));
   if (isOwner()) {
-    Promise<T> here(&alive->executor());
-    here.set(*static_cast<Value*>(owned().value.get()));
-    return here.future();
+    if (callerWaits) owned(limit);
+    return fetchHere(*alive);
   }
   rpc::OutgoingCall call = fetchCall(rpc::kFetchValue, limit, callerWaits);
   return rpc::startCall<T>(*alive, std::move(call), [](rpc::Decoder& decoder) {

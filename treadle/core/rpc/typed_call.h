@@ -62,6 +62,7 @@ Future<R> startCall(Engine& engine, OutgoingCall call, UniqueFunction<Stored<R>(
 
 template <class R>
 Future<R> startCall(Engine& engine, OutgoingCall call) {
+  static_assert(Travels<Stored<R>>, "the function's result does not travel: call it with remote(), which leaves it there");
   return startCall<R>(engine, std::move(call), [](Decoder& decoder) { return Codec<Stored<R>>::decode(decoder); });
 }
 

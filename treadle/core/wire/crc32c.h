@@ -1,5 +1,8 @@
 #pragma once
-// CRC-32C (Castagnoli, RFC 3720 appendix B.4): tells damaged bytes from good ones. Pure; any thread.
+// CRC-32C (Castagnoli et al. 1993; RFC 3720 section 12.1 and appendix B.4): tells damaged bytes from good ones, and is
+// no defence against bytes that were changed on purpose. Polynomial 0x1EDC6F41, reflected, all ones before and
+// complemented after; of "123456789" it is 0xE3069283. Chosen because x86-64 has an instruction for it (SSE 4.2: eight
+// bytes at a time); other processors use a table. Pure; any thread.
 
 #include <cstdint>
 

@@ -31,6 +31,8 @@ std::vector<std::byte> frameFront(FrameKind kind, uint8_t subject, Bytes payload
   return writer.take();
 }
 
+// Each check stands before the first use of what it checks. The subject is left to the connection, which
+// knows the rooms.
 Result<FrameHeader> parseHeader(Bytes bytes, const FrameLimits& limits) {
   Reader reader(bytes);
   if (reader.number<uint32_t>() != kMagic) return dataLoss("the peer does not speak Treadle's protocol");
@@ -53,6 +55,8 @@ Result<FrameHeader> parseHeader(Bytes bytes, const FrameLimits& limits) {
   return header;
 }
 
+// The checksum is compared before a single size is believed; the subtraction cannot wrap, as each size is at
+// most what is left.
 Result<std::vector<uint64_t>> parseFront(const FrameHeader& header, Bytes front) {
   TREADLE_CHECK(front.size() == header.frontBytes(), "parseFront needs exactly the front of the frame");
   constexpr uint32_t kZero = 0;

@@ -16,6 +16,7 @@ class Reader {
  public:
   explicit Reader(Bytes bytes) : rest_(bytes) {}
 
+  // As it lies in memory, little-endian; any alignment; any bit pattern is a number.
   template <class T>
     requires(std::integral<T> || std::floating_point<T>)
   T number() {
@@ -25,6 +26,7 @@ class Reader {
     return value;
   }
   bool boolean();  // any byte but 0 and 1 makes the reader bad
+  // A 32-bit length and so many bytes, of any content; a length above the limit makes the reader bad.
   std::string string(size_t limitBytes);
 
   // `sizeBytes` bytes, or none when there are not so many left.

@@ -1,6 +1,7 @@
 #pragma once
-// Puts values into bytes: little-endian numbers of fixed width, strings with a 32-bit length in front. Reader
-// (reader.h) is its mirror. One thread at a time.
+// Puts values into bytes: little-endian numbers of fixed width without padding, strings with a 32-bit length in front.
+// Reader (reader.h) is its mirror. Nothing that is written here is bounded but by memory; whoever sends it checks it
+// against the frame's limits. One thread at a time.
 
 #include <bit>
 #include <concepts>

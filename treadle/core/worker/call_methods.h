@@ -1,6 +1,11 @@
 #pragma once
 // The ways to call a function of another worker. Worker has them with its own defaults, Caller (worker.with(...)) with
-// the options given.
+// the options given. Any thread may call; calls of one thread to one worker arrive in their order, and their handlers
+// begin in it (those for an object that is still being made, later), several at a time. A worker may call itself;
+// it takes the same way.
+//
+// Limits: values of 64 MiB and tensors of 16 GiB and 65,535 in number per message (JoinOptions::messageLimits), names
+// of 1,024 bytes. A function runs at most once per call: no call is tried again by itself.
 
 #include <string>
 #include <string_view>
@@ -19,10 +24,12 @@ class To {
   To(std::string_view name) : whom_(std::string(name)) {}  // NOLINT
   To(const char* name) : whom_(std::string(name)) {}       // NOLINT
 
-  // NotFound naming the workers that there are.
+  // NotFound naming the workers, or the number of workers, that there are.
   int rank(const cluster::Membership& membership) const {
-    if (const int* rank = std::get_if<int>(&whom_)) return *rank;
-    return valueOrThrow(membership.rankOf(std::get<std::string>(whom_)));
+    const int* rank = std::get_if<int>(&whom_);
+    if (rank == nullptr) return valueOrThrow(membership.rankOf(std::get<std::string>(whom_)));
+    throwIfError(membership.checkRank(*rank));
+    return *rank;
   }
 
  private:
@@ -34,17 +41,22 @@ template <class Self>
 class CallMethods {
  public:
   // Calls F there and waits for its result. Throws RemoteError for what F threw, TimeoutError, PeerLostError,
-  // NotFoundError (no such worker or function there), StateError (F has no name here, or another signature there).
+  // NotFoundError (no such worker or function there), StateError (F has no name here, or another signature there),
+  // ResourceError (too large, or too many handlers wait), DataError (an answer that is none). After TimeoutError and
+  // PeerLostError it is not known whether F ran. A treadle::Error that F threw comes back as itself.
   template <auto F, class... A>
   typename rpc::Traits<F>::Result call(const To& to, const A&... arguments) const {
     return start<F>(to, true, arguments...).wait();
   }
-  // The same without waiting. Arguments are captured when it returns.
+  // The same without waiting for the answer; `wait` throws what `call` would. Arguments are captured when it
+  // returns, so it may wait until there is room in the send queue (JoinOptions::sendLimitBytes), at most for the
+  // call's time limit.
   template <auto F, class... A>
   Future<typename rpc::Traits<F>::Result> async(const To& to, const A&... arguments) const {
     return start<F>(to, false, arguments...);
   }
-  // The result stays there; the reference is there at once and may be used and passed on at once.
+  // The result stays there; the reference is there at once and may be used and passed on at once. Failures are told
+  // by what needs the value (RRef::toHere, waitUntilMade, ...), not here. The result's type need not travel.
   template <auto F, class... A>
   RRef<typename rpc::Traits<F>::Result> remote(const To& to, const A&... arguments) const {
     int rank = to.rank(engine().membership());
@@ -68,7 +80,8 @@ class CallMethods {
     return RRef<R>(engine().sendForReference(named<R>(to, function, arguments...)));
   }
 
-  // Constructs a T there. Numbers of any width may be given for numbers.
+  // Constructs a T there, which the callee offers by Functions::addType. Numbers of any width may be given for
+  // numbers: they travel as int64 or double, and one that does not fit the parameter is an ArgumentError.
   template <class T, class... A>
   RRef<T> make(const To& to, const A&... arguments) const {
     const Functions::Entry& entry = rpc::entryOf(engine(), &rpc::typeKey<T>, [] { return demangled(typeid(T).name()); });

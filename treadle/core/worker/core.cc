@@ -9,6 +9,8 @@ namespace {
 
 // Rank 0 ends the wait a little before the others would, so that all hear from it who is missing.
 constexpr double kServerShare = 0.9, kClientShare = 0.95;
+// How long a leaving worker may take to tell all others so, together: a peer that reads nothing must not hold
+// it.
 constexpr Duration kFarewell = std::chrono::seconds(1);
 
 TimePoint partOf(TimePoint start, Duration limit, double share) {
@@ -69,6 +71,8 @@ void Worker::Core::start(Worker& worker, WorkerExtensions extensions) {
   membership->setHandler(link::Subject::kGroup, *groups);
 }
 
+// Listening begins before the addresses are told, and nobody goes before all are connected to all: so from
+// `join` on every call finds its connection.
 Status Worker::Core::meet() {
   TimePoint begin = Clock::now();
   TimePoint deadline = options.joinTimeout == kWhilePeerLives ? kNever : partOf(begin, options.joinTimeout, kClientShare);
@@ -95,6 +99,7 @@ Status Worker::Core::meet() {
   return {};
 }
 
+// The launcher's key, or one that rank 0 makes up and gives to its own user's processes on this host.
 Result<link::Credentials> Worker::Core::credentials(const io::Address& master, TimePoint deadline) {
   link::Credentials credentials{launch.jobKey, {link::Purpose::kPeer, self}};
   if (!credentials.jobKey.empty()) return credentials;
@@ -171,6 +176,8 @@ Status Worker::Core::connectTo(const cluster::RosterEntry& peer, const link::Cre
   return last.withContext(link::describe(peer.worker) + " cannot be connected to");
 }
 
+// From the outside in: no new peers, the farewell, then everything that waits here is failed, last the
+// threads, which must be there until nobody waits for them.
 void Worker::Core::leave(const std::string& reason) {
   if (left_.exchange(true)) return;
   Status why = cancelled("this worker has left its job");
@@ -180,6 +187,7 @@ void Worker::Core::leave(const std::string& reason) {
     Status loss = membership->firstLoss();
     membership->close(loss.ok() ? reason : loss.message(), Clock::now() + kFarewell);
   }
+  if (coordinator) coordinator->close(why);
   if (groups) groups->close(why);
   if (engine) engine->close(why);
   if (executor) executor->stop();

@@ -35,9 +35,7 @@ WorkerInfo Worker::peer(std::string_view name) const {
 }
 
 WorkerInfo Worker::peer(int rank) const {
-  if (rank < 0 || rank >= core_->launch.worldSize)
-    raise(notFound("there is no rank " + std::to_string(rank) + " in a job of " +
-                   std::to_string(core_->launch.worldSize) + " workers"));
+  throwIfError(core_->membership->checkRank(rank));
   return core_->membership->info(rank);
 }
 
@@ -54,12 +52,26 @@ Metrics Worker::metrics() const {
           references.owned, references.forks, references.held, references.pending};
 }
 
-void Worker::barrier() { throwIfError(core_->coordinator->barrier(kNever)); }
+void Worker::barrier() {
+  throwIfError(core_->engine->whetherHere());
+  throwIfError(core_->coordinator->barrier(kNever));
+}
+
+// What the coordinator cannot know: what holds up this worker itself.
+Status Worker::withOwnWork(const Status& status) const {
+  Metrics now = metrics();
+  auto counted = [](size_t count, const std::string& what) {
+    return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
+  };
+  if (status.code() != Code::kDeadlineExceeded || now.callsPending + now.handlersRunning == 0) return status;
+  return deadlineExceeded(status.message() + "; this worker itself awaits " + counted(now.callsPending, "answer") +
+                          " and runs " + counted(now.handlersRunning, "handler"));
+}
 
 void Worker::shutdown(ShutdownOptions options) {
   if (io::Executor::onPoolThread())
     raise(failedPrecondition("shutdown() was called inside a handler; call it from the program's own thread"));
-  throwIfError(core_->coordinator->shutdown(deadlineAfter(options.timeout)));
+  if (Status done = core_->coordinator->shutdown(deadlineAfter(options.timeout)); !done.ok()) raise(withOwnWork(done));
   core_->leave("");
 }
 

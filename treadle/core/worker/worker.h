@@ -19,7 +19,7 @@ namespace treadle {
 
 class Worker;
 
-// Numbers on what a worker does and holds.
+// Numbers on what a worker does and holds, at about one moment. Calls of this worker to itself count on both sides.
 struct Metrics {
   uint64_t callsSent = 0, callsHandled = 0;
   size_t callsPending = 0, handlersRunning = 0;
@@ -53,7 +53,10 @@ struct WorkerExtensions {
 
 class Worker : public CallMethods<Worker>, public group::Job {
  public:
-  // Throws ArgumentError, StateError, TimeoutError naming the ranks that did not come, PeerLostError, AuthError.
+  // Meets the other workers of the job and returns when all are connected to all, within joinTimeout. Throws
+  // ArgumentError (options, a name used twice), StateError (no launcher, no loopback address, another version, a
+  // port in use), TimeoutError naming the ranks that did not come, PeerLostError (one died meanwhile), AuthError
+  // (another key). All workers hear of what keeps one of them out, and none of them joins.
   static std::shared_ptr<Worker> join(JoinOptions options);
   static std::shared_ptr<Worker> join(JoinOptions options, WorkerExtensions extensions);
   ~Worker() override;
@@ -63,7 +66,7 @@ class Worker : public CallMethods<Worker>, public group::Job {
   WorkerInfo peer(int rank) const;               // NotFoundError
   std::vector<WorkerInfo> peers() const;         // all workers, this one too, by rank
 
-  // A reference to a value that stays here.
+  // A reference to a value that stays here; T need not travel. The value goes with the last reference to it anywhere.
   template <class T>
   RRef<T> own(T value) {
     return ownShared(std::make_shared<T>(std::move(value)));
@@ -73,10 +76,12 @@ class Worker : public CallMethods<Worker>, public group::Job {
   RRef<T> ownShared(std::shared_ptr<T> value) {
     return RRef<T>(engine().references().own(rpc::ownedValue(std::move(value))));
   }
-  // Runs `f` on the pool here.
+  // Runs `f` on the pool here, where it counts as a handler (JoinOptions::maxRunning). The future has its result or
+  // what it threw; CancelledError if the worker leaves before it ran.
   template <class F>
   auto fork(F f) {
     using R = std::invoke_result_t<F&>;
+    throwIfError(engine().whetherHere());
     Promise<R> promise(&engine().executor());
     Future<R> future = promise.future();
     auto task = std::make_shared<std::pair<Promise<R>, F>>(std::move(promise), std::move(f));
@@ -94,10 +99,14 @@ class Worker : public CallMethods<Worker>, public group::Job {
   Caller with(CallOptions options) const { return {engine(), options}; }
 
   Metrics metrics() const;
-  // Returns when all workers have called it equally often.
+  // Returns when all workers have called it equally often. No time limit but the workers' lives: PeerLostError as
+  // soon as one of them is lost, at once when one was.
   void barrier();
-  // Returns when all workers have called it and no call is under way anywhere; references that are still held are
-  // empty afterwards. PeerLostError names a worker that was lost meanwhile, TimeoutError what is left.
+  // Returns when all workers have called it and no call is under way anywhere
+  // (docs/protocol/liveness_and_shutdown.md); references that are still held are of no use afterwards.
+  // PeerLostError names a worker that was lost meanwhile, TimeoutError what is left: then the worker is still
+  // in its job and this may be called again, but the others take it as done whenever it has no call under way.
+  // StateError inside a handler.
   void shutdown(ShutdownOptions options = {});
 
   // ---- for the rooms above
@@ -112,6 +121,7 @@ class Worker : public CallMethods<Worker>, public group::Job {
  private:
   friend class CallMethods<Worker>;
   CallOptions callOptions() const { return {}; }
+  Status withOwnWork(const Status& status) const;
 
   std::unique_ptr<Core> core_;
 };

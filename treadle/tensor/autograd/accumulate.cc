@@ -20,6 +20,7 @@ void addGradient(at::Tensor& sum, at::Tensor&& gradient) {
   // added in place to a dense sum, not a dense one to a sparse sum.
   bool inPlace = isUnshared(sum) && sum.is_non_overlapping_and_dense() && !sum.requires_grad() &&
                  sum.scalar_type() == gradient.scalar_type();
+  // Half of the memory traffic of the other, and no new pages.
   if (inPlace) {
     sum.add_(gradient);
   } else {

@@ -19,6 +19,8 @@ AutogradContext::AutogradContext(Worker& worker, AutogradOptions options)
       context_(newContext(worker, options)),
       current_(std::make_unique<autograd::CurrentContext>(autograd::interceptorOf(worker), context_)) {}
 
+// `current_` goes after this body: the releases are sent while the context is still current, and so must not
+// be part of it (releaseEverywhere sees to that).
 AutogradContext::~AutogradContext() {
   try {
     autograd::releaseEverywhere(worker_, context_->id);
@@ -32,6 +34,7 @@ int64_t AutogradContext::id() const { return context_->id; }
 
 void AutogradContext::backward(const std::vector<at::Tensor>& roots, BackwardOptions options) {
   std::vector<autograd::Root> from;
+  // An undefined gradient stands for 1: each root has one element.
   for (const at::Tensor& root : roots) from.push_back({root, {}});
   autograd::runBackward(worker_, context_, std::move(from), options);
 }

@@ -23,9 +23,12 @@ class CurrentContext;
 
 class AutogradContext {
  public:
-  // StateError when `options` ask for what is not there, or `worker` was joined without tensors. The worker
-  // must outlive the context.
+  // Makes it current on this thread for this worker; one that was current before is again when this one goes.
+  // Nothing is sent. StateError when `options` ask for what is not there, or `worker` was joined without
+  // tensors. The worker must outlive the context.
   explicit AutogradContext(Worker& worker, AutogradOptions options = {});
+  // Tells all workers that took part, without waiting for them. Gradients that are wanted longer must have
+  // been taken out before. Throws nothing; with the job gone there is nobody to tell.
   ~AutogradContext();
   AutogradContext(const AutogradContext&) = delete;
   AutogradContext& operator=(const AutogradContext&) = delete;
@@ -35,14 +38,19 @@ class AutogradContext {
 
   // Computes the gradients of the sum of `roots`, tensors of one element each that were computed within the
   // context, with respect to all leaves that they depend on, on every worker. Returns when all are ready.
-  // Gradients add up over several calls. Throws ArgumentError (a root without history), PeerLostError,
-  // StateError (a sent tensor got no gradient), or what a node threw, with the name of its worker; the
-  // context is of no use after that.
+  // Gradients add up over several calls; a second call over the same graph needs `retainGraph` in the first.
+  //
+  // FAST mode: every tensor that was sent within the context and requires a gradient must take part in the
+  // roots, or StateError names the messages that did not. Also thrown: ArgumentError (a root without history,
+  // or of more than one element), PeerLostError, and what a node threw, with the name of its worker. The
+  // context is of no use after a failure. There is no time limit: only the life of the peers bounds it.
+  // One call at a time, on a thread that is no handler of a call that peers wait for in the same pass.
   void backward(const std::vector<at::Tensor>& roots, BackwardOptions options = {});
 
-  // Of a leaf on this worker; undefined when it got none.
+  // Of a leaf on this worker, of its shape, dtype and strides; undefined when it got none. It keeps its
+  // values when a later pass adds more.
   at::Tensor gradient(const at::Tensor& leaf) const;
-  // (leaf, gradient) on this worker.
+  // (leaf, gradient) on this worker, in the order in which the passes reached the leaves.
   std::vector<std::pair<at::Tensor, at::Tensor>> gradients() const;
 
  private:

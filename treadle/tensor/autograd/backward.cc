@@ -4,6 +4,7 @@
 
 namespace treadle::autograd {
 
+// The order of the fields is the protocol's.
 inline auto fields(GradientMessage& message) {
   return std::tie(message.context, message.pass, message.retainGraph, message.message, message.gradients);
 }
@@ -17,15 +18,20 @@ Future<void> onGradients(Call& call, GradientMessage message);
 void onFinish(Call& call, const FinishMessage& message);
 void onRelease(Call& call, int64_t contextId);
 
-// The network's side of the passes of one context, for as long as one of them lives.
+// The network's side of one pass: sends its gradients and answers for it. The pass owns it, and it owns the
+// context, which lists the pass while that lives: ContextState::takePasses cuts this circle when a context
+// ends early.
 class Network final : public GradientSink {
  public:
   Network(Worker& worker, ContextPtr context) : worker_(worker), context_(std::move(context)) {}
 
   Status sendGradients(Pass& pass, const MessageInfo& message, std::vector<at::Tensor> gradients) override {
+    // Taken before the message leaves: the answer may be there before `async` returns, and a pass without
+    // pending work could count as idle in between.
     auto pending = std::make_shared<Pass::Pending>(pass.addPending());
     GradientMessage out{context_->id, pass.passId(), pass.retainGraph(), message.messageId,
                         std::move(gradients)};
+    // The gradients are values: sending them must not become part of the graph that is being run.
     CurrentContext none(interceptorOf(worker_), nullptr);
     auto state =
         worker_.with({.timeout = kWhilePeerLives}).async<&onGradients>(message.peerRank, out).share();
@@ -33,6 +39,8 @@ class Network final : public GradientSink {
       MutexLock lock(mutex_);
       answers_.emplace_back(state);
     }
+    // On the thread that read the answer. It only counts; nodes never run here (Pass::runUntilIdle does
+    // that).
     state->onReady([state, pending] {
       if (state->result().ok()) return pending->complete();
       pending->fail(state->result().status());
@@ -44,6 +52,9 @@ class Network final : public GradientSink {
   void onIdle(Pass& pass) override {
     std::optional<Promise<void>> engagedBy;
     {
+      // Asked under the lock that onGradients holds while it adds: otherwise gradients that arrive between
+      // the question and the answer would be acknowledged before they have been worked on. See Note [Idle] in
+      // pass.h.
       MutexLock lock(context_->mutex);
       auto found = context_->passes.find(pass.passId());
       if (found == context_->passes.end() || !pass.idle()) return;
@@ -52,12 +63,13 @@ class Network final : public GradientSink {
       engagedBy.emplace(std::move(*engaged));
       engaged.reset();
     }
+    // Outside of the lock: whoever waits for the promise may run on.
     Status status = pass.status();
     status.ok() ? engagedBy->set() : engagedBy->fail(std::move(status));
   }
 
-  // Waits for the answers to what was sent so far. The waiting thread reads them from their sockets itself, so that no
-  // other thread has to wake it; a failure reaches the pass.
+  // Waits for the answers to what was sent so far. The waiting thread reads them from their sockets itself,
+  // so that no other thread has to wake it; a failure reaches the pass.
   void readAnswers() {
     std::vector<Future<void>> answers;
     {
@@ -81,6 +93,7 @@ Result<std::shared_ptr<Pass>> makePass(Worker& worker, const ContextPtr& context
   return Pass::create(context->graph, std::move(network), slots, options, std::move(roots));
 }
 
+// The answer to a message that found this worker engaged already: at once, by the rule.
 Future<void> readyFuture() {
   Promise<void> promise;
   promise.set();
@@ -108,6 +121,8 @@ Future<void> onGradients(Call& call, GradientMessage message) {
     LivePass& live = livePass(worker, context, message);
     throwIfError(live.pass->addReady(message.message, std::move(message.gradients)));
     pass = live.pass;
+    // This message engages the worker: its answer is kept back until the worker is idle again, which is how
+    // the sender (and at the end the worker that called backward) knows.
     if (!live.engagedBy) answer = live.engagedBy.emplace().future();
   }
   pass->runUntilIdle().ignore();  // a failure is the answer
@@ -115,6 +130,8 @@ Future<void> onGradients(Call& call, GradientMessage message) {
   return answer;
 }
 
+// Whom this worker has sent messages of the context: a tree of those reaches every worker that has heard of
+// it. With `releasing` no more are added, so nobody is missed.
 std::vector<int> knownTo(ContextState& context, int self, bool releasing = false) {
   MutexLock lock(context.mutex);
   context.released = context.released || releasing;
@@ -128,6 +145,8 @@ bool finishHere(Worker& worker, const ContextPtr& context, const FinishMessage& 
   std::shared_ptr<Pass> pass;
   {
     MutexLock lock(context->mutex);
+    // Remembered: a worker may be told by several others, and gradients that come after the end must not
+    // begin the pass anew.
     if (!context->finishedPasses.insert(message.pass).second) return false;
     auto found = context->passes.find(message.pass);
     if (found != context->passes.end()) pass = found->second.pass;
@@ -149,6 +168,8 @@ bool finishHere(Worker& worker, const ContextPtr& context, const FinishMessage& 
 Status finishEverywhere(Worker& worker, const ContextPtr& context, const FinishMessage& message) {
   Status outcome;
   if (!finishHere(worker, context, message, outcome)) return {};
+  // All are told before any is waited for, and all are waited for even when one fails: when backward returns,
+  // no worker is still at work on the pass, but lost ones.
   CurrentContext none(interceptorOf(worker), nullptr);
   std::vector<Future<void>> others;
   Caller caller = worker.with({.timeout = kWhilePeerLives});
@@ -167,6 +188,7 @@ Status finishEverywhere(Worker& worker, const ContextPtr& context, const FinishM
 void onFinish(Call& call, const FinishMessage& message) {
   Worker& worker = call.worker();
   Result<ContextPtr> context = interceptorOf(worker).contexts().find(message.context);
+  // A context that was released meanwhile has no pass to end: that is what the caller wants.
   if (context.ok()) throwIfError(finishEverywhere(worker, *context, message));
 }
 
@@ -183,11 +205,14 @@ void runBackward(Worker& worker, const ContextPtr& context, std::vector<Root> ro
   {
     MutexLock lock(context->mutex);
     throwIfError(context->broken);
+    // The root is engaged by itself: what would be an acknowledgement elsewhere ends the wait here.
     LivePass& live = context->passes.emplace(end.pass, LivePass{pass, std::nullopt}).first->second;
     done = live.engagedBy.emplace().future();
   }
   pass->runUntilIdle().ignore();  // a failure is what `done` tells
   pass->sink().onIdle(*pass);
+  // While this thread waits it serves the sockets of its own calls; for a chain of two workers that saves two
+  // wake-ups per step.
   static_cast<Network&>(pass->sink()).readAnswers();
   Status outcome;
   try {
@@ -204,12 +229,7 @@ void releaseEverywhere(Worker& worker, int64_t contextId) {
   AutogradInterceptor& interceptor = interceptorOf(worker);
   ContextPtr context = interceptor.contexts().release(contextId);
   if (!context) return;
-  std::vector<std::shared_ptr<Pass>> unfinished;
-  {
-    MutexLock lock(context->mutex);
-    for (auto& [id, live] : context->passes) unfinished.push_back(live.pass);
-    context->passes.clear();
-  }
+  context->takePasses();
   CurrentContext none(interceptor, nullptr);
   for (int rank : knownTo(*context, worker.self().rank, true)) worker.async<&onRelease>(rank, contextId);
 }

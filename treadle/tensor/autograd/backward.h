@@ -16,6 +16,9 @@
 
 namespace treadle::autograd {
 
+// What a receive node sends to where its message came from. Answered when the callee is idle for it, see
+// above; a failure of the pass at the callee is the answer too. docs/protocol/autograd.md has the fields as
+// bytes.
 struct GradientMessage {
   int64_t context = 0;
   int64_t pass = 0;
@@ -24,6 +27,8 @@ struct GradientMessage {
   std::vector<at::Tensor> gradients;  // one per tensor of it that takes part; undefined: none
 };
 
+// The pass is over: whoever gets this ends it and tells those whom it had sent messages of the context.
+// Answered when they have answered; each worker passes it on once, so it also ends in circles.
 struct FinishMessage {
   int64_t context = 0;
   int64_t pass = 0;
@@ -31,14 +36,16 @@ struct FinishMessage {
 };
 
 // Runs a whole pass from `roots` and returns when all gradients are in the contexts of all workers. Throws
-// the failure of any worker, with its name; the context is of no use then.
+// the failure of any worker, with its name; the context is of no use then. Blocks the calling thread, which
+// reads the answers itself; any thread, but one pass of a context at a time.
 void runBackward(Worker& worker, const ContextPtr& context, std::vector<Root> roots,
                  const BackwardOptions& options);
 
-// Ends a context here and on all workers that it reached, without waiting for them.
+// Ends a context here and on all workers that it reached, without waiting for them: each passes the word on.
+// Idempotent. A worker that a late call reaches afterwards refuses it (Contexts::arrived).
 void releaseEverywhere(Worker& worker, int64_t contextId);
 
-// The functions that these need on every worker.
+// The functions that these need on every worker: treadle.autograd.gradients, .finish and .release.
 Functions backwardFunctions();
 
 // StateError for a mode that is not there.

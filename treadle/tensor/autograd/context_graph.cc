@@ -33,6 +33,7 @@ std::vector<typename Map::mapped_type> takeFrom(Map& map, std::span<const int64_
 
 Result<std::vector<int64_t>> ContextGraph::addSend(MessageInfo message, std::span<const at::Tensor> tensors) {
   std::vector<int64_t> indexes;
+  // As for any operation: under no_grad the receiver gets plain values.
   if (!c10::GradMode::is_enabled()) return indexes;
   torch::autograd::edge_list edges;
   for (size_t i = 0; i < tensors.size(); ++i) {
@@ -52,6 +53,7 @@ Status ContextGraph::addReceive(MessageInfo message, std::vector<at::Tensor>& te
   if (tensors.empty()) return {};
   int64_t messageId = message.messageId;
   auto node = makeNode<RecvNode>(contextId_, std::move(message));
+  // Held while nodes are attached, which is short: a message id must not pass the check twice.
   std::lock_guard lock(mutex_);
   if (receives_.contains(messageId)) return usedTwice(messageId, contextId_);
   TREADLE_RETURN_IF_ERROR(RecvNode::attach(node, tensors));
@@ -76,6 +78,7 @@ std::vector<NodeRef<RecvNode>> ContextGraph::receives() const {
 }
 
 void ContextGraph::forget(std::span<const int64_t> sentIds, std::span<const int64_t> receivedIds) {
+  // Declared before the lock, so that what they take out is freed after it is let go.
   std::vector<NodeRef<SendNode>> sends;
   std::vector<NodeRef<RecvNode>> receives;
   std::lock_guard lock(mutex_);

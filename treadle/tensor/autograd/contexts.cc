@@ -15,6 +15,14 @@ Status gone(int64_t id) {
 
 }  // namespace
 
+std::vector<std::shared_ptr<Pass>> ContextState::takePasses() {
+  std::vector<std::shared_ptr<Pass>> taken;
+  MutexLock lock(mutex);
+  for (auto& [id, live] : passes) taken.push_back(std::move(live.pass));
+  passes.clear();
+  return taken;
+}
+
 int64_t Contexts::nextId() {
   MutexLock lock(mutex_);
   return (static_cast<int64_t>(rank_) << kRankShift) | ++lastId_;
@@ -31,6 +39,8 @@ Result<ContextPtr> Contexts::arrived(int64_t id) {
   auto found = contexts_.find(id);
   if (found != contexts_.end()) return found->second;
   int owner = rankOf(id);
+  // A context of our own that is not in the table has ended. One of another worker is new here, unless we
+  // know that it has ended or cannot go on.
   if (id < 0 || owner == rank_ || releasedSet_.contains(id) || lost_.contains(owner)) return gone(id);
   return contexts_[id] = std::make_shared<ContextState>(id, owner);
 }
@@ -49,6 +59,7 @@ ContextPtr Contexts::release(int64_t id) {
     context = std::move(found->second);
     contexts_.erase(found);
   }
+  // Bounded: by the time that so many contexts have ended, nothing of the oldest is on its way any more.
   if (releasedSet_.insert(id).second) released_.push_back(id);
   if (released_.size() > kRememberedReleases) {
     releasedSet_.erase(released_.front());
@@ -64,12 +75,14 @@ bool Contexts::wasReleased(int64_t id) const {
 
 void Contexts::onLost(int rank) {
   std::vector<ContextPtr> dropped;  // destroyed after the lock is let go
-  MutexLock lock(mutex_);
-  lost_.insert(rank);
-  for (auto& [id, context] : contexts_)
-    if (context->ownerRank == rank) dropped.push_back(context);
-  for (const ContextPtr& context : dropped) contexts_.erase(context->id);
-  lock.unlock();
+  {
+    MutexLock lock(mutex_);
+    lost_.insert(rank);
+    for (auto& [id, context] : contexts_)
+      if (context->ownerRank == rank) dropped.push_back(context);
+    for (const ContextPtr& context : dropped) contexts_.erase(context->id);
+  }
+  for (const ContextPtr& context : dropped) context->takePasses();
 }
 
 size_t Contexts::open() const {

@@ -1,7 +1,7 @@
 #pragma once
 // The autograd contexts that a worker takes part in, its own and those that came with calls. A context is
-// released on all workers when its owner ends it, and here when its owner is lost. One table per worker; any
-// thread.
+// released on all workers when its owner ends it, and here when its owner is lost. One table per worker,
+// owned by its interceptor; any thread.
 
 #include <deque>
 #include <map>
@@ -29,17 +29,23 @@ struct ContextState {
   ContextState(int64_t contextId, int owner)
       : id(contextId), ownerRank(owner), graph(std::make_shared<ContextGraph>(contextId)) {}
 
+  // Of the worker that made the context: the one whose end ends it.
   const int64_t id;
   const int ownerRank;
   const std::shared_ptr<ContextGraph> graph;
 
+  // What a context that has ended must let go of: a pass holds its sink, which holds the context. Not with
+  // locks held, as the last owner of a pass ends it.
+  std::vector<std::shared_ptr<Pass>> takePasses();
+
   Mutex mutex;
   std::set<int> known TREADLE_GUARDED_BY(mutex);  // whom we sent messages of this context
   std::map<int64_t, LivePass> passes TREADLE_GUARDED_BY(mutex);
+  // Ids are 8 bytes, and a context has few passes: they are kept as long as the context is.
   std::set<int64_t> finishedPasses TREADLE_GUARDED_BY(mutex);
   Status broken TREADLE_GUARDED_BY(mutex);  // why no further pass can run
-  // Set with the last look at `known`: a handler that is still at work must not take the context to a worker that
-  // nobody would tell of its end.
+  // Set with the last look at `known`: a handler that is still at work must not take the context to a worker
+  // that nobody would tell of its end.
   bool released TREADLE_GUARDED_BY(mutex) = false;
 };
 using ContextPtr = std::shared_ptr<ContextState>;
@@ -48,21 +54,25 @@ class Contexts {
  public:
   explicit Contexts(int rank) : rank_(rank) {}
 
-  // A new context of this worker.
+  // A new context of this worker, with an id that no other worker can make.
   ContextPtr create();
   // The context that a message of another worker names, made when it is new here. NotFound when it was
   // released or its owner is lost.
   Result<ContextPtr> arrived(int64_t id);
   // NotFound when there is none.
   Result<ContextPtr> find(int64_t id) const;
-  // Forgets it; null when it is unknown.
+  // Forgets it; null when it is unknown. Messages that name it are refused from now on, also by a worker that
+  // never knew it: the word may have overtaken them.
   ContextPtr release(int64_t id);
   // Whether it was released here, as far as is remembered.
   bool wasReleased(int64_t id) const;
+  // Forgets what `rank` owned, and refuses what may still come of it. Contexts of others that it took part in
+  // stay: their owners see a failed call.
   void onLost(int rank);
 
-  // Unique in the job: for messages and passes.
+  // Unique in the job, and positive: for contexts, messages and passes alike.
   int64_t nextId();
+  // Contexts that this worker keeps now. For tests and metrics.
   size_t open() const;
   LeafSlots& slots() { return slots_; }
 

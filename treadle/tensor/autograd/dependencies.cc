@@ -14,12 +14,14 @@ void Dependencies::countEdgesOf(const Node& root) {
   for (const Edge& edge : root.next_edges()) countEdge(edge);
 }
 
+// An edge to a known node is one gradient more to wait for; the graph behind it has been counted already.
 bool Dependencies::countOne(const Edge& edge) {
   auto [found, isNew] = nodes_.try_emplace(edge.function.get());
   ++found->second.edges;
   return isNew;
 }
 
+// Depth first with a stack of its own: a recurrent model may be a chain of millions of nodes.
 void Dependencies::countBehind(std::vector<Node*> todo) {
   while (!todo.empty()) {
     Node* node = todo.back();
@@ -31,6 +33,7 @@ void Dependencies::countBehind(std::vector<Node*> todo) {
   }
 }
 
+// Leaves and receive nodes have no edges: everything else is left alone.
 void Dependencies::noteEnd(Node& node) {
   if (node.num_outputs() != 0) return;
   if (auto* leaf = dynamic_cast<torch::autograd::AccumulateGrad*>(&node)) leaves_.push_back(leaf);
@@ -38,6 +41,8 @@ void Dependencies::noteEnd(Node& node) {
 }
 
 std::optional<ReadyNode> Dependencies::deliver(const Edge& edge, at::Tensor&& gradient) {
+  // Both can only come from a hook that changed the graph after it was counted. The pass fails: running on
+  // would lose gradients silently.
   auto found = nodes_.find(edge.function.get());
   if (found == nodes_.end() || edge.input_nr >= edge.function->num_inputs()) {
     throw std::logic_error("the graph at " + edge.function->name() + " changed while the pass was running");
@@ -45,6 +50,7 @@ std::optional<ReadyNode> Dependencies::deliver(const Edge& edge, at::Tensor&& gr
   Waiting& waiting = found->second;
   waiting.gradients.resize(edge.function->num_inputs());
   addGradient(waiting.gradients[edge.input_nr], std::move(gradient));
+  // Taken out when complete, so what is left in the table are the nodes that wait.
   if (--waiting.edges > 0) return std::nullopt;
   ReadyNode ready{edge.function, std::move(waiting.gradients)};
   nodes_.erase(found);

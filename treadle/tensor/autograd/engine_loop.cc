@@ -5,6 +5,7 @@
 
 namespace treadle::autograd {
 
+// The one node of the graph that the engine is given. Its gradient input is never looked at.
 class EngineLoop::LoopNode final : public Node {
  public:
   explicit LoopNode(const at::Tensor& token) { add_input_metadata(token); }
@@ -15,6 +16,7 @@ class EngineLoop::LoopNode final : public Node {
 
  protected:
   torch::autograd::variable_list apply(torch::autograd::variable_list&&) override {
+    // No outputs and no edges: the engine is done with this graph when the loop is.
     (*body)();
     return {};
   }

@@ -20,6 +20,7 @@ at::Tensor owned(const at::Tensor& leaf, at::Tensor&& gradient) {
   if (isUnshared(gradient) && hasLayoutOf(gradient, leaf)) {
     return gradient.requires_grad() ? gradient.detach() : std::move(gradient);
   }
+  // Sparse gradients have no strides to obey; a plain copy will do.
   bool dense = gradient.layout() == at::kStrided && leaf.layout() == at::kStrided;
   return dense ? torch::autograd::utils::clone_obey_contract(gradient, leaf) : gradient.clone();
 }
@@ -28,12 +29,14 @@ at::Tensor owned(const at::Tensor& leaf, at::Tensor&& gradient) {
 
 void Gradients::add(const at::Tensor& leaf, at::Tensor&& gradient) {
   if (!gradient.defined()) return;
+  // Also called outside of the engine, at the end of a pass, where grad mode may be on.
   torch::autograd::AutoGradMode noGrad(false);
   std::lock_guard lock(mutex_);
   auto [found, isNew] = indexOf_.try_emplace(leaf.unsafeGetTensorImpl(), entries_.size());
   if (isNew) {
     entries_.emplace_back(leaf, owned(leaf, std::move(gradient)));
   } else {
+    // Adds in place unless somebody holds the sum: whoever called gradient() keeps the values that he saw.
     addGradient(entries_[found->second].second, std::move(gradient));
   }
 }

@@ -48,6 +48,8 @@ Result<std::vector<at::Tensor>> rootGradients(const std::vector<Root>& roots,
 
 Result<std::vector<ReadyNode>> GraphExecutor::prepare(const std::vector<NodeRef<SendNode>>& sends,
                                                       const std::vector<Root>& roots) {
+  // Sends and roots are counted together before anything runs: a node behind both must wait for both, even if
+  // the gradient of the send comes much later.
   for (const auto& send : sends) dependencies_.countEdgesOf(*send);
   TREADLE_RETURN_IF_ERROR(countRoots(roots));
   TREADLE_RETURN_IF_ERROR(checkEnds());
@@ -72,6 +74,8 @@ Status GraphExecutor::countRoots(const std::vector<Root>& roots) {
 }
 
 Status GraphExecutor::checkEnds() {
+  // A tensor that was received in one context and used in another would send its gradients to a worker that
+  // knows nothing of this pass.
   for (const RecvNode* receive : dependencies_.receives()) {
     if (receive->contextId() == contextId_) continue;
     return failedPrecondition(receive->name() + " belongs to autograd context " +
@@ -92,6 +96,7 @@ std::vector<int64_t> GraphExecutor::receivedIds() const {
 }
 
 Status GraphExecutor::runNext() {
+  // A node's failure is a status, not an exception: the engine around the loop must not see it.
   ReadyNode task = ready_.pop();
   NodePtr node = task.node;  // outlives the run, for its name
   try {
@@ -112,6 +117,7 @@ void GraphExecutor::run(ReadyNode task) {
   std::vector<at::Tensor> outputs = runNode(node, std::move(task.gradients), retainGraph_);
   for (size_t i = 0; i < outputs.size(); ++i) {
     const Edge& edge = node.next_edge(i);
+    // An input that does not require a gradient.
     if (!edge.is_valid()) continue;
     auto ready = dependencies_.deliver(edge, std::move(outputs[i]));
     if (ready) ready_.push(std::move(*ready));
@@ -126,6 +132,8 @@ void GraphExecutor::runLeaf(torch::autograd::AccumulateGrad& leaf, std::vector<a
     runNode(leaf, std::move(gradients), retainGraph_);
     return;
   }
+  // What AccumulateGrad::apply checks and does, but for where the gradient goes: into the context instead of
+  // `.grad`.
   gradients = applyPreHooks(leaf, std::move(gradients));
   if (leaf.variable.grad_fn())
     throw std::logic_error("a leaf tensor was moved into the graph by an in-place operation");

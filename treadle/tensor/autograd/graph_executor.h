@@ -1,7 +1,8 @@
 #pragma once
 // The single-threaded heart of a pass: which local nodes it will reach, which of them are ready, and running
 // them. Knows nothing of the network or of threads. Owned by a Pass, whose draining thread is the only one to
-// use it.
+// use it. It does for one worker what torch::autograd::Engine does with a GraphTask, which cannot be used: a
+// GraphTask's roots must all be known when it starts (docs/rooms/autograd.md).
 
 #include <ATen/core/Tensor.h>
 
@@ -49,6 +50,7 @@ class GraphExecutor {
 
  private:
   Status countRoots(const std::vector<Root>& roots);
+  // Refuses receive nodes of other contexts, and claims the parameters with hooks.
   Status checkEnds();
   void run(ReadyNode task);
   void runLeaf(torch::autograd::AccumulateGrad& leaf, std::vector<at::Tensor> gradients);

@@ -2,6 +2,7 @@
 
 namespace treadle::autograd {
 
+// Tensor pre-hooks do not count: they see the gradient on its way and never look at `.grad`.
 bool hasGradHooks(torch::autograd::AccumulateGrad& node) {
   return !node.post_hooks().empty() || node.tensor_post_acc_grad_hooks() != nullptr;
 }
@@ -16,6 +17,8 @@ Status HookedLeaves::claim(const at::Tensor& leaf) {
 void HookedLeaves::swapIn(const at::Tensor& leaf) {
   Slot& slot = held_.at(leaf.unsafeGetTensorImpl());
   if (slot.swapped) return;
+  // A fresh one, so that hooks see the gradient of this pass alone and what a user keeps in `.grad` stays
+  // his.
   slot.oldGrad = std::move(slot.leaf.mutable_grad());
   slot.leaf.mutable_grad() = at::Tensor();
   slot.swapped = true;
@@ -29,6 +32,7 @@ void HookedLeaves::moveInto(Gradients& gradients) {
 
 void HookedLeaves::restore() {
   for (auto& [impl, slot] : held_) {
+    // After a failure too: what the pass accumulated so far is dropped.
     if (slot.swapped) slot.leaf.mutable_grad() = std::move(slot.oldGrad);
     slots_.release(slot.leaf);
   }

@@ -11,6 +11,8 @@ namespace {
 // Of this thread, one per worker of the process: several live in one process in tests.
 thread_local std::map<const AutogradInterceptor*, ContextPtr> currentContexts;
 
+// A message that leaves within a context: collects its tensors while they are encoded, and records those that
+// need a gradient back.
 class OutgoingContextHook final : public bridge::OutgoingTensorHook {
  public:
   OutgoingContextHook(ContextPtr context, MessageInfo message)
@@ -23,6 +25,8 @@ class OutgoingContextHook final : public bridge::OutgoingTensorHook {
       MutexLock lock(context_->mutex);
       if (context_->released)
         raise(notFound("autograd context " + std::to_string(context_->id) + " has ended while a call within it ran"));
+      // Noted also for a message without such tensors: its handler may send some on, and so the peer must
+      // hear of the context's end.
       context_->known.insert(message_.peerRank);
     }
     std::vector<int64_t> indexes = valueOrThrow(context_->graph->addSend(message_, tensors_));
@@ -35,6 +39,7 @@ class OutgoingContextHook final : public bridge::OutgoingTensorHook {
     return writer.take();
   }
 
+  // The message was not sent: a send that nobody received would never get a gradient and fail the next pass.
   void abandon() override {
     int64_t id = message_.messageId;
     context_->graph->forget(std::span(&id, 1), {});
@@ -46,6 +51,7 @@ class OutgoingContextHook final : public bridge::OutgoingTensorHook {
   std::vector<at::Tensor> tensors_;
 };
 
+// A message that came within a context: gives the tensors that the sender named their receive node.
 class IncomingContextHook final : public bridge::IncomingTensorHook {
  public:
   IncomingContextHook(ContextPtr arrived, MessageInfo message, std::vector<uint32_t> indexes)
@@ -54,6 +60,7 @@ class IncomingContextHook final : public bridge::IncomingTensorHook {
   void add(const at::Tensor& tensor) override { tensors_.push_back(tensor); }
 
   void decoded() override {
+    // Only when all values are decoded: a message that is refused must leave no trace in the context.
     std::vector<at::Tensor> taking;
     for (uint32_t index : indexes_) {
       if (index >= tensors_.size()) raise(dataLoss("a message names more tensors for autograd than it has"));
@@ -71,11 +78,13 @@ class IncomingContextHook final : public bridge::IncomingTensorHook {
   std::vector<at::Tensor> tensors_;
 };
 
+// Static cast: every hook of a worker is made by its one interceptor.
 ContextPtr contextOf(rpc::IncomingHook* request) {
   auto* hook = static_cast<IncomingContextHook*>(request);
   return hook == nullptr ? nullptr : hook->context;
 }
 
+// The members are built in this order: the clean state first, then the context of the call, within it.
 class ContextScope final : public rpc::HandlerScope {
  public:
   ContextScope(AutogradInterceptor& interceptor, ContextPtr context, const bridge::CleanThreadState& state)
@@ -91,6 +100,7 @@ class ContextScope final : public rpc::HandlerScope {
 ContextPtr AutogradInterceptor::exchangeCurrent(ContextPtr context) {
   ContextPtr& current = currentContexts[this];
   std::swap(current, context);
+  // An interceptor's address may come to be another's.
   if (!current) currentContexts.erase(this);
   return context;
 }
@@ -117,6 +127,7 @@ std::shared_ptr<rpc::IncomingHook> AutogradInterceptor::onArrival(int rank, Byte
   for (uint32_t& index : indexes) index = reader.number<uint32_t>();
   throwIfError(reader.finished("the autograd field of a message"));
   ContextPtr context = valueOrThrow(contexts_.arrived(id));
+  // No function name: only a send is named in error messages, by the worker that made it.
   return std::make_shared<IncomingContextHook>(std::move(context), MessageInfo{message, rank, ""},
                                                std::move(indexes));
 }

@@ -5,7 +5,8 @@
 //
 //   field := context:i64  message:i64  count:u32  tensor-index:u32 *      (count 0: no tensor takes part)
 //
-// One per worker, owned by its engine.
+// One per worker, owned by its engine. Its functions are called by whichever thread encodes or decodes a
+// message; what is current is known by thread, so it needs no lock of its own.
 
 #include "treadle/core/rpc/interceptor.h"
 #include "treadle/tensor/autograd/contexts.h"
@@ -22,10 +23,16 @@ class AutogradInterceptor final : public rpc::Interceptor {
  public:
   explicit AutogradInterceptor(int rank) : contexts_(rank) {}
 
+  // Null outside of a context: calls then carry nothing of autograd and cost nothing.
   std::unique_ptr<rpc::OutgoingHook> onRequest(int rank, const std::string& function) override;
+  // The answer belongs to the context of its request, whatever is current on the thread that answers: a
+  // handler may answer later, from anywhere.
   std::unique_ptr<rpc::OutgoingHook> onReply(int rank, const std::string& function,
                                              rpc::IncomingHook* request) override;
+  // DataError for a field that is none; NotFoundError when the context has ended: the call then fails with
+  // that.
   std::shared_ptr<rpc::IncomingHook> onArrival(int rank, Bytes field) override;
+  // Every handler gets one: calls outside of a context want clean thread state too.
   std::unique_ptr<rpc::HandlerScope> onHandler(rpc::IncomingHook* request) override;
   void onLost(int rank) override { contexts_.onLost(rank); }
 

@@ -6,6 +6,7 @@ namespace treadle::autograd {
 
 Status LeafSlots::claim(const at::Tensor& leaf, int64_t contextId) {
   std::lock_guard lock(mutex_);
+  // Refused and not waited for: two passes that wait for each other across workers would never end.
   auto [found, isNew] = contextOf_.try_emplace(leaf.unsafeGetTensorImpl(), contextId);
   if (isNew) return {};
   std::ostringstream message;

@@ -1,5 +1,6 @@
 #pragma once
-// Choices of a distributed backward pass. Plain values.
+// Choices of a distributed backward pass. Plain values; the defaults are what there is. The two modes are
+// those of PyTorch's RFC on distributed autograd (pytorch/pytorch issue 23110), which describes the trade.
 
 namespace treadle {
 
@@ -8,10 +9,12 @@ namespace treadle {
 // part, is not there yet: asking for it throws StateError.
 enum class AutogradMode { kSmart, kFast };
 
+// Per context. The mode belongs to the context because all its messages are recorded under it.
 struct AutogradOptions {
   AutogradMode mode = AutogradMode::kFast;
 };
 
+// Per call of backward. It holds on every worker that the pass reaches.
 struct BackwardOptions {
   bool retainGraph = false;  // keep what nodes saved, so that backward may be called again on the same graph
 };

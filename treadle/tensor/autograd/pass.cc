@@ -25,6 +25,8 @@ struct Pass::Running {
 
 thread_local Pass::Running* Pass::Running::innermost = nullptr;
 
+// A node may call a plain backward() of its own, whose nodes run on this thread too but belong to another
+// graph task: the task id tells them apart.
 Pass* Pass::current() {
   Running* running = Running::innermost;
   if (running == nullptr || running->engineTask != torch::autograd::get_current_graph_task_id())
@@ -41,6 +43,7 @@ Pass::Pass(Key, std::shared_ptr<ContextGraph> graph, std::shared_ptr<GradientSin
                                                 options.retainGraph)),
       engine_(std::make_unique<EngineLoop>(options.retainGraph)) {}
 
+// No lock is needed: whoever could call anything else would hold a pointer to this pass.
 Pass::~Pass() {
   if (state_ != State::kOpen) return;
   fail(cancelled("the backward pass of autograd context " + std::to_string(contextId()) + " was given up"));
@@ -68,6 +71,8 @@ Status Pass::prepare(const std::vector<Root>& roots) {
     state_ = State::kFinished;  // nothing was begun
     return std::move(ready).status();
   }
+  // The sends are a snapshot: messages that leave during the pass (a handler at work elsewhere) belong to a
+  // later one.
   incoming_ = std::move(ready).value();
   receivedIds_ = executor_->receivedIds();
   for (NodeRef<SendNode>& send : sends) {
@@ -78,6 +83,7 @@ Status Pass::prepare(const std::vector<Root>& roots) {
   return {};
 }
 
+// Everything in here comes from a peer. With mutex_ held.
 Status Pass::checkArrival(int64_t messageId, size_t gradients) const {
   if (!status_.ok()) return status_;
   std::string context = "autograd context " + std::to_string(contextId());
@@ -96,6 +102,7 @@ Status Pass::checkArrival(int64_t messageId, size_t gradients) const {
 Status Pass::addReady(int64_t messageId, std::vector<at::Tensor> gradients) {
   std::lock_guard lock(mutex_);
   TREADLE_RETURN_IF_ERROR(checkArrival(messageId, gradients.size()));
+  // A second set of gradients for the same message is refused from here on.
   auto send = awaited_.extract(messageId);
   incoming_.push_back({std::move(send.mapped()), std::move(gradients)});
   return {};
@@ -104,6 +111,7 @@ Status Pass::addReady(int64_t messageId, std::vector<at::Tensor> gradients) {
 Status Pass::runUntilIdle() {
   {
     std::lock_guard lock(mutex_);
+    // Whoever drains looks at incoming_ again before it stops, so nothing is left lying.
     if (draining_ || incoming_.empty() || !status_.ok()) return status_;
     draining_ = true;
   }
@@ -128,8 +136,11 @@ void Pass::drain() {
   } while (!stopDraining());
 }
 
+// Inside the engine. What arrives meanwhile is taken in after each node, so that its order by sequence number
+// holds.
 void Pass::runReady() {
   while (takeIncoming()) {
+    // The first failure stops the loop by takeIncoming().
     Status ran = executor_->runNext();
     if (!ran.ok()) fail(std::move(ran));
   }
@@ -145,6 +156,8 @@ bool Pass::takeIncoming() {
 
 bool Pass::stopDraining() {
   std::lock_guard lock(mutex_);
+  // The same lock as addReady(): either the new gradients are seen here, or their caller sees that nobody
+  // drains.
   if (status_.ok() && !incoming_.empty()) return false;
   draining_ = false;
   changed_.notify_all();
@@ -170,6 +183,7 @@ void Pass::fail(Status failure) {
   if (status_.ok() && state_ != State::kFinished) status_ = std::move(failure);
 }
 
+// Without the lock while the sink is told: it takes its own and asks idle().
 void Pass::tellIdle() {
   {
     std::lock_guard lock(mutex_);
@@ -235,6 +249,8 @@ Status Pass::finish() {
   return status();
 }
 
+// FAST mode's price: a send that took no part. Named by message, peer and function, because the user knows it
+// by its call.
 void Pass::noteMissingGradients() {
   std::ostringstream message;
   {
@@ -276,8 +292,10 @@ void Pass::runCallbacks() {
 
 void Pass::end() {
   runCallbacks();
+  // After the callbacks: one of them may have written the averaged gradients of DistributedDataParallel.
   if (status().ok()) executor_->hookedLeaves().moveInto(graph_->gradients());
   executor_->hookedLeaves().restore();
+  // After a failure as well: a graph of which parts have run cannot be run again.
   if (!options_.retainGraph) graph_->forget(sentIds_, receivedIds_);
   std::vector<ReadyNode> unused;  // both freed after the lock is let go: graphs hang on them
   std::map<int64_t, NodeRef<SendNode>> unanswered;

@@ -16,6 +16,7 @@ class ReadyQueue {
  public:
   bool empty() const { return heap_.empty(); }
 
+  // O(log n) for n nodes that are ready at once; the count of arrivals makes the order total.
   void push(ReadyNode ready) {
     uint64_t sequence = ready.node->sequence_nr();
     heap_.push_back({sequence, arrivals_++, std::move(ready)});
@@ -37,6 +38,7 @@ class ReadyQueue {
     uint64_t arrival;
     ReadyNode ready;
   };
+  // For the heap functions of <algorithm>, which put the largest first.
   static bool runsLater(const Entry& a, const Entry& b) {
     return a.sequence != b.sequence ? a.sequence < b.sequence : a.arrival > b.arrival;
   }

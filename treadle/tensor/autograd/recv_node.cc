@@ -14,6 +14,8 @@ namespace {
 // that the peer works on it while this worker goes on.
 constexpr uint64_t kFirst = std::numeric_limits<uint64_t>::max();
 
+// Which tensors need a gradient is said by the sender, so all of this may be false: it would corrupt a graph
+// of ours.
 Status checkAttachable(const at::Tensor& tensor, size_t index) {
   std::string which = "received tensor " + std::to_string(index);
   if (!tensor.defined()) return invalidArgument(which + " is undefined and cannot carry a gradient");
@@ -50,6 +52,7 @@ std::string RecvNode::name() const {
 }
 
 torch::autograd::variable_list RecvNode::apply(torch::autograd::variable_list&& gradients) {
+  // Who calls Tensor::backward on something that came from another worker learns here what to call instead.
   Pass* pass = Pass::current();
   if (pass == nullptr) {
     raise(failedPrecondition("a local backward pass reached " + name() +
@@ -61,6 +64,7 @@ torch::autograd::variable_list RecvNode::apply(torch::autograd::variable_list&& 
                              " and cannot take part in a pass of context " +
                              std::to_string(pass->contextId())));
   }
+  // Only handed over: the pass goes on while the peer works.
   throwIfError(pass->sink().sendGradients(*pass, message_, std::move(gradients)));
   return {};
 }

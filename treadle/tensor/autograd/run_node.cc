@@ -17,6 +17,7 @@ std::vector<at::Tensor> applyPostHooks(Node& node, std::vector<at::Tensor> outpu
   return outputs;
 }
 
+// With the type of the exception, so that it arrives as a RemoteError on the worker that called backward.
 Status nodeFailure(const std::string& what, const std::string& message, const char* type) {
   return internalError(what + " failed: " + message).withRemoteType(demangled(type));
 }
@@ -32,6 +33,7 @@ std::vector<at::Tensor> applyPreHooks(Node& node, std::vector<at::Tensor> gradie
 
 std::vector<at::Tensor> runNode(Node& node, std::vector<at::Tensor> gradients, bool retainGraph) {
   gradients = applyPreHooks(node, std::move(gradients));
+  // As libtorch's engine does before and after: saved tensors go as soon as the node has run.
   if (!retainGraph) node.will_release_variables();
   // Post-hooks see the inputs too. Only then a copy is kept, because AccumulateGrad takes over an input that
   // nobody else holds, and allows for exactly this copy.

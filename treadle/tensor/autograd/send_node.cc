@@ -9,6 +9,7 @@ SendNode::SendNode(MessageInfo message, std::vector<int64_t> tensorIndexes, torc
   for (size_t i = 0; i < tensorIndexes_.size(); ++i) add_input_metadata(Node::undefined_input());
 }
 
+// In messages only; nobody parses it.
 std::string SendNode::name() const {
   return "TreadleSend(message " + std::to_string(message_.messageId) + " to worker " +
          std::to_string(message_.peerRank) + ")";

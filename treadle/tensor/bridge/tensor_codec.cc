@@ -11,7 +11,9 @@
 namespace treadle::bridge {
 namespace {
 
+// In place of a dtype: what a module or a gradient may leave out arrives as left out.
 constexpr uint8_t kUndefined = 255;
+// libtorch's own kernels give up beyond this many.
 constexpr size_t kMaxDimensions = 64;
 
 // By wire number. Append only: the numbers are the protocol's.
@@ -21,6 +23,8 @@ constexpr std::array kTypes = {
     at::kBFloat16,      at::kFloat8_e5m2,  at::kFloat8_e4m3fn, at::kUInt16,      at::kUInt32,        at::kUInt64,
 };
 
+// Refused before anything is written, by what the sender can do about it. Nothing is converted silently: a
+// copy from a GPU or a dense copy of a sparse tensor may be larger than the caller has any idea of.
 void checkTravels(const at::Tensor& tensor) {
   if (tensor.layout() != at::kStrided)
     raise(invalidArgument("a tensor of layout " + std::string(c10::toString(tensor.layout()).data()) +
@@ -39,11 +43,14 @@ size_t bytesOf(const std::vector<int64_t>& sizes, at::ScalarType type) {
     empty = empty || size == 0;
     if (size != 0) tooLarge = tooLarge || __builtin_mul_overflow(bytes, static_cast<size_t>(size), &bytes);
   }
+  // A size of 0 makes the tensor empty whatever the others are; the others are multiplied all the same,
+  // because libtorch computes strides from them.
   if (tooLarge || bytes > static_cast<size_t>(std::numeric_limits<int64_t>::max()))
     raise(dataLoss("a tensor has sizes too large to exist"));
   return empty ? 0 : bytes;
 }
 
+// The received block becomes the tensor's storage: the deleter keeps its owner, so nothing is copied.
 at::Tensor tensorOver(const Buffer& buffer, const std::vector<int64_t>& sizes, at::ScalarType type) {
   auto keep = [owner = buffer.owner](void*) mutable { owner.reset(); };
   return at::from_blob(buffer.data, sizes, std::move(keep), at::TensorOptions().dtype(type));
@@ -63,6 +70,8 @@ at::ScalarType scalarType(uint8_t wireType) {
 }
 
 void encodeTensor(rpc::Encoder& encoder, const at::Tensor& tensor) {
+  // First, and also for undefined tensors: the receiver counts tensors likewise, and the history that
+  // autograd looks for is on the tensor as the user gave it, not on the copy that travels.
   if (auto* hook = dynamic_cast<OutgoingTensorHook*>(encoder.hook())) hook->add(tensor);
   wire::Writer& writer = encoder.writer();
   if (!tensor.defined()) return writer.number(kUndefined);
@@ -73,6 +82,7 @@ void encodeTensor(rpc::Encoder& encoder, const at::Tensor& tensor) {
   if (plain->sizes().size() > kMaxDimensions) raise(invalidArgument("a tensor of over 64 dimensions does not travel"));
   writer.number(static_cast<uint8_t>(plain->dim()));
   for (int64_t size : plain->sizes()) writer.number(size);
+  // Borrowed, not copied: `keep` holds the tensor until the message has left.
   encoder.addBuffer(Buffer::borrow(plain->const_data_ptr(), plain->nbytes()));
   encoder.keep(std::move(plain));
 }
@@ -91,6 +101,7 @@ at::Tensor decodeTensor(rpc::Decoder& decoder) {
     decoder.check();
     size_t bytes = bytesOf(sizes, dtype);
     Buffer buffer = decoder.takeBuffer();
+    // Both lengths come from the peer; a tensor over a shorter buffer would read beyond its end.
     if (buffer.sizeBytes != bytes)
       raise(dataLoss("a tensor's sizes need " + std::to_string(bytes) + " bytes and " +
                      std::to_string(buffer.sizeBytes) + " came"));

@@ -1,12 +1,15 @@
 #pragma once
-// How a dense tensor travels: dtype, sizes and its elements in row-major order. Strides do not travel: a view or a
-// transposed tensor sends just its elements and arrives contiguous. Whether it requires a gradient does not travel
-// either; within an autograd context the receiver's tensor is part of the distributed graph when it should be.
+// How a dense tensor travels: dtype, sizes and its elements in row-major order. Strides do not travel: a view
+// or a transposed tensor sends just its elements and arrives contiguous. Whether it requires a gradient does
+// not travel either; within an autograd context the receiver's tensor is part of the distributed graph when
+// it should be.
 //
-//   tensor := dtype:u8 (255: undefined)  dimensions:u8  size:i64 *      and one buffer of the elements, unless undefined
+//   tensor := dtype:u8  dimensions:u8  size:i64 *     and one buffer of the elements; or 255:u8 for undefined
 //
-// The memory of a received tensor belongs to it alone. Throws ArgumentError for tensors that are not dense, not on the
-// CPU, or quantized; DataError for bytes that are no tensor.
+// The memory of a received tensor belongs to it alone: it is the block that the message was read into, not a
+// copy of it, and goes with the last tensor over it. No state; any thread, one Encoder or Decoder per thread.
+//
+// Numbers and elements are little-endian, as they lie in the memory of the machines that Treadle runs on.
 
 #include <ATen/core/Tensor.h>
 
@@ -14,7 +17,13 @@
 
 namespace treadle::bridge {
 
+// Writes `tensor` of any shape, zero-dim, empty and undefined ones included. Its elements are not copied when
+// it is contiguous: the message borrows them until it has been sent. Throws ArgumentError, naming what to
+// send instead, for tensors that are sparse, quantized, on another device than the CPU, of over 64
+// dimensions, or of a dtype without a number. Two tensors that share memory arrive as two that do not.
 void encodeTensor(rpc::Encoder& encoder, const at::Tensor& tensor);
+// A contiguous tensor on the CPU that does not require a gradient by itself. Throws DataError for an unknown
+// dtype, sizes that are negative or overflow, or a buffer that is not exactly as long as the sizes ask for.
 at::Tensor decodeTensor(rpc::Decoder& decoder);
 
 // The number by which a dtype travels. ArgumentError naming a dtype that does not travel.

@@ -1,6 +1,8 @@
 #pragma once
-// What an interceptor that cares for tensors is told by the tensor codec: which tensors a message holds, in order.
-// Distributed autograd implements these.
+// What an interceptor that cares for tensors is told by the tensor codec: which tensors a message holds, in
+// order. Both ends count alike (undefined tensors too), so that an index means the same tensor to sender and
+// receiver. Distributed autograd implements these. A hook belongs to one message and is used by the thread
+// that encodes or decodes it.
 
 #include <ATen/core/Tensor.h>
 

@@ -9,6 +9,7 @@
 namespace treadle {
 namespace {
 
+// Only what core/group adds up itself: it has no bool, no complex numbers and no 8-bit floats.
 group::DataType dataTypeOf(at::ScalarType type) {
   switch (type) {
     case at::kHalf: return group::DataType::kFloat16;
@@ -30,18 +31,22 @@ void checkDense(const at::Tensor& tensor) {
   if (!dense) raise(invalidArgument("collectives take dense tensors on the CPU"));
 }
 
-// Runs `operate` on memory that lies in one piece: the tensor's own where it does, else a copy that is copied back.
+// Runs `operate` on memory that lies in one piece: the tensor's own where it does, else a copy that is copied
+// back.
 template <class Operate>
 Future<void> onContiguous(at::Tensor& tensor, Operate operate) {
   checkDense(tensor);
+  // A parameter may be given: the operation is not part of any graph.
   at::Tensor target = tensor.detach();
   at::Tensor flat = target.contiguous();
   Future<void> done = operate(flat);
   if (flat.is_same(target) || flat.data_ptr() == target.data_ptr()) {
+    // No `then`: its future would become ready on a thread of the pool, later than the operation.
     done.share()->onReady([flat] {});  // alive until then
     return done;
   }
   return done.then([flat, target]() mutable {
+    // On a thread of the pool, whose grad mode is whatever its last handler left.
     at::NoGradGuard noGrad;
     target.copy_(flat);
   });

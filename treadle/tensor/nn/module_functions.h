@@ -1,10 +1,13 @@
 #pragma once
-// What a worker needs so that modules of one class can be made on it and used from others: a maker, forward, the
-// parameters, train/eval. `addModule` gives these names ("EmbeddingBag", "EmbeddingBag.forward", ...) at the worker
-// where modules live, `declareModule` at those that only use them.
+// What a worker needs so that modules of one class can be made on it and used from others: a maker, forward,
+// the parameters, train/eval. `addModule` gives these names ("EmbeddingBag", "EmbeddingBag.forward", ...) at
+// the worker where modules live, `declareModule` at those that only use them.
 //
-// libtorch's option structs cannot travel: a module is made from plain arguments, by a factory function or by its own
-// constructor.
+// libtorch's option structs cannot travel: a module is made from plain arguments, by a factory function or by
+// its own constructor.
+//
+// Functions are filled before the worker joins, by one thread. The handlers run on the owner's pool. A module
+// is owned by the references to it: it goes when the last RemoteModule or RRef to it anywhere is gone.
 
 #include <torch/nn/module.h>
 #include <torch/nn/pimpl.h>
@@ -17,7 +20,8 @@ namespace treadle {
 
 namespace nn {
 
-// The class behind a module holder, or the class itself: torch::nn::EmbeddingBag and EmbeddingBagImpl are one.
+// The class behind a module holder, or the class itself: torch::nn::EmbeddingBag and EmbeddingBagImpl are
+// one.
 template <class M>
 struct ImplOf {
   using Type = M;
@@ -34,6 +38,8 @@ struct ImplOf<std::shared_ptr<M>> {
 template <class M>
 using Impl = typename ImplOf<M>::Type;
 
+// What a factory returned, as the object that references own: a holder gives up its pointer, the object is
+// not copied.
 template <class M>
 std::shared_ptr<Impl<M>> shareImpl(M module) {
   if constexpr (requires { module.ptr(); }) {
@@ -48,22 +54,27 @@ std::vector<RRef<at::Tensor>> parametersOf(Worker& worker, torch::nn::Module& mo
 
 // ---- the functions, as handlers
 
+// References for the caller, one per parameter. They keep the tensors alive, not the module.
 template <class I>
 std::vector<RRef<at::Tensor>> remoteParameters(Call& call, const RRef<I>& module) {
   return parametersOf(call.worker(), module.local());
 }
 
+// Module::train of the module and all its children. Not part of any autograd graph.
 template <class I>
 void setTraining(const RRef<I>& module, bool on) {
   module.local().train(on);
 }
 
+// Compared between caller and callee, as for any function.
 template <class I, class... Args>
 std::string signatureOfMaker() {
   return rpc::makerSignature<I, Args...>();
 }
 
-// Makes a module from arguments of types `Args` with `make`.
+// Makes a module from arguments of types `Args` with `make`. Numbers come widened (rpc/loose.h),
+// because callers write literals; ArgumentError for one that its parameter cannot hold. What `make` throws is
+// the caller's failure, and shows at the first use of the reference.
 template <class I, class... Args, class Make>
 void makeModule(rpc::Decoder& decoder, const rpc::Responder& responder, Make make) {
   auto values = rpc::decodeValues<std::tuple<rpc::Loose<Args>...>>(decoder);
@@ -84,7 +95,8 @@ void invokeConstructor(Call&, rpc::Decoder& decoder, const rpc::Responder& respo
   makeModule<I, Args...>(decoder, responder, [](auto&&... value) { return std::make_shared<I>(std::move(value)...); });
 }
 
-// The maker and what goes with every module of class I. `invoke` is null to declare only.
+// The maker and what goes with every module of class I: NAME, NAME.forward, NAME.parameters, NAME.train.
+// `invoke` is null to declare only. ArgumentError when one of the names means something else.
 template <class I, class... Args>
 Functions& putModule(Functions& functions, const std::string& name, rpc::Invoker invoke) {
   bool declared = invoke == nullptr;
@@ -114,7 +126,8 @@ struct Apply<std::tuple<A...>> {
 
 }  // namespace nn
 
-// Modules made by `Factory` (Args...) -> holder or shared_ptr<M> can live on this worker.
+// Modules made by `Factory` (Args...) -> holder or shared_ptr<M> can live on this worker. The arguments must
+// be types that travel (rpc/codec.h). Returns `functions`; throws ArgumentError when a name is taken.
 template <auto Factory>
 Functions& addModule(Functions& functions, std::string name) {
   return nn::Apply<typename rpc::Traits<Factory>::Values>::template factory<Factory>(functions, name, false);
@@ -125,7 +138,8 @@ Functions& addModule(Functions& functions, std::string name) {
   using I = nn::Impl<M>;
   return nn::putModule<I, Args...>(functions, name, &nn::invokeConstructor<I, Args...>);
 }
-// The same names for a worker that only uses such modules on others.
+// The same names for a worker that only uses such modules on others. It must be built from the same
+// declarations: the signatures are compared at each call, StateError when they differ.
 template <auto Factory>
 Functions& declareModule(Functions& functions, std::string name) {
   return nn::Apply<typename rpc::Traits<Factory>::Values>::template factory<Factory>(functions, name, true);

@@ -1,6 +1,15 @@
 #pragma once
-// A torch::nn module that lives on another worker. Calls of `forward` are part of the current autograd context's graph
-// like any call. A RemoteModule travels as an argument: every worker that gets it uses the same module. Any thread.
+// A torch::nn module that lives on another worker. Calls of `forward` are part of the current autograd
+// context's graph like any call. A RemoteModule travels as an argument: every worker that gets it uses the
+// same module. Any thread.
+//
+// A handle: copies mean the same module, which goes with the last of them anywhere. It must not be used after
+// its worker has left the job (StateError). Calls have the worker's rpcTimeout and throw what Worker::call
+// throws: RemoteError for what the module threw, TimeoutError, PeerLostError when the owner is lost.
+//
+// The remote functions of a module are named after the module ("EmbeddingBag.forward"), not looked up by its
+// class: a class may have several names, of which the owner needs to know the one that the module was made
+// by.
 
 #include "treadle/tensor/nn/module_functions.h"
 
@@ -19,16 +28,18 @@ class RemoteModule {
   RemoteModule() = default;  // refers to nothing
   explicit RemoteModule(RRef<Impl> module, std::string name) : module_(std::move(module)), name_(std::move(name)) {}
 
-  // Makes the module on `to`, where it was added under one name. Returns at once; a failure to make it shows at the
-  // first use. StateError when this worker has no name for M, ArgumentError for arguments of other types.
+  // Makes the module on `to`, where it was added under one name. Returns at once; a failure to make it shows
+  // at the first use. StateError when this worker has no name for M, ArgumentError for arguments of other
+  // types or when M has several names, NotFoundError for an unknown worker.
   template <class... Args>
   RemoteModule(Worker& worker, const To& to, const Args&... arguments)
       : RemoteModule(worker, to, ModuleName{onlyName(worker)}, arguments...) {}
   template <class... Args>
   RemoteModule(Worker& worker, const To& to, const ModuleName& name, const Args&... arguments)
-      : module_(worker.make<Impl>(to, arguments...)), name_(name.name) {}
+      : module_(make(worker, to, name.name, arguments...)), name_(name.name) {}
 
-  // The module's forward, with its own defaults for arguments that are left out.
+  // The module's forward, with its own defaults for arguments that are left out. Waits for the result, a copy
+  // of what the module returned there.
   template <class... A>
   auto forward(const A&... arguments) const {
     return start(true, arguments...).wait();
@@ -40,18 +51,21 @@ class RemoteModule {
 
   // References to the module's parameters, for DistributedOptimizer.
   std::vector<RRef<at::Tensor>> remoteParameters() const {
-    return call<&nn::remoteParameters<Impl>>();
+    return call<&nn::remoteParameters<Impl>>(".parameters");
   }
+  // For member functions other than forward: moduleRef().call<&Impl::method>(...), where they were added.
   RRef<Impl> moduleRef() const { return module_; }
   WorkerInfo owner() const { return module_.owner(); }
   const std::string& name() const { return name_; }
 
+  // Module::train on the owner, for all who use the module. Waits until it is done.
   void train(bool on = true) {
-    call<&nn::setTraining<Impl>>(on);
+    call<&nn::setTraining<Impl>>(".train", on);
   }
   void eval() { train(false); }
 
  private:
+  // The name to make it by when the user gave none.
   static std::string onlyName(Worker& worker) {
     auto names = worker.engine().functions().entriesOf(&rpc::typeKey<Impl>);
     if (names.size() > 1)
@@ -60,6 +74,28 @@ class RemoteModule {
     return rpc::entryOf(worker.engine(), &rpc::typeKey<Impl>, [] { return demangled(typeid(Impl).name()); }).name;
   }
 
+  // Like Worker::make, of one of the names that the class may have.
+  template <class... Args>
+  static RRef<Impl> make(Worker& worker, const To& to, const std::string& name, const Args&... arguments) {
+    const Functions::Entry* entry = nullptr;
+    for (const Functions::Entry* one : worker.engine().functions().entriesOf(&rpc::typeKey<Impl>))
+      if (one->name == name) entry = one;
+    if (entry == nullptr)
+      raise(failedPrecondition("this worker has no modules of class " + demangled(typeid(Impl).name()) + " named '" +
+                               name + "'; give them that name with addModule or declareModule"));
+    if (std::string wanted = rpc::makerSignature<Impl, Args...>(); wanted != entry->signature)
+      raise(invalidArgument("'" + name + "' is a " + entry->signature + ", not a " + wanted));
+    rpc::OutgoingCall call;
+    call.rank = to.rank(worker.engine().membership());
+    call.function = entry->name;
+    call.signature = entry->signature;
+    call.encode = [&](rpc::Encoder& encoder) {
+      (rpc::Codec<rpc::Loose<Args>>::encode(encoder, rpc::loosen(arguments)), ...);
+    };
+    return RRef<Impl>(worker.engine().sendForReference(std::move(call)));
+  }
+
+  // Held for the length of a call: the worker may leave meanwhile.
   std::shared_ptr<rpc::Engine> engine() const {
     if (!module_.valid()) raise(failedPrecondition("this RemoteModule refers to nothing"));
     auto alive = module_.share()->references()->engine();
@@ -82,9 +118,10 @@ class RemoteModule {
   }
 
   template <auto F, class... A>
-  typename rpc::Traits<F>::Result call(const A&... arguments) const {
+  typename rpc::Traits<F>::Result call(const char* suffix, const A&... arguments) const {
     auto alive = engine();
     rpc::OutgoingCall outgoing = rpc::callWith<F>(*alive, module_.owner().rank, {}, module_, arguments...);
+    outgoing.function = name_ + suffix;  // the owner need not know the class by all names that it has here
     outgoing.callerWaits = true;
     return rpc::startCall<typename rpc::Traits<F>::Result>(*alive, std::move(outgoing)).wait();
   }

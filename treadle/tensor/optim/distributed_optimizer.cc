@@ -20,6 +20,7 @@ void DistributedOptimizer::checkMade() const {
 }
 
 std::vector<Future<void>> DistributedOptimizer::startSteps(const AutogradContext& context) {
+  // A step is not part of the graph, even while the context is current on this thread.
   autograd::CurrentContext none(autograd::interceptorOf(*worker_), nullptr);
   std::vector<Future<void>> steps;
   for (const RRef<optim::Part>& part : parts_)
@@ -62,9 +63,12 @@ void Part::stepHere(Worker& worker, int64_t contextId) {
   if (!found.ok() && !contexts.wasReleased(contextId)) return;
   autograd::ContextPtr context = valueOrThrow(std::move(found));
   ParameterOptimizers::GradientOf gradientOf = [&](const at::Tensor& leaf) { return context->graph->gradient(leaf); };
+  // Gradients are taken from the context one by one, when their parameter's turn comes. A pass that adds to
+  // them meanwhile does no harm: what the context hands out keeps its values.
   optimizers_->step(gradientOf);
 }
 
+// Kept as the worker's extension state: the locks belong to a worker, not to the process.
 ParameterLocks& locksOf(Worker& worker) {
   auto* locks = std::any_cast<std::shared_ptr<ParameterLocks>>(&worker.extensionState());
   if (locks == nullptr)
@@ -74,6 +78,7 @@ ParameterLocks& locksOf(Worker& worker) {
 
 std::any makeWorkerState() { return std::make_shared<ParameterLocks>(); }
 
+// Checked when the optimizer is made: at a step it would be too late to refuse.
 std::vector<at::Tensor> localParameters(const std::vector<RRef<at::Tensor>>& references) {
   std::vector<at::Tensor> parameters;
   for (const RRef<at::Tensor>& reference : references) {

@@ -1,6 +1,7 @@
 #pragma once
-// The option structs of libtorch's optimizers as values that travel. libtorch's own serialization is not used: it
-// unpickles.
+// The option structs of libtorch's optimizers as values that travel. libtorch's own serialization is not
+// used: it unpickles. Values are not checked here: the optimizer's constructor does that at the owner, and
+// what it throws comes back. Without state; any thread.
 
 #include <torch/optim/adam.h>
 #include <torch/optim/sgd.h>
@@ -9,6 +10,7 @@
 
 namespace treadle::rpc {
 
+// lr, momentum, dampening, weight decay: f64; nesterov: u8.
 template <>
 struct Codec<torch::optim::SGDOptions> {
   using Options = torch::optim::SGDOptions;
@@ -23,6 +25,7 @@ struct Codec<torch::optim::SGDOptions> {
   static std::string name() { return "SGDOptions"; }
 };
 
+// lr, beta1, beta2, eps, weight decay: f64; amsgrad: u8.
 template <>
 struct Codec<torch::optim::AdamOptions> {
   using Options = torch::optim::AdamOptions;

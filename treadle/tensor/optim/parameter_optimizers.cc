@@ -5,6 +5,7 @@
 namespace treadle::optim {
 
 struct ParameterOptimizers::Slot {
+  // See Note [Alias]. The parameter is kept because the context knows gradients by it.
   at::Tensor parameter, alias;
   std::shared_ptr<std::mutex> lock;
   std::unique_ptr<torch::optim::Optimizer> optimizer;
@@ -12,6 +13,8 @@ struct ParameterOptimizers::Slot {
 
 std::shared_ptr<std::mutex> ParameterLocks::lockOf(const at::Tensor& parameter) {
   MutexLock lock(mutex_);
+  // Swept here, where it is called once per parameter and optimizer: an address may be used again by another
+  // tensor.
   std::erase_if(locks_, [](const auto& entry) { return entry.second.expired(); });
   std::weak_ptr<std::mutex>& known = locks_[parameter.unsafeGetTensorImpl()];
   auto shared = known.lock();
@@ -37,9 +40,12 @@ void ParameterOptimizers::step(GradientOf& gradientOf) {
   for (const auto& slot : slots_) {
     at::Tensor gradient = gradientOf(slot->parameter);
     if (!gradient.defined()) continue;
+    // Readers are not kept out: a forward pass that runs meanwhile may see a half-stepped parameter, as in
+    // Hogwild training (Niu et al. 2011). Who wants none steps when no forward pass runs.
     std::lock_guard lock(*slot->lock);
     slot->alias.mutable_grad() = std::move(gradient);
     slot->optimizer->step();
+    // The gradient is the context's; the optimizer only borrows it.
     slot->alias.mutable_grad().reset();
   }
 }

@@ -1,11 +1,12 @@
 #pragma once
-// The part of a distributed optimizer that lives with the parameters of one worker: one libtorch optimizer per
-// parameter. Steps of several distributed optimizers over one parameter exclude each other, parameter by parameter.
+// The part of a distributed optimizer that lives with the parameters of one worker: one libtorch optimizer
+// per parameter. Steps of several distributed optimizers over one parameter exclude each other, parameter by
+// parameter.
 //
 // Note [Alias]
-// An optimizer steps `parameter.variable_data()`, which shares the parameter's memory but not its version counter. An
-// in-place step on the parameter itself would make the pending backward passes of other contexts fail with "modified
-// by an inplace operation".
+// An optimizer steps `parameter.variable_data()`, which shares the parameter's memory but not its version
+// counter. An in-place step on the parameter itself would make the pending backward passes of other contexts
+// fail with "modified by an inplace operation".
 
 #include <ATen/core/Tensor.h>
 
@@ -26,6 +27,8 @@ namespace treadle::optim {
 // One lock per parameter of this worker, held while an optimizer steps it. One table per worker; any thread.
 class ParameterLocks {
  public:
+  // The lock of the tensor object behind `parameter`, made when there is none. Who holds it keeps the tensor
+  // alive, so that its address cannot come to mean another.
   std::shared_ptr<std::mutex> lockOf(const at::Tensor& parameter);
 
  private:
@@ -34,6 +37,8 @@ class ParameterLocks {
   std::unordered_map<c10::TensorImpl*, std::weak_ptr<std::mutex>> locks_ TREADLE_GUARDED_BY(mutex_);
 };
 
+// The optimizers of one distributed optimizer on this worker. Any thread may step; two steps at once exclude
+// each other parameter by parameter, in no particular order of the two.
 class ParameterOptimizers {
  public:
   using Make = UniqueFunction<std::unique_ptr<torch::optim::Optimizer>(std::vector<at::Tensor>)>;
@@ -43,7 +48,8 @@ class ParameterOptimizers {
   ~ParameterOptimizers();
   ParameterOptimizers(ParameterOptimizers&&) noexcept;
 
-  // Steps each parameter that has a gradient.
+  // Steps each parameter for which `gradientOf` has a defined gradient, of the parameter's shape; throws what
+  // the optimizer throws, when the parameters before it have been stepped.
   void step(GradientOf& gradientOf);
 
  private:

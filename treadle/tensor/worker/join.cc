@@ -7,11 +7,14 @@
 namespace treadle {
 
 std::shared_ptr<Worker> join(JoinOptions options, AutogradOptions defaults) {
+  // Before anything is started: a job must not fall apart over an option.
   autograd::checkMode(defaults.mode);
   WorkerExtensions extensions;
   extensions.interceptor = [](Worker& worker) {
     return std::make_unique<autograd::AutogradInterceptor>(worker.self().rank);
   };
+  // What peers call for backward passes and optimizers is offered like any function, under names of ours, and
+  // checked by the same signatures: two versions of Treadle that differ here say so at the first call.
   extensions.functions = autograd::backwardFunctions();
   extensions.functions.merge(optim::optimizerFunctions());
   extensions.state = optim::makeWorkerState();

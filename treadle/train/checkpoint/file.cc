@@ -43,6 +43,8 @@ std::string folderOf(const std::string& path) {
 // system only.
 std::string temporaryName(const std::string& path) {
   uint64_t random = 0;
+  // Random rather than counted: processes on several machines may share the folder. O_EXCL catches what is
+  // left.
   if (getrandom(&random, sizeof random, 0) != sizeof random) random = static_cast<uint64_t>(getpid());
   constexpr char kDigits[] = "0123456789abcdef";
   std::string suffix;
@@ -53,6 +55,7 @@ std::string temporaryName(const std::string& path) {
 
 // A new file gets the usual permissions, one that replaces another keeps the other's.
 Status keepPermissions(int fd, const std::string& path) {
+  // A target that does not exist yet is the usual case, and no error.
   struct stat old{};
   if (stat(path.c_str(), &old) != 0) return {};
   if (S_ISDIR(old.st_mode)) return failedPrecondition("a folder has that name");
@@ -86,8 +89,10 @@ NewFile::~NewFile() {
 Result<NewFile> NewFile::create(const std::string& path) {
   if (path.empty() || path.back() == '/') return invalidArgument("it names no file");
   std::string temporary = temporaryName(path);
+  // O_EXCL: never through a link that somebody put there.
   io::Fd fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
   if (!fd.valid()) return systemError("cannot create a file in " + folderOf(path));
+  // The object takes the file over before anything can fail, so that the temporary file goes with it.
   int number = fd.get();
   NewFile file(path, std::move(temporary), std::move(fd));
   TREADLE_RETURN_IF_ERROR(keepPermissions(number, path));
@@ -97,6 +102,7 @@ Result<NewFile> NewFile::create(const std::string& path) {
 Status NewFile::write(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     ssize_t written = ::write(fd_.get(), bytes.data(), std::min(bytes.size(), kLargestTransfer));
+    // A signal of the program must not cost a checkpoint.
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) return systemError("cannot write to it");
     bytes = bytes.subspan(static_cast<size_t>(written));
@@ -104,6 +110,8 @@ Status NewFile::write(std::span<const std::byte> bytes) {
   return {};
 }
 
+// Bytes first, then the name: after the rename a crash must find the whole file. The order of Pillai et al.
+// 2014 ("All File Systems Are Not Created Equal"), whose bugs are those of programs that leave a step out.
 Status NewFile::commit() {
   if (fsync(fd_.get()) != 0) return systemError("cannot make its bytes durable");
   if (rename(temporary_.c_str(), path_.c_str()) != 0) return systemError("cannot put it in place");
@@ -121,12 +129,14 @@ Result<OldFile> OldFile::open(const std::string& path) {
   return OldFile(std::move(fd), static_cast<uint64_t>(status.st_size));
 }
 
+// pread keeps no position, so that readers do not disturb each other.
 Status OldFile::read(uint64_t offset, std::span<std::byte> into) const {
   while (!into.empty()) {
     ssize_t got =
         pread(fd_.get(), into.data(), std::min(into.size(), kLargestTransfer), static_cast<off_t>(offset));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return systemError("cannot read it");
+    // The header was checked against the size at opening; another program has cut the file since.
     if (got == 0) return dataLoss("it became shorter while it was read");
     offset += static_cast<uint64_t>(got);
     into = into.subspan(static_cast<size_t>(got));

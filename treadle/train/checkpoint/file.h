@@ -18,12 +18,19 @@ namespace treadle::checkpoint {
 // object destroyed before that removes its temporary file.
 class NewFile {
  public:
+  // Makes the temporary file. Fails as the system does: NotFound when the folder is missing,
+  // ResourceExhausted when there are no descriptors left, FailedPrecondition when it must not be written or
+  // `path` is a folder.
   static Result<NewFile> create(const std::string& path);
   NewFile(NewFile&& other) noexcept;
   NewFile& operator=(NewFile&&) = delete;
   ~NewFile();
 
+  // All of `bytes` behind what was written before. After a failure the object is good for nothing but its
+  // end.
   Status write(std::span<const std::byte> bytes);
+  // Once. After a failure of its last step (the folder) the new file is in place, but might not survive a
+  // power cut.
   Status commit();
 
  private:
@@ -38,9 +45,11 @@ class NewFile {
 // an error of the read that misses the bytes.
 class OldFile {
  public:
+  // FailedPrecondition for what is no regular file: a FIFO or a device could make a read wait for ever.
   static Result<OldFile> open(const std::string& path);
 
   uint64_t sizeBytes() const { return sizeBytes_; }
+  // Exactly `into.size()` bytes; DataLoss when the file has fewer. Any thread, several at once.
   Status read(uint64_t offset, std::span<std::byte> into) const;
 
  private:

@@ -13,6 +13,7 @@ namespace {
 
 using Json = nlohmann::json;
 
+// libtorch counts elements and bytes in int64; file offsets are signed too.
 constexpr uint64_t kMaxInt64 = static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
 
 // The bytes of a tensor; nothing when they, or the strides libtorch would compute, do not fit an int64.
@@ -29,11 +30,14 @@ std::optional<uint64_t> sizeBytesOf(const TensorEntry& tensor) {
   return empty ? 0 : spread;
 }
 
+// The numbers are said as the file has them: whoever wrote the file looks for these.
 Status wrongOffsets(const TensorEntry& tensor, const std::string& why) {
   return dataLoss("tensor " + inQuotes(tensor.name) + " claims bytes " + std::to_string(tensor.begin) +
                   " to " + std::to_string(tensor.end) + " of the data, " + why);
 }
 
+// `expectedBegin` is where the tensor before it ended: with the tensors in order this finds every overlap and
+// gap.
 Status checkOffsets(const TensorEntry& tensor, uint64_t expectedBegin, uint64_t dataBytes) {
   std::optional<uint64_t> sizeBytes = sizeBytesOf(tensor);
   if (!sizeBytes)
@@ -64,6 +68,7 @@ Status checkTiling(std::vector<TensorEntry>& tensors, uint64_t dataBytes) {
   return dataLoss(std::to_string(dataBytes - covered) + " bytes at its end belong to no tensor");
 }
 
+// The JSON library does the escaping, and refuses what is not UTF-8.
 Result<std::string> asJson(const std::string& text, std::string_view what) {
   try {
     return Json(text).dump();
@@ -87,6 +92,7 @@ Status appendMetadata(const std::map<std::string, std::string>& metadata, std::s
   return {};
 }
 
+// Fields in the order that the safetensors package writes them, without blanks.
 Status appendTensor(const TensorEntry& tensor, std::string& out) {
   if (tensor.name == kMetadataKey)
     return invalidArgument("no tensor can be named \"__metadata__\": the format uses that name");
@@ -98,6 +104,7 @@ Status appendTensor(const TensorEntry& tensor, std::string& out) {
   return {};
 }
 
+// A map cannot hold a name twice, but this function takes a list.
 Status checkNamesDiffer(const std::vector<TensorEntry>& tensors) {
   std::set<std::string_view> names;
   for (const TensorEntry& tensor : tensors) {
@@ -107,6 +114,7 @@ Status checkNamesDiffer(const std::vector<TensorEntry>& tensors) {
   return {};
 }
 
+// Byte by byte, and so right on any machine.
 std::string littleEndian(uint64_t value) {
   std::string bytes;
   for (uint64_t i = 0; i < kLengthBytes; ++i) bytes.push_back(static_cast<char>(value >> (8 * i) & 0xff));
@@ -125,6 +133,7 @@ std::optional<ElementType> elementTypeOf(std::string_view name) {
 Result<uint64_t> parseHeaderLength(std::span<const std::byte, kLengthBytes> bytes, uint64_t fileBytes) {
   uint64_t length = 0;
   for (uint64_t i = 0; i < kLengthBytes; ++i) length |= std::to_integer<uint64_t>(bytes[i]) << (8 * i);
+  // Both before memory is taken: 8 bytes could ask for 16 exbibytes.
   if (length > kMaxHeaderBytes) {
     return dataLoss("its first 8 bytes announce a header of " + std::to_string(length) +
                     " bytes, and the format allows " + std::to_string(kMaxHeaderBytes));
@@ -140,6 +149,7 @@ Result<Header> parseHeader(std::string_view json, uint64_t dataBytes) {
   // The format's own rule; it also keeps out byte order marks, which the JSON parser would skip.
   if (json.empty() || json.front() != '{') return dataLoss("its header does not begin with '{'");
   Result<Header> header = parseEntries(json);
+  // After this the header can be acted on: see the promise in header.h.
   if (header.ok()) TREADLE_RETURN_IF_ERROR(checkTiling(header->tensors, dataBytes));
   return header;
 }
@@ -149,6 +159,7 @@ Status layOut(std::vector<TensorEntry>& tensors) {
     uint64_t widthA = infoOf(a.type).sizeBytes, widthB = infoOf(b.type).sizeBytes;
     return widthA != widthB ? widthA > widthB : a.name < b.name;
   });
+  // Wide before narrow: each offset is then a multiple of its element size without any padding.
   uint64_t offset = 0;
   for (TensorEntry& tensor : tensors) {
     std::optional<uint64_t> sizeBytes = sizeBytesOf(tensor);
@@ -169,6 +180,7 @@ Result<std::string> formatHeader(const Header& header) {
     TREADLE_RETURN_IF_ERROR(appendTensor(tensor, json));
   }
   json += "}";
+  // So that the data, and with it each tensor, is aligned when a reader maps the file.
   json.resize((json.size() + 7) / 8 * 8, ' ');
   if (json.size() > kMaxHeaderBytes) {
     return invalidArgument("the names and metadata make a header of " + std::to_string(json.size()) +
@@ -178,6 +190,7 @@ Result<std::string> formatHeader(const Header& header) {
 }
 
 std::string inQuotes(std::string_view name) {
+  // Names come from strangers: escaped, so that they cannot forge a line of a log, and cut.
   constexpr size_t kLongest = 80;
   std::string shown(name.substr(0, kLongest));
   if (name.size() > kLongest) shown += "...";

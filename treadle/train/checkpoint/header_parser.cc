@@ -35,6 +35,8 @@ class HeaderParser final : public nlohmann::json_sax<nlohmann::json> {
   bool parse_error(std::size_t position, const std::string&, const nlohmann::json::exception&) override;
 
  private:
+  // Where in the grammar of header.h the parser stands. Every event is judged by it, so that what the format
+  // does not provide for has no code that it could reach.
   enum class Place {
     kBefore,
     kTensors,  // before the object; inside it, where names stand
@@ -50,6 +52,7 @@ class HeaderParser final : public nlohmann::json_sax<nlohmann::json> {
     kOffsetNumbers,
   };
 
+  // The first reason stays: the parser stops at once.
   bool fail(std::string reason);
   bool unexpected(std::string_view what);
   std::string subject() const;  // what the parser is reading, for messages
@@ -57,6 +60,7 @@ class HeaderParser final : public nlohmann::json_sax<nlohmann::json> {
   bool fieldKey(std::string_view text);
   bool finishTensor();
 
+  // All the memory there is besides the result: nothing grows with the depth of the text.
   Place place_ = Place::kBefore;
   Header header_;
   std::unordered_set<std::string> names_;
@@ -96,10 +100,12 @@ bool HeaderParser::unexpected(std::string_view what) {
               std::string(what));
 }
 
+// The JSON library's own text is left out: it quotes the input without bounds.
 bool HeaderParser::parse_error(std::size_t position, const std::string&, const nlohmann::json::exception&) {
   return fail("its header is no valid JSON, from byte " + std::to_string(position) + " on");
 }
 
+// Three objects may begin: the header, its metadata, and the entry of a tensor. There is no fourth depth.
 bool HeaderParser::start_object(std::size_t) {
   switch (place_) {
     case Place::kBefore: place_ = Place::kTensors; return true;
@@ -109,6 +115,7 @@ bool HeaderParser::start_object(std::size_t) {
   }
 }
 
+// Keys stand in three places only; of these the metadata takes any, once each.
 bool HeaderParser::key(string_t& text) {
   if (place_ == Place::kTensors) return nameKey(text);
   if (place_ == Place::kFields) return fieldKey(text);
@@ -134,6 +141,7 @@ bool HeaderParser::nameKey(std::string& text) {
   return true;
 }
 
+// In any order, each once.
 bool HeaderParser::fieldKey(std::string_view text) {
   bool* seen = nullptr;
   Place next = place_;
@@ -178,8 +186,10 @@ bool HeaderParser::start_array(std::size_t) {
   return true;
 }
 
+// A dimension or an offset. Whether they make sense together is judged later, by checkTiling in header.cc.
 bool HeaderParser::number_unsigned(number_unsigned_t value) {
   if (place_ == Place::kDimensions) {
+    // Here and not later: a shape of a hundred million dimensions is never stored.
     if (tensor_.shape.size() == kMaxRank)
       return fail(subject() + " has more than " + std::to_string(kMaxRank) + " dimensions");
     if (value > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))
@@ -194,6 +204,7 @@ bool HeaderParser::number_unsigned(number_unsigned_t value) {
 }
 
 bool HeaderParser::end_array() {
+  // A shape may be empty (one element); offsets are always a pair.
   if (place_ == Place::kOffsetNumbers && offsetCount_ != 2) return fail(subject() + " are not two numbers");
   place_ = Place::kFields;
   return true;
@@ -206,6 +217,7 @@ bool HeaderParser::end_object() {
   return true;
 }
 
+// An entry is complete with all three fields; none has a default.
 bool HeaderParser::finishTensor() {
   const char* missing = !hasDtype_ ? "dtype" : !hasShape_ ? "shape" : !hasOffsets_ ? "data_offsets" : nullptr;
   if (missing != nullptr) return fail(subject() + " has no field \"" + missing + "\"");

@@ -52,6 +52,7 @@ Status torchFailed(const std::string& what) {
   }
 }
 
+// What cannot be saved is refused before the file is touched.
 Result<TensorEntry> entryOf(const std::string& name, const at::Tensor& tensor) {
   if (!tensor.defined()) return invalidArgument("tensor " + inQuotes(name) + " is undefined");
   if (tensor.layout() != at::kStrided || tensor.is_nested() || tensor.is_quantized() || tensor.is_meta())
@@ -73,6 +74,7 @@ Result<Header> headerOf(const NamedTensors& tensors, const Metadata& metadata) {
     if (!entry.ok()) return entry.status();
     header.tensors.push_back(*std::move(entry));
   }
+  // By width and name, not by the order of the map: the same tensors always make the same file.
   TREADLE_RETURN_IF_ERROR(layOut(header.tensors));
   return header;
 }
@@ -91,6 +93,7 @@ Status writeTensor(NewFile& file, const std::string& name, const at::Tensor& ten
   return file.write({static_cast<const std::byte*>(plain.const_data_ptr()), plain.nbytes()});
 }
 
+// The order of things: all that can be refused, then a hidden file, then its bytes, then its name.
 Status writeAll(const std::string& path, const NamedTensors& tensors, const Metadata& metadata) {
   Result<Header> header = headerOf(tensors, metadata);
   if (!header.ok()) return header.status();
@@ -101,6 +104,7 @@ Status writeAll(const std::string& path, const NamedTensors& tensors, const Meta
   TREADLE_RETURN_IF_ERROR(file->write(std::as_bytes(std::span(*text))));
   for (const TensorEntry& entry : header->tensors)
     TREADLE_RETURN_IF_ERROR(writeTensor(*file, entry.name, tensors.at(entry.name)));
+  // Until here the old file, if there is one, is untouched.
   return file->commit();
 }
 
@@ -110,6 +114,8 @@ struct OpenedFile {
   uint64_t dataOffset;
 };
 
+// Everything in the header has been checked when this returns; what is left to go wrong is reading the
+// elements and memory.
 Result<OpenedFile> openChecked(const std::string& path) {
   Result<OldFile> file = OldFile::open(path);
   if (!file.ok()) return file.status();
@@ -138,6 +144,7 @@ Status checkBools(const TensorEntry& entry, std::span<const std::byte> bytes) {
 Result<at::Tensor> readTensor(const OpenedFile& opened, const TensorEntry& entry) {
   at::Tensor tensor;
   try {
+    // As large as its part of the file, no more: parseHeader has checked that.
     tensor = at::empty(entry.shape, at::TensorOptions(scalarTypeOf(entry.type)));
   } catch (...) {
     return torchFailed("no memory for tensor " + inQuotes(entry.name));
@@ -148,6 +155,7 @@ Result<at::Tensor> readTensor(const OpenedFile& opened, const TensorEntry& entry
   return tensor;
 }
 
+// Whole or not at all: a caller never gets half a model.
 Result<NamedTensors> readAll(const std::string& path) {
   Result<OpenedFile> opened = openChecked(path);
   if (!opened.ok()) return opened.status();
@@ -160,6 +168,7 @@ Result<NamedTensors> readAll(const std::string& path) {
   return tensors;
 }
 
+// The path is said once, here: the functions below speak of "it".
 std::string cannotRead(const std::string& path) {
   return "cannot read " + inQuotes(path) + " as safetensors";
 }

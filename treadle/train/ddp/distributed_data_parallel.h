@@ -1,6 +1,13 @@
 #pragma once
-// Data-parallel training: each rank of a group has a replica of a module and its own part of the data; gradients are
-// averaged over the group during each backward pass, so that the replicas stay equal. Used by one thread at a time.
+// Data-parallel training: each rank of a group has a replica of a module and its own part of the data;
+// gradients are averaged over the group during each backward pass, so that the replicas stay equal. Used by
+// one thread at a time.
+//
+// Works in a plain `loss.backward()`, where the averages end up in `.grad`, and in AutogradContext::backward,
+// where they end up in the context. Averaging weighs all ranks alike: it equals one process on the whole
+// batch when every rank's loss is a mean over equally many samples. In each pass every rank must reach at
+// least one of the parameters: a rank that reaches none takes no part, and the others wait for it until the
+// group's timeout.
 
 #include <torch/nn/module.h>
 
@@ -11,6 +18,7 @@
 
 namespace treadle {
 
+// Must be the same on all ranks.
 struct DdpOptions {
   ddp::BucketLimits buckets;
 };
@@ -19,8 +27,10 @@ namespace ddp {
 
 class Reducer;
 
-// Parameters and buffers of rank 0, on all ranks. Throws ArgumentError when the replicas differ in shape.
+// Parameters and buffers of rank 0, on all ranks, as bytes. Throws ArgumentError when the replicas differ in
+// the size of a tensor, TimeoutError when a rank does not come, PeerLostError.
 void broadcastState(torch::nn::Module& module, const Group& group);
+// Hooks the parameters that require a gradient now; others are left out for good.
 std::shared_ptr<Reducer> makeReducer(torch::nn::Module& module, const Group& group, const DdpOptions& options);
 
 template <class M>
@@ -35,13 +45,17 @@ struct ModuleOf<M> {
 
 }  // namespace ddp
 
-// M: a module class or a holder (torch::nn::Linear).
+// M: a module class or a holder (torch::nn::Linear). It owns the module together with whoever else holds it,
+// and hooks on its parameters, which go with it. Destroy it on no other thread than the one that runs
+// backward, after the pass.
 template <class M>
 class DistributedDataParallel {
  public:
   using Module = typename ddp::ModuleOf<M>::Type;
 
-  // Makes all replicas equal to rank 0's: every member of the group must call it, with a module of the same shape.
+  // Makes all replicas equal to rank 0's: every member of the group must call it, with a module of the same
+  // shape, and it returns when all have. Buffers (running means and the like) are made equal here and never
+  // again. Throws what broadcastState throws.
   DistributedDataParallel(std::shared_ptr<Module> module, Group group, DdpOptions options = {})
       : module_(std::move(module)), group_(std::move(group)) {
     ddp::broadcastState(*module_, group_);
@@ -51,6 +65,7 @@ class DistributedDataParallel {
     requires(!std::is_same_v<M, Module>)
       : DistributedDataParallel(holder.ptr(), std::move(group), options) {}
 
+  // The module's own forward, here; nothing is sent.
   template <class... A>
   auto forward(A&&... arguments) {
     return module_->forward(std::forward<A>(arguments)...);

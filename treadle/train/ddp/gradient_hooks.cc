@@ -6,6 +6,7 @@
 namespace treadle::ddp {
 namespace {
 
+// Only tells; the gradient goes on as it is.
 class Hook final : public torch::autograd::FunctionPostHook {
  public:
   Hook(std::function<void(size_t)> onGradient, size_t index) : onGradient_(std::move(onGradient)), index_(index) {}
@@ -25,6 +26,8 @@ class Hook final : public torch::autograd::FunctionPostHook {
 
 GradientHooks::GradientHooks(const std::vector<at::Tensor>& parameters, std::function<void(size_t)> onGradient) {
   for (size_t i = 0; i < parameters.size(); ++i) {
+    // The node that every graph over this parameter ends in. It exists as long as somebody holds it, so we
+    // do.
     autograd::NodePtr accumulator = torch::autograd::impl::grad_accumulator(parameters[i]);
     uintptr_t key = accumulator->add_post_hook(std::make_unique<Hook>(onGradient, i));
     hooked_.push_back({std::move(accumulator), key});

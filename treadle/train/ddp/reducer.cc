@@ -8,6 +8,16 @@
 #include "treadle/tensor/collective/collectives.h"
 
 namespace treadle::ddp {
+namespace {
+
+// Of the backward pass on this thread: distributed ones have positive ids, local ones are given negative
+// ones.
+int64_t currentPassId() {
+  if (autograd::Pass* pass = autograd::Pass::current()) return pass->passId();
+  return -1 - static_cast<int64_t>(torch::autograd::get_current_graph_task_id());
+}
+
+}  // namespace
 
 Reducer::Reducer(std::vector<at::Tensor> parameters, Group group, const BucketLimits& limits)
     : parameters_(std::move(parameters)), group_(std::move(group)), placeOf_(parameters_.size()),
@@ -16,6 +26,7 @@ Reducer::Reducer(std::vector<at::Tensor> parameters, Group group, const BucketLi
     Bucket bucket;
     int64_t elements = 0;
     for (size_t index : indexes) elements += parameters_[index].numel();
+    // Uninitialised: every view is written, or zeroed in launch(), before it is sent.
     bucket.flat = at::empty({elements}, parameters_[indexes.front()].options().requires_grad(false));
     int64_t offset = 0;
     for (size_t position = 0; position < indexes.size(); ++position) {
@@ -32,11 +43,13 @@ Reducer::Reducer(std::vector<at::Tensor> parameters, Group group, const BucketLi
 
 void Reducer::onGradient(size_t parameter) {
   MutexLock lock(mutex_);
-  if (!inPass_) beginPass();
+  if (!inPass_ || passId_ != currentPassId()) beginPass();
   auto [bucketIndex, position] = placeOf_[parameter];
   Bucket& bucket = buckets_[bucketIndex];
   if (arrived_[parameter]) return;  // a parameter used twice is accumulated once, after the last use
   at::NoGradGuard noGrad;
+  // A copy, not a gradient that lies in the bucket from the start: `.grad` belongs to the user or to the
+  // context.
   bucket.views[position].copy_(parameters_[parameter].grad());
   arrived_[parameter] = true;
   ++bucket.arrived;
@@ -45,17 +58,34 @@ void Reducer::onGradient(size_t parameter) {
 
 // The first gradient of a pass. Its end is told by the distributed pass, or by the local engine.
 void Reducer::beginPass() {
+  if (inPass_) settle();
   inPass_ = true;
+  passId_ = currentPassId();
   launched_ = 0;
   arrived_.assign(arrived_.size(), false);
   for (Bucket& bucket : buckets_) {
     bucket.arrived = 0;
     bucket.reduced = {};
   }
+  // A distributed pass ends when all workers are done, a local one when the engine is: each tells in its own
+  // way. The callback lies with the pass, so it may hold a plain pointer to it, but not own it.
   if (autograd::Pass* pass = autograd::Pass::current()) {
-    pass->onFinish([this](const Status& status) { status.ok() ? endPass() : dropPass(); });
+    pass->onFinish([this, pass](const Status& status) { status.ok() ? endPass(pass) : dropPass(); });
   } else {
-    torch::autograd::Engine::get_default_engine().queue_callback([this] { endPass(); });
+    torch::autograd::Engine::get_default_engine().queue_callback([this] { endPass(nullptr); });
+  }
+}
+
+// A local pass that failed told nobody of its end. What it began uses the buckets until it is over on all
+// ranks.
+void Reducer::settle() {
+  for (Bucket& bucket : buckets_) {
+    if (!bucket.reduced.valid()) continue;
+    try {
+      bucket.reduced.wait();
+    } catch (const Error&) {
+      // Of a pass that has failed already; a broken group shows at once in the pass that begins.
+    }
   }
 }
 
@@ -72,9 +102,13 @@ void Reducer::launchReady(bool all) {
 void Reducer::launch(Bucket& bucket) {
   for (size_t position = 0; position < bucket.parameters.size(); ++position)
     if (!arrived_[bucket.parameters[position]]) bucket.views[position].zero_();
+  // The same number of all-reduces of the same sizes on every rank, whatever got a gradient where: a rank
+  // without one adds zeros.
   bucket.reduced = allReduce(group_, bucket.flat, ReduceOp::kAverage);
   if (autograd::Pass* pass = autograd::Pass::current()) {
     auto pending = std::make_shared<autograd::Pass::Pending>(pass->addPending());
+    // Pending work keeps this worker from counting as idle, so that the distributed pass is not over before
+    // the averages are there, and a failed all-reduce fails the pass everywhere.
     auto state = bucket.reduced.share();
     state->onReady([state, pending] {
       state->result().ok() ? pending->complete() : pending->fail(state->result().status());
@@ -83,30 +117,42 @@ void Reducer::launch(Bucket& bucket) {
 }
 
 // All gradients that will come have come.
-void Reducer::endPass() {
+void Reducer::endPass(autograd::Pass* pass) {
   std::vector<Future<void>> reductions;
   {
     MutexLock lock(mutex_);
     at::NoGradGuard noGrad;
+    // Parameters that the loss does not depend on here: their buckets go out now, with zeros.
     launchReady(true);
     for (Bucket& bucket : buckets_) reductions.push_back(bucket.reduced);
     inPass_ = false;
   }
+  // Without the lock. In a distributed pass they are ready by now, as pending work; in a local one this is
+  // the wait.
   for (Future<void>& reduction : reductions) reduction.wait();
   MutexLock lock(mutex_);
   at::NoGradGuard noGrad;
   for (Bucket& bucket : buckets_)
-    for (size_t position = 0; position < bucket.parameters.size(); ++position) {
-      at::Tensor& grad = const_cast<at::Tensor&>(parameters_[bucket.parameters[position]]).mutable_grad();
-      if (grad.defined()) {
-        grad.copy_(bucket.views[position]);
-      } else {
-        grad = bucket.views[position].clone();
-      }
-    }
+    for (size_t position = 0; position < bucket.parameters.size(); ++position)
+      putAverage(pass, bucket.parameters[position], bucket.views[position]);
 }
 
-// The pass failed here: what was begun is waited for, as it uses the buckets, and what was not is not begun.
+// A distributed pass moves `.grad` into its context for the parameters that took part in it here, and for
+// those alone.
+void Reducer::putAverage(autograd::Pass* pass, size_t parameter, const at::Tensor& average) {
+  if (pass != nullptr && !arrived_[parameter]) return pass->gradients().add(parameters_[parameter], average.clone());
+  at::Tensor& grad = const_cast<at::Tensor&>(parameters_[parameter]).mutable_grad();
+  // In place, where others may hold the same tensor; a clone where there is none, because the bucket is used
+  // again.
+  if (grad.defined()) {
+    grad.copy_(average);
+  } else {
+    grad = average.clone();
+  }
+}
+
+// The pass failed here: what was begun is cancelled, which returns when the group has let go of the buckets
+// and tells the other ranks, and what was not is not begun.
 void Reducer::dropPass() {
   std::vector<Future<void>> reductions;
   {

@@ -1,11 +1,15 @@
 #pragma once
-// Averages the gradients of a module's parameters over a group while the backward pass still runs: each bucket is
-// all-reduced as soon as its last gradient is there, in the same order on every rank, and when the pass ends the
-// averages take the place of the gradients. A parameter that got no gradient on this rank counts as zero. Works in a
-// plain `loss.backward()`, which then returns when the averages are there, and in a distributed pass, which then is not
-// over before they are.
+// Averages the gradients of a module's parameters over a group while the backward pass still runs: each
+// bucket is all-reduced as soon as its last gradient is there, in the same order on every rank, and when the
+// pass ends the averages take the place of the gradients. A parameter that got no gradient on this rank
+// counts as zero. Works in a plain `loss.backward()`, which then returns when the averages are there, and in
+// a distributed pass, which then is not over before they are.
 //
-// Owned by a DistributedDataParallel; one backward pass over its parameters at a time.
+// Owned by a DistributedDataParallel; one backward pass over its parameters at a time. Hooks run on the
+// thread that runs the backward pass, and so does everything here but the answers of the group.
+//
+// Memory: one copy of the gradients, in the buckets, for as long as the reducer lives. Per pass one copy in
+// and one out.
 
 #include "treadle/core/base/mutex.h"
 #include "treadle/core/group/group.h"
@@ -17,9 +21,13 @@ namespace treadle::ddp {
 
 class Reducer {
  public:
+  // Dense leaves that require gradients, the same on all ranks. The all-reduces are the group's next
+  // operations, so the group must be used for nothing else while a pass runs.
   Reducer(std::vector<at::Tensor> parameters, Group group, const BucketLimits& limits);
 
  private:
+  // What is sent as one. The views say where each parameter's gradient lies in `flat`, in the parameter's
+  // shape.
   struct Bucket {
     std::vector<size_t> parameters;
     at::Tensor flat;               // their gradients, one after the other
@@ -28,11 +36,15 @@ class Reducer {
     Future<void> reduced;
   };
 
+  // In the order of a pass: gradients come, the first of them begins the pass, full buckets are launched in
+  // order, and the pass ends well (endPass, which may wait for the network) or not (dropPass).
   void onGradient(size_t parameter);
   void beginPass() TREADLE_REQUIRES(mutex_);
+  void settle() TREADLE_REQUIRES(mutex_);
   void launchReady(bool all) TREADLE_REQUIRES(mutex_);
   void launch(Bucket& bucket) TREADLE_REQUIRES(mutex_);
-  void endPass();
+  void endPass(autograd::Pass* pass);
+  void putAverage(autograd::Pass* pass, size_t parameter, const at::Tensor& average) TREADLE_REQUIRES(mutex_);
   void dropPass();
 
   const std::vector<at::Tensor> parameters_;
@@ -44,6 +56,7 @@ class Reducer {
   std::vector<bool> arrived_ TREADLE_GUARDED_BY(mutex_);
   size_t launched_ TREADLE_GUARDED_BY(mutex_) = 0;
   bool inPass_ TREADLE_GUARDED_BY(mutex_) = false;
+  int64_t passId_ TREADLE_GUARDED_BY(mutex_) = 0;
   std::unique_ptr<GradientHooks> hooks_;  // last: no hook comes once it is gone
 };
 

@@ -1,0 +1,178 @@
+#include "treadle/core/cluster/coordinator.h"
+
+#include "tests/core/cluster/recording_handler.h"
+#include "tests/support/local_job.h"
+
+namespace treadle::cluster {
+namespace {
+
+using namespace std::chrono_literals;
+using test::LocalJob;
+using test::LocalWorker;
+
+// A job whose workers' work is what the test says.
+class Job {
+ public:
+  explicit Job(int size) : work_(static_cast<size_t>(size), WorkCount{0, 0, true}) {
+    local = std::make_unique<LocalJob>(size, [this](LocalWorker& worker) {
+      int rank = worker.membership->self().rank;
+      coordinators.push_back(std::make_unique<Coordinator>(*worker.membership, [this, rank] { return workOf(rank); }));
+      worker.membership->setHandler(link::Subject::kCluster, *coordinators.back());
+    });
+  }
+  ~Job() { local.reset(); }
+
+  Coordinator& at(int rank) { return *coordinators[static_cast<size_t>(rank)]; }
+  WorkCount workOf(int rank) const {
+    MutexLock lock(mutex_);
+    return work_[static_cast<size_t>(rank)];
+  }
+  void setWork(int rank, WorkCount count) {
+    {
+      MutexLock lock(mutex_);
+      work_[static_cast<size_t>(rank)] = count;
+    }
+    at(rank).workDone();
+  }
+  // `f(rank)` on a thread per worker; the results.
+  std::vector<Status> onAll(const std::function<Status(int)>& f) {
+    std::vector<Status> results(coordinators.size());
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < local->size(); ++rank)
+      threads.emplace_back([&, rank] { results[static_cast<size_t>(rank)] = f(rank); });
+    for (std::thread& thread : threads) thread.join();
+    return results;
+  }
+
+  std::vector<std::unique_ptr<Coordinator>> coordinators;
+  std::unique_ptr<LocalJob> local;
+
+ private:
+  mutable Mutex mutex_;
+  std::vector<WorkCount> work_;
+};
+
+void expectAllOk(const std::vector<Status>& results) {
+  for (const Status& status : results) EXPECT_TRUE(status.ok()) << status.toString();
+}
+
+TEST(Barrier, letsNobodyThroughBeforeAllAreThere) {
+  constexpr int kRounds = 50;
+  Job job(4);
+  std::vector<std::atomic<int>> entered(kRounds);
+  expectAllOk(job.onAll([&](int rank) {
+    for (auto& count : entered) {
+      ++count;
+      TREADLE_RETURN_IF_ERROR(job.at(rank).barrier(deadlineAfter(60s)));
+      EXPECT_EQ(4, count.load());
+    }
+    return Status();
+  }));
+}
+
+TEST(Barrier, endsAtItsDeadlineAndNamesALostWorker) {
+  Job job(2);
+  EXPECT_EQ(Code::kDeadlineExceeded, job.at(0).barrier(Clock::now() + 20ms).code());
+  std::thread waiting([&] {
+    Status status = job.at(0).barrier(kNever);
+    EXPECT_EQ(Code::kPeerLost, status.code());
+    EXPECT_EQ("w1", status.worker());
+    EXPECT_NE(std::string::npos, status.message().find("the barrier")) << status.message();
+  });
+  job.local->kill(1);
+  waiting.join();
+}
+
+TEST(Shutdown, endsForAllOnceAllAreInIt) {
+  Job job(3);
+  expectAllOk(job.onAll([&](int rank) { return job.at(rank).shutdown(deadlineAfter(60s)); }));
+  // The job is over: that a peer goes now is no loss.
+  job.local->kill(1);
+  EXPECT_TRUE(job.local->worker(0).membership->firstLoss().ok());
+  EXPECT_TRUE(job.at(0).shutdown(kNever).ok());  // once more is nothing new
+}
+
+TEST(Shutdown, waitsForWorkThatIsUnderWayAnywhere) {
+  Job job(3);
+  job.setWork(1, {1, 0, false});  // it awaits an answer of worker 2
+  job.setWork(2, {0, 0, false});
+  std::atomic<int> ended = 0;
+  std::vector<Status> results;
+  std::thread all([&] {
+    results = job.onAll([&](int rank) {
+      Status status = job.at(rank).shutdown(deadlineAfter(60s));
+      ++ended;
+      return status;
+    });
+  });
+  job.setWork(2, {0, 1, true});
+  job.setWork(2, {0, 1, true});
+  EXPECT_EQ(0, ended.load());
+  job.setWork(1, {1, 0, true});
+  all.join();
+  expectAllOk(results);
+}
+
+TEST(Shutdown, tellsAtItsDeadlineWhatIsLeft) {
+  Job job(3);
+  Status alone = job.at(0).shutdown(Clock::now() + 50ms);
+  EXPECT_EQ(Code::kDeadlineExceeded, alone.code());
+  EXPECT_NE(std::string::npos, alone.message().find("w1, w2")) << alone.message();
+  // It may be tried again.
+  expectAllOk(job.onAll([&](int rank) { return job.at(rank).shutdown(deadlineAfter(60s)); }));
+}
+
+TEST(Shutdown, namesAWorkerThatIsLostMeanwhile) {
+  Job job(3);
+  std::thread killer;
+  auto results = job.onAll([&](int rank) {
+    if (rank == 1) return job.local->kill(1), Status();
+    return job.at(rank).shutdown(kNever);
+  });
+  for (int rank : {0, 2}) {
+    EXPECT_EQ(Code::kPeerLost, results[static_cast<size_t>(rank)].code());
+    EXPECT_EQ("w1", results[static_cast<size_t>(rank)].worker());
+  }
+}
+
+// Whoever waits when its own worker goes hears so, and so does who comes after.
+TEST(Coordinator, endsEveryWaitWhenItIsClosed) {
+  Job job(2);
+  std::thread barrier([&] { EXPECT_EQ(Code::kCancelled, job.at(0).barrier(kNever).code()); });
+  std::thread shutdown([&] { EXPECT_EQ(Code::kCancelled, job.at(1).shutdown(kNever).code()); });
+  job.at(0).close(cancelled("this worker has left the job"));
+  job.at(1).close(cancelled("this worker has left the job"));
+  barrier.join();
+  shutdown.join();
+  EXPECT_EQ(Code::kCancelled, job.at(0).barrier(kNever).code());
+}
+
+TEST(Coordinator, dropsAPeerThatTalksNonsense) {
+  Job job(3);
+  Membership& hostile = *job.local->worker(2).membership;
+  auto say = [&](std::vector<int> bytes) {
+    std::vector<std::byte> payload;
+    for (int byte : bytes) payload.push_back(static_cast<std::byte>(byte));
+    hostile.send(1, link::Subject::kCluster, payload, {}, link::SendMode::kUrgent, kNever).ignore();
+  };
+  say({1, 2});  // cut short
+  ASSERT_TRUE(test::eventually([&] { return !job.local->worker(1).membership->firstLoss().ok(); }));
+  Status loss = job.local->worker(1).membership->firstLoss();
+  EXPECT_EQ("w2", loss.worker());
+  EXPECT_NE(std::string::npos, loss.message().find("makes no sense")) << loss.message();
+}
+
+// Only rank 0 says that the job is over.
+TEST(Coordinator, believesTheFinishOfRankZeroAlone) {
+  Job job(3);
+  std::vector<std::byte> finish(26);
+  finish[0] = std::byte{6};
+  ASSERT_TRUE(job.local->worker(2)
+                  .membership->send(1, link::Subject::kCluster, finish, {}, link::SendMode::kUrgent, kNever)
+                  .ok());
+  ASSERT_TRUE(test::eventually([&] { return !job.local->worker(1).membership->firstLoss().ok(); }));
+  EXPECT_FALSE(job.at(1).shutdown(Clock::now() + 10ms).ok());
+}
+
+}  // namespace
+}  // namespace treadle::cluster

@@ -1,0 +1,252 @@
+#include "treadle/core/cluster/membership.h"
+
+#include "tests/core/cluster/recording_handler.h"
+#include "tests/support/local_job.h"
+#include "treadle/core/io/socket.h"
+
+namespace treadle::cluster {
+namespace {
+
+using namespace std::chrono_literals;
+using link::Connection;
+using link::SendMode;
+using link::Subject;
+using test::LocalJob;
+using test::LocalWorker;
+
+// Workers that know each other, and what each was told.
+struct Job {
+  explicit Job(int size) : handlers(static_cast<size_t>(size)) {
+    auto next = handlers.begin();
+    local = std::make_unique<LocalJob>(size, [&](LocalWorker& worker) {
+      worker.membership->setHandler(Subject::kRpc, *next++);
+    });
+  }
+  Membership& at(int rank) { return *local->worker(rank).membership; }
+  RecordingHandler& handler(int rank) { return handlers[static_cast<size_t>(rank)]; }
+
+  std::vector<RecordingHandler> handlers;
+  std::unique_ptr<LocalJob> local;
+};
+
+Status sendTo(Membership& from, int rank, std::string_view text) {
+  return from.send(rank, Subject::kRpc, std::as_bytes(std::span(text)), {}, SendMode::kCapture, deadlineAfter(60s));
+}
+
+TEST(Membership, knowsItsMembersByRankAndName) {
+  Job job(3);
+  EXPECT_EQ(3, job.at(1).worldSize());
+  EXPECT_EQ((WorkerInfo{"w1", 1}), job.at(1).self());
+  EXPECT_EQ((WorkerInfo{"w2", 2}), job.at(1).info(2));
+  EXPECT_EQ(0, *job.at(1).rankOf("w0"));
+  Status unknown = job.at(1).rankOf("nobody").status();
+  EXPECT_EQ(Code::kNotFound, unknown.code());
+  EXPECT_EQ("no worker is called 'nobody'; there are: w0, w1, w2", unknown.message());
+  for (int rank : {-1, 3}) EXPECT_EQ(Code::kNotFound, sendTo(job.at(1), rank, "x").code());
+}
+
+TEST(Membership, carriesMessagesBetweenAnyTwoAndToItself) {
+  Job job(3);
+  for (RecordingHandler& handler : job.handlers)
+    handler.answer = [](int, Connection& from, const link::Message& message) {
+      // The answer goes on the connection that the message came on; nobody answers an answer.
+      if (message.payload.size() > 1) return;
+      EXPECT_TRUE(from.send(Subject::kRpc, std::vector<std::byte>(2), {}, SendMode::kUrgent, kNever).ok());
+    };
+  for (int from = 0; from < 3; ++from)
+    for (int to = 0; to < 3; ++to) {
+      (*job.at(from).outgoing(to))->awaitAnswer(false);
+      ASSERT_TRUE(sendTo(job.at(from), to, "x").ok());
+    }
+  for (RecordingHandler& handler : job.handlers) {
+    handler.arrived.waitFor(6);
+    std::vector<int> questions(3), answers(3);
+    for (auto& [rank, message] : handler.messages())
+      ++(message.payload.size() == 1 ? questions : answers)[static_cast<size_t>(rank)];
+    EXPECT_EQ((std::vector<int>{1, 1, 1}), questions);
+    EXPECT_EQ((std::vector<int>{1, 1, 1}), answers);
+  }
+}
+
+TEST(Membership, tellsOnceThatAMemberIsLostAndFailsWithItsNameFromThenOn) {
+  Job job(3);
+  job.local->kill(1);
+  for (int rank : {0, 2}) {
+    job.handler(rank).lost.waitFor(1);
+    auto [lost, why] = job.handler(rank).losses().at(0);
+    EXPECT_EQ(1, lost);
+    EXPECT_EQ(Code::kPeerLost, why.code());
+    EXPECT_EQ("w1", why.worker());
+    EXPECT_NE(std::string::npos, why.message().find("worker 'w1' (rank 1) was lost"));
+    Status later = sendTo(job.at(rank), 1, "x");
+    EXPECT_EQ(why.toString(), later.toString());
+    EXPECT_EQ("w1", job.at(rank).firstLoss().worker());
+  }
+  EXPECT_TRUE(sendTo(job.at(0), 2, "the others go on").ok());
+  job.handler(2).arrived.waitFor(1);
+  EXPECT_EQ(1, job.handler(0).lost.count());
+}
+
+TEST(Membership, keepsTheFirstLossAsTheCauseOfTheOthers) {
+  Job job(3);
+  EXPECT_TRUE(job.at(0).firstLoss().ok());
+  job.local->kill(2);
+  job.handler(0).lost.waitFor(1);
+  job.local->kill(1);
+  job.handler(0).lost.waitFor(2);
+  EXPECT_EQ("w2", job.at(0).firstLoss().worker());
+}
+
+TEST(Membership, passesOnTheReasonOfAFarewell) {
+  Job job(2);
+  job.at(1).close("its disk is full", deadlineAfter(60s));
+  job.handler(0).lost.waitFor(1);
+  EXPECT_EQ("worker 'w1' (rank 1) left the job: its disk is full", job.handler(0).losses().at(0).second.message());
+  EXPECT_EQ(0, job.handler(1).lost.count());  // who leaves has not lost the others
+}
+
+TEST(Membership, countsNobodyAsLostWhoLeavesAJobThatIsOver) {
+  Job job(2);
+  job.at(1).close("", deadlineAfter(60s));
+  ASSERT_TRUE(test::eventually([&] { return !job.at(0).outgoing(1).ok(); }));
+  EXPECT_NE(std::string::npos, sendTo(job.at(0), 1, "x").message().find("has left: the job is over"));
+  EXPECT_EQ(0, job.handler(0).lost.count());
+  EXPECT_TRUE(job.at(0).firstLoss().ok());
+}
+
+// ---- members made by hand: who polls, and when, is up to the test
+
+struct Member {
+  Member(const std::string& name, int rank, int worldSize, Duration lostAfter)
+      : reactor(valueOrThrow(io::Reactor::make())),
+        membership(std::make_unique<Membership>(*reactor, WorkerInfo{name, rank}, worldSize,
+                                                MembershipOptions{.lostAfter = lostAfter, .connection = {}})) {
+    membership->setHandler(Subject::kRpc, handler);
+  }
+  void pollUntil(TimePoint end) {
+    bool over = false;
+    reactor->at(end, [&] { over = true; });
+    while (!over) reactor->poll();
+  }
+
+  RecordingHandler handler;
+  std::unique_ptr<io::Reactor> reactor;
+  std::unique_ptr<Membership> membership;
+};
+
+void connect(Member& from, Member& to) {
+  auto [calls, serving] = socketPair();
+  ASSERT_TRUE(from.membership->attach(to.membership->self(), std::move(calls), Connection::Kind::kCalls).ok());
+  ASSERT_TRUE(to.membership->attach(from.membership->self(), std::move(serving), Connection::Kind::kServing).ok());
+}
+
+void connectBothWays(Member& a, Member& b) {
+  connect(a, b);
+  connect(b, a);
+}
+
+TEST(MembershipFinish, nobodyIsLostAfterIt) {
+  Member a("a", 0, 2, 60s);
+  {
+    Member b("b", 1, 2, 60s);
+    connectBothWays(a, b);
+    a.membership->finish();
+  }
+  a.pollUntil(Clock::now() + 20ms);
+  EXPECT_FALSE(sendTo(*a.membership, 1, "x").ok());
+  EXPECT_EQ(0, a.handler.lost.count());
+  EXPECT_TRUE(a.membership->firstLoss().ok());
+}
+
+TEST(MembershipAttach, refusesASecondConnectionOfARankAndKeepsTheFirst) {
+  Member a("a", 0, 2, 60s), b("b", 1, 2, 60s);
+  connectBothWays(a, b);
+  for (auto kind : {Connection::Kind::kCalls, Connection::Kind::kServing}) {
+    auto [mine, theirs] = socketPair();
+    EXPECT_EQ(Code::kFailedPrecondition, a.membership->attach({"b", 1}, std::move(mine), kind).code());
+    // It is of no consequence what comes on that one, nor that it goes.
+    auto frame = wire::frameFront(wire::FrameKind::kMessage, static_cast<uint8_t>(Subject::kRpc), {}, {});
+    io::writeAll(theirs.get(), frame, Clock::now()).ignore();
+  }
+  a.pollUntil(Clock::now() + 20ms);
+  EXPECT_EQ(0, a.handler.arrived.count());
+  EXPECT_EQ(0, a.handler.lost.count());
+  ASSERT_TRUE(sendTo(*b.membership, 0, "x").ok());
+  a.reactor->poll();
+  EXPECT_EQ(1, a.handler.arrived.count());
+}
+
+TEST(MembershipAttach, refusesRanksOutsideOfTheWorldAndASecondName) {
+  Member a("a", 0, 2, 60s);
+  for (int rank : {-1, 2})
+    EXPECT_EQ(Code::kInvalidArgument,
+              a.membership->attach({"x", rank}, socketPair().first, Connection::Kind::kCalls).code());
+  auto [one, two] = socketPair();
+  ASSERT_TRUE(a.membership->attach({"b", 1}, std::move(one), Connection::Kind::kCalls).ok());
+  auto [three, four] = socketPair();
+  Status other = a.membership->attach({"c", 1}, std::move(three), Connection::Kind::kServing);
+  EXPECT_EQ(Code::kFailedPrecondition, other.code());
+  EXPECT_NE(std::string::npos, other.message().find("two names, 'b' and 'c'"));
+}
+
+TEST(Liveness, aMemberThatFallsSilentIsLostAfterTheLimitAndNotBefore) {
+  constexpr Duration kLostAfter = 200ms;
+  Member a("a", 0, 2, kLostAfter), b("b", 1, 2, kLostAfter);  // b never polls: it is stopped
+  connectBothWays(a, b);
+  TimePoint start = Clock::now();
+  a.membership->startWatch();
+  while (a.handler.lost.count() == 0 && Clock::now() < start + test::kHangs) a.reactor->poll();
+  EXPECT_GE(Clock::now() - start, kLostAfter);
+  auto [rank, why] = a.handler.losses().at(0);
+  EXPECT_EQ(1, rank);
+  EXPECT_NE(std::string::npos, why.message().find("nothing was heard of it for")) << why.message();
+}
+
+// The watch may begin long after the connections were made: some other worker may have been slow to connect.
+TEST(Liveness, theTimeBeforeTheWatchCountsForNothing) {
+  constexpr Duration kLostAfter = 200ms;
+  Member a("a", 0, 2, kLostAfter), b("b", 1, 2, kLostAfter);
+  connectBothWays(a, b);
+  a.pollUntil(Clock::now() + 2 * kLostAfter);
+  a.membership->startWatch();
+  a.pollUntil(Clock::now() + kLostAfter / 2);  // b's first heartbeat is not there yet
+  EXPECT_EQ(0, a.handler.lost.count());
+}
+
+TEST(Liveness, heartbeatsKeepIdleMembers) {
+  constexpr Duration kLostAfter = 1s;
+  Member a("a", 0, 2, kLostAfter), b("b", 1, 2, kLostAfter);
+  connectBothWays(a, b);
+  a.membership->startWatch();
+  b.membership->startWatch();
+  for (TimePoint end = Clock::now() + 3 * kLostAfter; Clock::now() < end;) {
+    a.pollUntil(Clock::now() + 10ms);
+    b.pollUntil(Clock::now() + 10ms);
+  }
+  EXPECT_EQ(0, a.handler.lost.count());
+  EXPECT_EQ(0, b.handler.lost.count());
+}
+
+// Both were stopped for longer than the limit, as when a machine is suspended; the first to run again must not give up
+// the other, which has had no time to say anything.
+TEST(Liveness, whoWasAwayItselfForgivesTheOthers) {
+  constexpr Duration kLostAfter = 200ms;
+  Member a("a", 0, 2, kLostAfter), b("b", 1, 2, kLostAfter);
+  connectBothWays(a, b);
+  a.membership->startWatch();
+  b.membership->startWatch();
+  a.pollUntil(Clock::now() + kLostAfter / 4);
+  b.pollUntil(Clock::now() + kLostAfter / 4);
+  std::this_thread::sleep_for(3 * kLostAfter);
+  a.pollUntil(Clock::now() + kLostAfter / 4);
+  EXPECT_EQ(0, a.handler.lost.count());
+  b.pollUntil(Clock::now() + kLostAfter / 4);
+  a.pollUntil(Clock::now() + kLostAfter / 4);
+  EXPECT_EQ(0, a.handler.lost.count());
+  EXPECT_EQ(0, b.handler.lost.count());
+  // Forgiven is not forgotten: one that stays silent goes.
+  while (a.handler.lost.count() == 0) a.reactor->poll();
+}
+
+}  // namespace
+}  // namespace treadle::cluster

@@ -1,0 +1,284 @@
+#include "treadle/core/cluster/rendezvous.h"
+
+#include <atomic>
+#include <thread>
+
+#include "tests/support/free_port.h"
+#include "tests/support/gate.h"
+#include "tests/support/reactor_thread.h"
+#include "treadle/core/cluster/rendezvous_messages.h"
+
+namespace treadle::cluster {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr const char* kKey = "the key of this job";
+
+TimePoint patience() { return deadlineAfter(test::kHangs); }
+
+link::Credentials credentialsOf(const std::string& name, int rank) {
+  return {kKey, {link::Purpose::kRendezvous, {name, rank}}};
+}
+
+class Meeting {
+ public:
+  explicit Meeting(int worldSize, Duration joinTimeout = test::kHangs)
+      : address(*io::Address::tcp("127.0.0.1", test::freePort())) {
+    server = valueOrThrow(RendezvousServer::start(*reactor, address, credentialsOf("w0", 0), worldSize, joinTimeout,
+                                                  deadlineAfter(joinTimeout)));
+  }
+  ~Meeting() {
+    server->stop();
+    reactor.stop();
+  }
+  std::unique_ptr<RendezvousClient> connect(const std::string& name, int rank) {
+    return valueOrThrow(RendezvousClient::connect(address, credentialsOf(name, rank), patience()));
+  }
+  // Connects and registers; what comes of it.
+  Result<Roster> meet(const std::string& name, int rank, int worldSize) {
+    auto client = RendezvousClient::connect(address, credentialsOf(name, rank), patience());
+    if (!client.ok()) return client.status();
+    return (*client)->exchange(worldSize, {"unix:" + name}, patience());
+  }
+
+  io::Address address;
+  test::ReactorThread reactor;
+  std::unique_ptr<RendezvousServer> server;
+};
+
+// Each function on a thread of its own; their results.
+std::vector<Status> allAtOnce(const std::vector<std::function<Status()>>& functions) {
+  std::vector<Status> results(functions.size());
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < functions.size(); ++i) threads.emplace_back([&, i] { results[i] = functions[i](); });
+  for (std::thread& thread : threads) thread.join();
+  return results;
+}
+
+void expectTold(const Status& status, Code code, const std::string& text) {
+  EXPECT_EQ(code, status.code()) << status.toString();
+  EXPECT_NE(std::string::npos, status.message().find(text)) << status.toString();
+}
+
+TEST(Rendezvous, givesAllTheRosterAndLetsNobodyGoBeforeAllAreReady) {
+  constexpr int kSize = 5;
+  Meeting meeting(kSize);
+  std::atomic<int> ready = 0;
+  std::vector<std::function<Status()>> workers;
+  for (int rank = 0; rank < kSize; ++rank)
+    workers.emplace_back([&, rank] {
+      auto client = meeting.connect("w" + std::to_string(rank), rank);
+      Result<Roster> roster = client->exchange(kSize, {"unix:" + std::to_string(rank), "tcp://127.0.0.1:1"}, patience());
+      if (!roster.ok()) return roster.status();
+      for (int each = 0; each < kSize; ++each) {
+        const RosterEntry& entry = roster->at(static_cast<size_t>(each));
+        EXPECT_EQ((WorkerInfo{"w" + std::to_string(each), each}), entry.worker);
+        EXPECT_EQ((std::vector<std::string>{"unix:" + std::to_string(each), "tcp://127.0.0.1:1"}), entry.addresses);
+      }
+      ++ready;
+      Status go = client->ready(patience());
+      EXPECT_EQ(kSize, ready.load());
+      return go;
+    });
+  for (const Status& status : allAtOnce(workers)) EXPECT_TRUE(status.ok()) << status.toString();
+}
+
+TEST(Rendezvous, waitsForAServerThatStartsLater) {
+  io::Address address = *io::Address::tcp("127.0.0.1", test::freePort());
+  test::ReactorThread reactor;
+  std::thread client([&] {
+    EXPECT_TRUE(RendezvousClient::connect(address, credentialsOf("w1", 1), patience()).ok());
+  });
+  auto server = valueOrThrow(
+      RendezvousServer::start(*reactor, address, credentialsOf("w0", 0), 2, test::kHangs, patience()));
+  client.join();
+  server->stop();
+  reactor.stop();
+}
+
+TEST(Rendezvous, namesTheRanksThatDidNotArrive) {
+  Meeting meeting(4, 200ms);
+  auto results = allAtOnce({[&] { return meeting.meet("w0", 0, 4).status(); }, [&] {
+                              return meeting.meet("w2", 2, 4).status();
+                            }});
+  for (const Status& status : results)
+    expectTold(status, Code::kDeadlineExceeded, "rank 1, 3 of 4 did not arrive within the join timeout of 200 ms");
+}
+
+// One that has come and does not say what it wants has not arrived.
+TEST(Rendezvous, namesARankThatConnectedAndSaidNothing) {
+  Meeting meeting(2, 200ms);
+  auto silent = meeting.connect("w1", 1);
+  expectTold(meeting.meet("w0", 0, 2).status(), Code::kDeadlineExceeded, "rank 1 of 2 did not arrive");
+}
+
+TEST(Rendezvous, namesWhoCouldNotConnectToTheOthers) {
+  Meeting meeting(2, 300ms);
+  auto first = meeting.connect("w0", 0), second = meeting.connect("w1", 1);
+  auto exchanged = allAtOnce({[&] { return first->exchange(2, {}, patience()).status(); },
+                              [&] { return second->exchange(2, {}, patience()).status(); }});
+  for (const Status& status : exchanged) ASSERT_TRUE(status.ok());
+  expectTold(first->ready(patience()), Code::kDeadlineExceeded, "rank 1 could not connect to all others");
+}
+
+TEST(Rendezvous, tellsAllWhenANameIsUsedTwice) {
+  Meeting meeting(3);
+  auto results = allAtOnce({[&] { return meeting.meet("w0", 0, 3).status(); },
+                            [&] { return meeting.meet("same", 1, 3).status(); },
+                            [&] { return meeting.meet("same", 2, 3).status(); }});
+  for (const Status& status : results)
+    expectTold(status, Code::kInvalidArgument, "the name 'same' is used twice, by rank 1 and rank 2");
+}
+
+TEST(Rendezvous, tellsAllWhenARankIsStartedTwice) {
+  Meeting meeting(3);
+  test::Gate firstIsIn;
+  auto results = allAtOnce({[&] { return meeting.meet("w0", 0, 3).status(); },
+                            [&] {
+                              auto client = meeting.connect("first", 1);
+                              firstIsIn.open();
+                              return client->exchange(3, {}, patience()).status();
+                            },
+                            [&] {
+                              firstIsIn.wait();
+                              return meeting.meet("second", 1, 3).status();
+                            }});
+  // Connecting does not wait until the server knows of it: either of the two may have been the first there.
+  for (const Status& status : {results[1], results[2]})
+    expectTold(status, Code::kFailedPrecondition, "rank 1 was started twice");
+  // Rank 0 may have come when it was over already.
+  EXPECT_FALSE(results[0].ok());
+}
+
+TEST(Rendezvous, tellsAllWhenWorldSizesDiffer) {
+  Meeting meeting(2);
+  auto results = allAtOnce(
+      {[&] { return meeting.meet("w0", 0, 2).status(); }, [&] { return meeting.meet("w1", 1, 3).status(); }});
+  for (const Status& status : results)
+    expectTold(status, Code::kFailedPrecondition,
+               "worker 'w1' (rank 1) was started for a job of 3 workers and rank 0 for one of 2");
+}
+
+TEST(Rendezvous, refusesARankOutsideOfTheWorldAndGoesOn) {
+  Meeting meeting(1);
+  expectTold(meeting.meet("w1", 1, 2).status(), Code::kInvalidArgument, "rank 1 is not in this job of 1 workers");
+  EXPECT_TRUE(meeting.meet("w0", 0, 1).ok());
+}
+
+TEST(Rendezvous, tellsAllWhenARankDiesWhileTheyGather) {
+  Meeting meeting(3);
+  auto results = allAtOnce({[&] { return meeting.meet("w0", 0, 3).status(); }, [&] {
+                              auto dying = meeting.connect("dying", 1);
+                              dying.reset();
+                              return Status();
+                            }});
+  expectTold(results[0], Code::kPeerLost, "worker 'dying' (rank 1) was lost before all had joined");
+  EXPECT_EQ("dying", results[0].worker());
+}
+
+TEST(Rendezvous, tellsAllWhenARankDiesWhileTheyConnect) {
+  Meeting meeting(2);
+  auto first = meeting.connect("w0", 0), dying = meeting.connect("dying", 1);
+  auto exchanged = allAtOnce({[&] { return first->exchange(2, {}, patience()).status(); },
+                              [&] { return dying->exchange(2, {}, patience()).status(); }});
+  for (const Status& status : exchanged) ASSERT_TRUE(status.ok());
+  dying.reset();
+  Status status = first->ready(patience());
+  expectTold(status, Code::kPeerLost, "worker 'dying' (rank 1) was lost before all had joined");
+}
+
+// The roster and the bad news that follows it may come in one piece.
+TEST(Rendezvous, losesNoNewsThatComeTogether) {
+  for (int round = 0; round < 30; ++round) {
+    Meeting meeting(2);
+    auto first = meeting.connect("w0", 0), dying = meeting.connect("dying", 1);
+    std::thread thread([&] {
+      dying->exchange(2, {}, patience()).status().ignore();
+      dying.reset();
+    });
+    Result<Roster> roster = first->exchange(2, {}, patience());
+    thread.join();
+    Status status = roster.ok() ? first->ready(patience()) : roster.status();
+    expectTold(status, Code::kPeerLost, "worker 'dying' (rank 1) was lost");
+  }
+}
+
+TEST(Rendezvous, turnsAwayWhoComesTooLate) {
+  Meeting meeting(1);
+  auto only = meeting.connect("w0", 0);
+  ASSERT_TRUE(only->exchange(1, {}, patience()).ok());
+  ASSERT_TRUE(only->ready(patience()).ok());
+  expectTold(meeting.meet("late", 0, 1).status(), Code::kFailedPrecondition, "this job has begun without you");
+}
+
+TEST(Rendezvous, goesOnWhileStrangersSendGarbage) {
+  Meeting meeting(2);
+  std::atomic<bool> over = false;
+  std::thread stranger([&] {
+    std::string http = "GET /metrics HTTP/1.1\r\nHost: here\r\n\r\n";
+    while (!over.load()) {
+      auto fd = io::connectTo(meeting.address, patience());
+      if (!fd.ok()) break;
+      io::writeAll(fd->get(), std::as_bytes(std::span(http)), patience()).ignore();
+      std::array<std::byte, 4096> answer;
+      while (io::waitFor(fd->get(), POLLIN, patience()) && ::read(fd->get(), answer.data(), answer.size()) > 0) {
+      }
+    }
+  });
+  // One that holds its connection open and says nothing keeps nobody waiting either.
+  auto silent = valueOrThrow(io::connectTo(meeting.address, patience()));
+  auto results = allAtOnce(
+      {[&] { return meeting.meet("w0", 0, 2).status(); }, [&] { return meeting.meet("w1", 1, 2).status(); }});
+  over.store(true);
+  stranger.join();
+  for (const Status& status : results) EXPECT_TRUE(status.ok()) << status.toString();
+}
+
+TEST(Rendezvous, endsForAllWhenAMemberTalksNonsense) {
+  Meeting meeting(2);
+  auto dialed = link::dial(meeting.address, credentialsOf("odd", 1), patience());
+  ASSERT_TRUE(dialed.ok());
+  for (auto message : {encodeStep(Step::kGo)})
+    ASSERT_TRUE(io::writeAll(dialed->fd.get(), wire::frameFront(wire::FrameKind::kMessage, 1, message, {}), patience())
+                    .ok());
+  expectTold(meeting.meet("w0", 0, 2).status(), Code::kDataLoss, "rank 1 sent a message out of turn");
+}
+
+TEST(Rendezvous, namesThePortThatIsInUse) {
+  Meeting meeting(1);
+  test::ReactorThread reactor;
+  Status second = RendezvousServer::start(*reactor, meeting.address, credentialsOf("w0", 0), 1, 1s, patience()).status();
+  expectTold(second, Code::kFailedPrecondition, meeting.address.toString() + " is in use");
+}
+
+TEST(RendezvousClient, namesTheMasterThatCannotBeReached) {
+  io::Address nobody = *io::Address::tcp("127.0.0.1", test::freePort());
+  Status status = RendezvousClient::connect(nobody, credentialsOf("w1", 1), Clock::now() + 50ms).status();
+  expectTold(status, Code::kDeadlineExceeded, "the master at " + nobody.toString() + " cannot be reached");
+}
+
+TEST(RendezvousClient, saysAtOnceThatItsKeyIsAnother) {
+  Meeting meeting(2);
+  Status status =
+      RendezvousClient::connect(meeting.address, {"another key", {link::Purpose::kRendezvous, {"w1", 1}}}, patience())
+          .status();
+  EXPECT_EQ(Code::kUnauthenticated, status.code());
+}
+
+TEST(RendezvousClient, saysThatRankZeroWasLost) {
+  Meeting meeting(2);
+  auto client = meeting.connect("w1", 1);
+  meeting.server->stop();
+  Status status = client->exchange(2, {}, patience()).status();
+  expectTold(status, Code::kPeerLost, "rank 0, where the workers meet, was lost before all had joined");
+}
+
+TEST(RendezvousClient, waitsNoLongerThanItsDeadline) {
+  Meeting meeting(2);
+  auto client = meeting.connect("w0", 0);
+  EXPECT_EQ(Code::kDeadlineExceeded, client->exchange(2, {}, Clock::now() + 50ms).status().code());
+}
+
+}  // namespace
+}  // namespace treadle::cluster

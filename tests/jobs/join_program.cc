@@ -1,0 +1,72 @@
+// A worker that does nothing but join its job, meet the others and leave: join_program NAME [options].
+//   --join-timeout SECONDS   how long the others may take to come
+//   --wait                   after joining, stays until it gets SIGUSR1
+// Says "NAME joined" and "NAME done"; an error is one line on standard error and exit code 1.
+
+#include <signal.h>
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <exception>
+#include <stdexcept>
+#include <string>
+
+#include "treadle/core.h"
+
+namespace {
+
+struct Options {
+  treadle::JoinOptions join;
+  bool wait = false;
+};
+
+Options parse(int argc, char** argv) {
+  if (argc < 2) throw std::runtime_error("usage: join_program NAME [--join-timeout SECONDS] [--wait]");
+  Options options;
+  options.join.name = argv[1];
+  for (int i = 2; i < argc; ++i) {
+    std::string option = argv[i];
+    if (option == "--wait") {
+      options.wait = true;
+    } else if (option == "--join-timeout" && i + 1 < argc) {
+      options.join.joinTimeout = std::chrono::milliseconds(std::lround(std::strtod(argv[++i], nullptr) * 1000));
+    } else {
+      throw std::runtime_error("unknown option " + option);
+    }
+  }
+  return options;
+}
+
+void say(const std::string& name, const char* what) {
+  std::printf("%s %s\n", name.c_str(), what);
+  std::fflush(stdout);
+}
+
+void run(const Options& options) {
+  sigset_t awaited;
+  sigemptyset(&awaited);
+  sigaddset(&awaited, SIGUSR1);
+  sigprocmask(SIG_BLOCK, &awaited, nullptr);  // before there are threads: they inherit it
+  auto worker = treadle::Worker::join(options.join);
+  say(options.join.name, "joined");
+  if (options.wait) {
+    int got = 0;
+    sigwait(&awaited, &got);
+  }
+  worker->barrier();
+  worker->shutdown();
+  say(options.join.name, "done");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    run(parse(argc, argv));
+    return 0;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "join_program: %s\n", error.what());
+    return 1;
+  }
+}

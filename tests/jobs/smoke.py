@@ -1,0 +1,61 @@
+#!/usr/bin/env python3
+"""A short run of the example as a user starts it: it must learn, write what it promises and leave nothing else.
+
+usage: smoke.py [--build FOLDER]
+"""
+import argparse
+import json
+import os
+import re
+import sys
+import tempfile
+import time
+
+from watched_job import Job
+
+EPOCHS = 2
+LIMIT_S = 100
+
+
+def problems(job, run):
+    """What is wrong with an ended job, one sentence each."""
+    found = [] if job.launcher.returncode == 0 else [f"exit code {job.launcher.returncode}"]
+    result = re.search(r"^\[0\] hybrid_digits: test accuracy (0\.\d+), single process (0\.\d+), \d+ steps/s per trainer, "
+                       r"[\d.]+ s$", job.lines[-1][2] if job.lines else "")
+    if not result:
+        found.append("the last line is not the result")
+    elif float(result[1]) < 0.8 or abs(float(result[1]) - float(result[2])) > 0.05:
+        found.append(f"after {EPOCHS} epochs the accuracy is {result[1]}, in one process {result[2]}")
+    missing = [name for name in ("metrics.jsonl", "model.safetensors") if not os.path.exists(os.path.join(run, name))]
+    found += [f"there is no {name}" for name in missing]
+    if "metrics.jsonl" not in missing:
+        with open(os.path.join(run, "metrics.jsonl"), encoding="utf-8") as file:
+            rows = [json.loads(line) for line in file]
+        if len(rows) != 2 * EPOCHS:
+            found.append(f"metrics.jsonl has {len(rows)} lines for {EPOCHS} epochs of two trainers")
+    return found + job.leftovers(kept=["run"])
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", default="build/dev", help="the build folder [build/dev]")
+    binaries = os.path.join(os.path.abspath(parser.parse_args().build), "bin")
+    with tempfile.TemporaryDirectory(prefix="treadle-smoke-") as folder:
+        run, cache = os.path.join(folder, "run"), tempfile.TemporaryDirectory(prefix="treadle-smoke-cache-")
+        with cache:
+            job = Job([os.path.join(binaries, "treadle"), "run", "-n", "4", "--", os.path.join(binaries, "hybrid_digits"),
+                       "--epochs", str(EPOCHS), "--run-folder", run], folder, {"MPLCONFIGDIR": cache.name})
+            try:
+                job.wait_for_workers(4, time.monotonic() + LIMIT_S)
+                ended = job.finish(time.monotonic() + LIMIT_S)
+                found = problems(job, run) if ended else [f"it did not end within {LIMIT_S} s"]
+            finally:
+                job.close()
+        if found:
+            print("\n".join(found) + f"\n--- output, seconds since the start\n{job.output()}---")
+    print(f"smoke: {'FAILED' if found else 'ok'}")
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

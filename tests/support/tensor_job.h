@@ -1,0 +1,36 @@
+#pragma once
+// Several workers with tensors in one process, joined over loopback like processes of a job. For tests that link
+// treadle::treadle or tensor/worker.
+
+#include "tests/support/worker_job.h"
+#include "treadle/tensor/autograd/interceptor.h"
+#include "treadle/tensor/worker/join.h"
+
+namespace treadle::test {
+
+class TensorJob : public WorkerJob {
+ public:
+  // Worker i is called names[i] and has rank i; all have the same functions.
+  explicit TensorJob(std::vector<std::string> names, const Functions& functions = {})
+      : WorkerJob(std::move(names), functions, {},
+                  [](JoinOptions options) { return treadle::join(std::move(options)); }) {}
+
+  // Autograd contexts that are open anywhere.
+  size_t openContexts() {
+    size_t open = 0;
+    for (auto& worker : workers())
+      if (worker) open += autograd::interceptorOf(*worker).contexts().open();
+    return open;
+  }
+};
+
+// Equal in dtype and shape, and in values up to `tolerance`.
+inline ::testing::AssertionResult close(const at::Tensor& a, const at::Tensor& b, double tolerance = 1e-10) {
+  if (!a.defined() || !b.defined()) return ::testing::AssertionFailure() << "a tensor is undefined";
+  if (a.scalar_type() != b.scalar_type() || a.sizes() != b.sizes())
+    return ::testing::AssertionFailure() << a.toString() << a.sizes() << " and " << b.toString() << b.sizes();
+  if (at::allclose(a, b, tolerance, tolerance)) return ::testing::AssertionSuccess();
+  return ::testing::AssertionFailure() << "they differ by up to " << (a - b).abs().max().item<double>();
+}
+
+}  // namespace treadle::test

@@ -1,0 +1,102 @@
+// Collectives on tensors: every dtype that can be added, any strides, and what is refused.
+
+#include <ATen/ATen.h>
+#include <treadle/group.h>
+
+#include "tests/support/tensor_job.h"
+
+namespace treadle::test {
+namespace {
+
+class Collectives : public ::testing::Test {
+ protected:
+  TensorJob job{{"r0", "r1", "r2"}};
+};
+
+constexpr at::ScalarType kReducible[] = {at::kHalf, at::kBFloat16, at::kFloat, at::kDouble, at::kByte,
+                                         at::kChar, at::kShort,    at::kInt,   at::kLong};
+
+TEST_F(Collectives, AllReduceAddsEveryDtype) {
+  job.onAll([&](Worker& worker) {
+    Group group = Group::make(worker, job.names());
+    for (at::ScalarType type : kReducible) {
+      SCOPED_TRACE(c10::toString(type));
+      at::Tensor mine = (at::arange(0, 7, at::kFloat) + worker.self().rank).to(type);
+      allReduce(group, mine).wait();
+      EXPECT_TRUE(at::equal(mine, (at::arange(0, 7, at::kFloat) * 3 + 3).to(type)));
+      at::Tensor highest = at::full({2}, worker.self().rank, at::TensorOptions(type));
+      allReduce(group, highest, ReduceOp::kMax).wait();
+      EXPECT_TRUE(at::equal(highest, at::full({2}, 2, at::TensorOptions(type))));
+    }
+  });
+}
+
+TEST_F(Collectives, TakeAnyStrides) {
+  job.onAll([&](Worker& worker) {
+    Group group = Group::make(worker, job.names());
+    at::Tensor base = at::zeros({6, 4}, at::kDouble);
+    at::Tensor view = base.t().slice(1, 0, 6, 2);  // every other row, transposed
+    view.fill_(worker.self().rank + 1);
+    allReduce(group, view).wait();
+    EXPECT_TRUE(at::equal(view, at::full({4, 3}, 6.0, at::kDouble)));
+    EXPECT_EQ(base.sum().item<double>(), 72) << "what lies between is left alone";
+    base.fill_(worker.self().rank);
+    broadcast(group, view, 1).wait();
+    EXPECT_TRUE(at::equal(view, at::ones({4, 3}, at::kDouble)));
+    EXPECT_EQ(base.select(0, 1)[0].item<double>(), worker.self().rank);
+    at::Tensor none = at::zeros({0, 3}), one = at::scalar_tensor(1.5 * worker.self().rank, at::kFloat);
+    allReduce(group, none).wait();
+    allReduce(group, one, ReduceOp::kAverage).wait();
+    EXPECT_EQ(one.dim(), 0);
+    EXPECT_EQ(one.item<float>(), 1.5f);
+  });
+}
+
+TEST_F(Collectives, BroadcastCarriesAnyDtype) {
+  job.onAll([&](Worker& worker) {
+    Group group = Group::make(worker, job.names());
+    for (at::ScalarType type : {at::kBool, at::kComplexFloat, at::kHalf, at::kFloat8_e5m2, at::kLong}) {
+      SCOPED_TRACE(c10::toString(type));
+      at::Tensor sent = at::tensor({0.0f, 1.0f, 2.0f, 3.0f}).to(type), mine = worker.self().rank == 2 ? sent.clone() : at::zeros({4}, type);
+      broadcast(group, mine, 2).wait();
+      EXPECT_TRUE(at::equal(mine.to(at::kComplexFloat), sent.to(at::kComplexFloat)));
+    }
+  });
+}
+
+TEST_F(Collectives, AParameterIsWrittenWithoutItsGradientsKnowing) {
+  job.onAll([&](Worker& worker) {
+    Group group = Group::make(worker, job.names());
+    at::Tensor parameter = at::ones({3}, at::kDouble).requires_grad_();
+    allReduce(group, parameter).wait();
+    EXPECT_TRUE(parameter.is_leaf());
+    EXPECT_EQ(parameter.sum().item<double>(), 9);
+  });
+}
+
+TEST_F(Collectives, TheTensorIsKeptUntilTheOperationEnds) {
+  job.onAll([&](Worker& worker) {
+    Group group = Group::make(worker, job.names());
+    std::vector<Future<void>> sums;
+    for (int i = 0; i < 20; ++i) {
+      at::Tensor gone = at::ones({50'000});
+      sums.push_back(allReduce(group, gone));
+    }
+    for (auto& sum : sums) sum.wait();
+  });
+}
+
+TEST_F(Collectives, WhatCannotBeReducedIsRefused) {
+  Group group = Group::make(job[0], {"r0"});
+  auto refused = [&](at::Tensor tensor) { return messageOf<ArgumentError>([&] { allReduce(group, tensor).wait(); }); };
+  EXPECT_TRUE(contains(refused(at::ones({2}, at::kBool)), "Bool"));
+  EXPECT_TRUE(contains(refused(at::ones({2}, at::kComplexDouble)), "ComplexDouble"));
+  EXPECT_TRUE(contains(refused(at::ones({2}).to_sparse()), "dense"));
+  EXPECT_TRUE(contains(refused(at::empty({2}, at::TensorOptions(at::kMeta))), "dense"));
+  EXPECT_TRUE(contains(refused(at::Tensor()), "dense"));
+  at::Tensor x = at::ones({2});
+  messageOf<ArgumentError>([&] { broadcast(group, x, 1).wait(); });
+}
+
+}  // namespace
+}  // namespace treadle::test

@@ -1,0 +1,157 @@
+// DistributedOptimizer steps what a local optimizer would, wherever the parameters live.
+
+#include <ATen/ATen.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
+#include <treadle/autograd.h>
+#include <treadle/optim.h>
+
+#include <thread>
+
+#include "tests/support/gate.h"
+#include "tests/support/tensor_job.h"
+
+namespace treadle::rpc {
+// Options that travel for an optimizer that no worker offers.
+template <>
+struct Codec<torch::optim::RMSpropOptions> {
+  static void encode(Encoder&, const torch::optim::RMSpropOptions&) {}
+  static torch::optim::RMSpropOptions decode(Decoder&) { return {}; }
+  static std::string name() { return "RMSpropOptions"; }
+};
+}  // namespace treadle::rpc
+
+namespace treadle::test {
+namespace {
+
+at::Tensor begun() { return at::arange(1, 7, at::kDouble).reshape({2, 3}) / 3; }
+
+RRef<at::Tensor> makeParameter(Call& call) { return call.worker().own(begun().requires_grad_()); }
+RRef<at::Tensor> makePlain(Call& call) { return call.worker().own(begun()); }
+at::Tensor lossThere(const RRef<at::Tensor>& parameter, const at::Tensor& x) {
+  return (parameter.local().pow(2) * x).sum();
+}
+
+class Optimizers : public ::testing::Test {
+ protected:
+  static Functions functions() {
+    Functions functions;
+    functions.add<&makeParameter>("makeParameter").add<&makePlain>("makePlain").add<&lossThere>("lossThere");
+    return functions.declare<&optim::makePart<torch::optim::RMSprop, torch::optim::RMSpropOptions>>("RMSprop");
+  }
+
+  // Five steps over a parameter here and one on each of two other workers; and the same by one optimizer in one process.
+  template <class Optimizer, class Options>
+  void expectAsLocal(const Options& options) {
+    std::vector<at::Tensor> alone;
+    for (int i = 0; i < 3; ++i) alone.push_back(begun().requires_grad_());
+    Optimizer local(alone, options);
+    std::vector<RRef<at::Tensor>> references = {a.own(begun().requires_grad_()), a.call<&makeParameter>("B"),
+                                                a.call<&makeParameter>("C")};
+    auto optimizer = DistributedOptimizer::make<Optimizer>(a, references, options);
+    for (int step = 1; step <= 5; ++step) {
+      at::Tensor x = begun().cos() * step;
+      AutogradContext context(a);
+      at::Tensor loss = lossThere(references[0], x);
+      for (int i : {1, 2}) loss = loss + i * a.call<&lossThere>(i, references[static_cast<size_t>(i)], x);
+      context.backward({loss});
+      optimizer.step(context);
+      local.zero_grad();
+      ((alone[0].pow(2) * x).sum() + (alone[1].pow(2) * x).sum() + 2 * (alone[2].pow(2) * x).sum()).backward();
+      local.step();
+    }
+    for (size_t i = 0; i < 3; ++i) EXPECT_TRUE(close(references[i].toHere().detach(), alone[i].detach())) << i;
+  }
+
+  TensorJob job{{"A", "B", "C"}, functions()};
+  Worker& a = job[0];
+};
+
+TEST_F(Optimizers, SgdStepsLikeALocalOne) {
+  expectAsLocal<torch::optim::SGD>(torch::optim::SGDOptions(0.05));
+  expectAsLocal<torch::optim::SGD>(torch::optim::SGDOptions(0.05).momentum(0.9).weight_decay(0.1).nesterov(true));
+  expectAsLocal<torch::optim::SGD>(torch::optim::SGDOptions(0.05).momentum(0.5).dampening(0.3));
+}
+
+TEST_F(Optimizers, AdamStepsLikeALocalOne) {
+  expectAsLocal<torch::optim::Adam>(torch::optim::AdamOptions(0.05));
+  expectAsLocal<torch::optim::Adam>(
+      torch::optim::AdamOptions(0.05).betas({0.7, 0.8}).eps(1e-3).weight_decay(0.1).amsgrad(true));
+}
+
+TEST_F(Optimizers, AStepNeedsNoGradientForEveryParameterOrWorker) {
+  auto here = a.own(begun().requires_grad_());
+  auto unused = a.own(begun().requires_grad_());
+  auto elsewhere = a.call<&makeParameter>("C");
+  auto optimizer = DistributedOptimizer::make<torch::optim::SGD>(a, {here, unused, elsewhere}, torch::optim::SGDOptions(1));
+  AutogradContext context(a);
+  context.backward({here.local().sum()});
+  optimizer.step(context);
+  optimizer.stepAsync(context).wait();
+  EXPECT_TRUE(close(here.local().detach(), begun() - 2));
+  EXPECT_TRUE(close(unused.local().detach(), begun()));
+  EXPECT_TRUE(close(elsewhere.toHere().detach(), begun())) << "the pass never came there";
+}
+
+// Two optimizers over one parameter exclude each other: no step is lost.
+TEST_F(Optimizers, ConcurrentStepsOfTwoOptimizersAllCount) {
+  auto parameter = a.call<&makeParameter>("B");
+  std::vector<DistributedOptimizer> optimizers;
+  for (double rate : {0.25, 0.5})
+    optimizers.push_back(DistributedOptimizer::make<torch::optim::SGD>(a, {parameter}, torch::optim::SGDOptions(rate)));
+  std::vector<std::thread> threads;
+  for (DistributedOptimizer& optimizer : optimizers)
+    threads.emplace_back([&] {
+      for (int step = 0; step < 20; ++step) {
+        AutogradContext context(a);
+        at::Tensor x = at::zeros({2, 3}, at::kDouble);
+        context.backward({a.call<&lossThere>("B", parameter, x)});
+        optimizer.step(context);
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_TRUE(close(parameter.toHere().detach(), begun()));
+  {
+    AutogradContext context(a);
+    context.backward({a.call<&lossThere>("B", parameter, at::ones({2, 3}, at::kDouble))});
+    for (DistributedOptimizer& optimizer : optimizers) optimizer.step(context);
+  }
+  EXPECT_TRUE(close(parameter.toHere().detach(), begun() - 0.75 * 2 * begun()));
+}
+
+TEST_F(Optimizers, AStepDoesNotBreakAnotherContextsPendingBackward) {
+  at::Tensor parameter = begun().requires_grad_();
+  auto reference = a.own(parameter);
+  auto optimizer = DistributedOptimizer::make<torch::optim::Adam>(a, {reference}, torch::optim::AdamOptions(0.1));
+  AutogradContext pending(a);
+  at::Tensor loss = a.call<&lossThere>("A", reference, begun());
+  {
+    AutogradContext other(a);
+    other.backward({a.call<&lossThere>("A", reference, begun())});
+    optimizer.step(other);
+  }
+  EXPECT_FALSE(at::equal(parameter.detach(), begun())) << "the step went to the parameter itself";
+  pending.backward({loss});
+  EXPECT_TRUE(pending.gradient(parameter).defined());
+}
+
+TEST_F(Optimizers, WhatCannotBeMadeIsRefused) {
+  using torch::optim::SGD, torch::optim::SGDOptions;
+  auto make = [&](std::vector<RRef<at::Tensor>> parameters) {
+    DistributedOptimizer::make<SGD>(a, std::move(parameters), SGDOptions(0.1));
+  };
+  EXPECT_TRUE(contains(messageOf<ArgumentError>([&] { make({}); }), "at least one parameter"));
+  EXPECT_TRUE(contains(messageOf<ArgumentError>([&] { make({a.own(begun())}); }), "require gradients"));
+  EXPECT_TRUE(contains(messageOf<ArgumentError>([&] { make({a.call<&makePlain>("B")}); }), "require gradients"));
+  messageOf<ArgumentError>([&] { make({a.own(begun().requires_grad_() * 2)}); });
+  messageOf<StateError>([&] { make({RRef<at::Tensor>()}); });
+  auto there = a.call<&makeParameter>("B");
+  std::string why = messageOf<NotFoundError>([&] {
+    DistributedOptimizer::make<torch::optim::RMSprop>(a, {there}, torch::optim::RMSpropOptions());
+  });
+  EXPECT_TRUE(contains(why, "RMSprop"));
+}
+
+}  // namespace
+}  // namespace treadle::test

@@ -1,0 +1,189 @@
+// DistributedDataParallel trains what one process trains on all ranks' data together.
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
+#include <treadle/autograd.h>
+#include <treadle/ddp.h>
+
+#include <set>
+
+#include "tests/support/tensor_job.h"
+
+namespace treadle::test {
+namespace {
+
+at::Tensor random(at::IntArrayRef sizes, uint64_t seed) {
+  return at::empty(sizes, at::kDouble).normal_(0, 1, at::make_generator<at::CPUGeneratorImpl>(seed));
+}
+
+// Two layers, one that forward leaves out when told so, and a buffer.
+struct NetImpl : torch::nn::Module {
+  explicit NetImpl(uint64_t seed) : seed(seed) {
+    first = add("first", {5, 7});
+    bias = add("bias", {7});
+    skipped = add("skipped", {7, 7});
+    last = add("last", {7, 3});
+    offset = register_buffer("offset", random({3}, this->seed));
+  }
+  at::Tensor add(const std::string& name, at::IntArrayRef sizes) {
+    return register_parameter(name, random(sizes, seed++));
+  }
+  at::Tensor forward(const at::Tensor& input, bool skip) {
+    at::Tensor hidden = at::tanh(input.mm(first) + bias);
+    if (!skip) hidden = at::tanh(hidden.mm(skipped));
+    return hidden.mm(last) + offset;
+  }
+  uint64_t seed;
+  at::Tensor first, bias, skipped, last, offset;
+};
+TORCH_MODULE(Net);
+
+constexpr int64_t kBatch = 4;
+
+at::Tensor inputOf(int rank, int step) { return random({kBatch, 5}, static_cast<uint64_t>(900 + 10 * step + rank)); }
+
+// Of a few bytes, so that parameters fall into several buckets.
+DdpOptions smallBuckets() { return {.buckets = {.firstBytes = 64, .bytes = 300}}; }
+
+std::vector<std::string> ranks(int size) {
+  std::vector<std::string> names;
+  for (int rank = 0; rank < size; ++rank) names.push_back("rank" + std::to_string(rank));
+  return names;
+}
+
+TEST(Buckets, AreFilledFromTheLastParameterUpToTheirLimits) {
+  auto doubles = [](int64_t count) { return at::zeros({count}, at::kDouble); };
+  std::vector<at::Tensor> parameters = {doubles(1), doubles(100), doubles(2), at::zeros({3}, at::kFloat), doubles(1)};
+  auto plan = ddp::planBuckets(parameters, {.firstBytes = 16, .bytes = 64});
+  EXPECT_EQ(plan, (std::vector<std::vector<size_t>>{{4}, {3}, {2}, {1}, {0}}));
+  plan = ddp::planBuckets({doubles(1), doubles(2), doubles(3), doubles(1), doubles(1)}, {.firstBytes = 16, .bytes = 64});
+  EXPECT_EQ(plan, (std::vector<std::vector<size_t>>{{4, 3}, {2, 1, 0}}));
+  EXPECT_TRUE(ddp::planBuckets({}, {}).empty());
+}
+
+TEST(DistributedDataParallel, BeginsWithParametersAndBuffersOfRankZero) {
+  TensorJob job(ranks(3));
+  job.onAll([&](Worker& worker) {
+    Net net(static_cast<uint64_t>(10 * worker.self().rank));
+    at::Tensor held = net->first;
+    DistributedDataParallel<Net> ddp(net, Group::make(worker, job.names()));
+    Net first(0);
+    for (const auto& entry : first->named_parameters())
+      EXPECT_TRUE(at::equal(net->named_parameters()[entry.key()], entry.value())) << entry.key();
+    EXPECT_TRUE(at::equal(net->offset, first->offset));
+    EXPECT_TRUE(held.is_same(ddp->first)) << "the parameters stay the same objects";
+  });
+}
+
+TEST(DistributedDataParallel, RefusesReplicasOfOtherShapes) {
+  TensorJob job(ranks(2));
+  job.onAll([&](Worker& worker) {
+    Group group = Group::make(worker, job.names());
+    torch::nn::Linear linear(3, 2 + worker.self().rank);
+    EXPECT_THROW(DistributedDataParallel<torch::nn::Linear>(linear, group), ArgumentError);
+  });
+}
+
+// Trains `net` alone on the batches of all ranks.
+void trainAlone(Net& net, int size, int steps, bool skip) {
+  torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  for (int step = 0; step < steps; ++step) {
+    std::vector<at::Tensor> inputs;
+    for (int rank = 0; rank < size; ++rank) inputs.push_back(inputOf(rank, step));
+    optimizer.zero_grad();
+    net->forward(at::cat(inputs), skip).square().mean().backward();
+    optimizer.step();
+  }
+}
+
+class Training : public ::testing::TestWithParam<std::tuple<int, bool>> {};
+
+TEST_P(Training, EqualsOneProcessOnTheWholeBatch) {
+  constexpr int kSteps = 4;
+  auto [size, skip] = GetParam();
+  TensorJob job(ranks(size));
+  Net alone(0);
+  trainAlone(alone, size, kSteps, skip);
+  job.onAll([&](Worker& worker) {
+    int rank = worker.self().rank;
+    Net net(static_cast<uint64_t>(rank));
+    DistributedDataParallel<Net> ddp(net, Group::make(worker, job.names()), smallBuckets());
+    torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+    for (int step = 0; step < kSteps; ++step) {
+      optimizer.zero_grad();
+      ddp.forward(inputOf(rank, step), skip).square().mean().backward();
+      optimizer.step();
+    }
+    for (const auto& entry : alone->named_parameters())
+      EXPECT_TRUE(close(net->named_parameters()[entry.key()], entry.value())) << entry.key() << " on " << rank;
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, Training,
+                         ::testing::Combine(::testing::Values(1, 2, 3), ::testing::Values(false, true)));
+
+// On one rank only `skipped` is unused: it counts as zero there.
+TEST(DistributedDataParallel, AParameterUnusedOnOneRankCountsAsZeroThere) {
+  TensorJob job(ranks(2));
+  job.onAll([&](Worker& worker) {
+    int rank = worker.self().rank;
+    Net net(0), alone(0);
+    DistributedDataParallel<Net> ddp(net, Group::make(worker, job.names()), smallBuckets());
+    ddp.forward(inputOf(rank, 0), rank == 1).square().mean().backward();
+    at::Tensor expected = (alone->forward(inputOf(0, 0), false).square().mean() +
+                           alone->forward(inputOf(1, 0), true).square().mean()) / 2;
+    expected.backward();
+    for (const auto& entry : alone->named_parameters())
+      EXPECT_TRUE(close(net->named_parameters()[entry.key()].grad(), entry.value().grad())) << entry.key();
+  });
+}
+
+TEST(DistributedDataParallel, AveragesWithinADistributedPassToo) {
+  TensorJob job(ranks(2));
+  job.onAll([&](Worker& worker) {
+    int rank = worker.self().rank;
+    Net net(0), alone(0);
+    DistributedDataParallel<Net> ddp(net, Group::make(worker, job.names()), smallBuckets());
+    for (int step = 0; step < 3; ++step) {
+      // The ranks use other parameters in turn, and no parameter's `.grad` is touched.
+      AutogradContext context(worker);
+      context.backward({ddp.forward(inputOf(rank, step), (rank + step) % 2 == 0).square().mean()});
+      alone->zero_grad();
+      ((alone->forward(inputOf(0, step), step % 2 == 0).square().mean() +
+        alone->forward(inputOf(1, step), step % 2 == 1).square().mean()) / 2).backward();
+      for (const auto& entry : alone->named_parameters()) {
+        const at::Tensor& parameter = net->named_parameters()[entry.key()];
+        EXPECT_TRUE(close(context.gradient(parameter), entry.value().grad())) << entry.key() << " step " << step;
+        EXPECT_FALSE(parameter.grad().defined());
+      }
+    }
+  });
+}
+
+struct Broken : torch::autograd::Function<Broken> {
+  static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& input) { return input.clone(); }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*, torch::autograd::variable_list) {
+    throw std::runtime_error("this node fails");
+  }
+};
+
+// What a failed pass had gathered must not find its way into the next.
+TEST(DistributedDataParallel, AFailedPassLeavesNothingToTheNext) {
+  TensorJob job(ranks(1));
+  Worker& worker = job[0];
+  Net net(0), alone(0);
+  DistributedDataParallel<Net> ddp(net, Group::make(worker, job.names()), smallBuckets());
+  at::Tensor input = inputOf(0, 0).requires_grad_();
+  at::Tensor loss = (Broken::apply(input).mm(net->first) + net->bias).mm(net->last).square().mean();
+  EXPECT_THROW(loss.backward(), std::runtime_error);
+  net->zero_grad();
+  ddp.forward(inputOf(0, 1), true).square().mean().backward();
+  alone->forward(inputOf(0, 1), true).square().mean().backward();
+  for (const std::string name : {"first", "bias", "last"})
+    EXPECT_TRUE(close(net->named_parameters()[name].grad(), alone->named_parameters()[name].grad())) << name;
+}
+
+}  // namespace
+}  // namespace treadle::test
