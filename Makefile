@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help setup build test demo bench-hybrid kill format format-check layers style headers asan tsan release install-test clean distclean
+.PHONY: help setup build test demo bench-hybrid kill soak format format-check layers style headers asan tsan release install-test clean distclean
 
 in_env = . scripts/common.sh;
 options = $(if $(RUNS),--runs $(RUNS)) $(if $(SEED),--seed $(SEED)) $(ARGS)
@@ -25,13 +25,16 @@ test: build ## set up, build and run all tests; ends with `N passed, N failed`
 	@$(in_env) "$$TREADLE_PYTHON" tools/run_tests.py build/dev -j$$(nproc) $(ARGS)
 
 demo: release ## set up, build and train the hybrid model over four processes
-	@$(in_env) PATH="$$PWD/build/release/bin:$$PATH" build/release/bin/treadle run -n 4 -- build/release/bin/hybrid_digits $(ARGS)
+	@$(in_env) PATH="$$PWD/build/release/bin:$$PATH" build/release/bin/treadle run --grace 25 -n 4 -- build/release/bin/hybrid_digits $(ARGS)
 
 bench-hybrid: release ## steps/s of the hybrid model, ours and PyTorch RPC's in alternation (RUNS=5)
 	@$(in_env) "$$TREADLE_PYTHON" bench/hybrid.py $(options)
 
 kill: release ## kill and stop each process at random moments and see that the rest end by themselves (RUNS=10 SEED=...)
 	@$(in_env) "$$TREADLE_PYTHON" tests/jobs/kill.py $(options)
+
+soak: build kill ## the long tests: all property tests with 20 times the seeds, everything five times over, and `make kill`
+	@$(in_env) TREADLE_TEST_SEED_FACTOR=20 "$$TREADLE_PYTHON" tools/run_tests.py build/dev --repeat until-fail:5 --timeout 1200 $(ARGS)
 
 install-test: release ## install, move the prefix and build a program outside of the tree against it
 	@$(in_env) "$$TREADLE_PYTHON" tests/package/check.py build/release

@@ -1,5 +1,5 @@
-// The torch headers that most files of tensor/ and train/ include, precompiled once. A file includes what it uses all the
-// same: the header check compiles without this one.
+// The torch headers that most files of tensor/ and train/ include, precompiled once. A file includes what it uses all
+// the same: the header check compiles without this one.
 #include <algorithm>
 #include <atomic>
 #include <chrono>

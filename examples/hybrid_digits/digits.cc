@@ -29,17 +29,14 @@ std::string readText(const std::string& path) {
   if (!std::filesystem::exists(path, error)) {
     throw std::runtime_error(path + ": there is no such file; name the digits with --data");
   }
-  if (!std::filesystem::is_regular_file(path, error))
-    throw std::runtime_error(path + ": this is not a regular file");
+  if (!std::filesystem::is_regular_file(path, error)) throw std::runtime_error(path + ": this is not a regular file");
   uintmax_t bytes = std::filesystem::file_size(path, error);
   if (error) throw std::runtime_error(path + ": cannot be read: " + error.message());
   if (bytes > kLargestFile)
-    throw std::runtime_error(path + ": is too large for the file of digits: " + std::to_string(bytes) +
-                             " bytes");
+    throw std::runtime_error(path + ": is too large for the file of digits: " + std::to_string(bytes) + " bytes");
   std::ifstream file(path, std::ios::binary);
   std::string text(bytes, '\0');
-  if (!file.read(text.data(), static_cast<std::streamsize>(bytes)))
-    throw std::runtime_error(path + ": cannot be read");
+  if (!file.read(text.data(), static_cast<std::streamsize>(bytes))) throw std::runtime_error(path + ": cannot be read");
   return text;
 }
 
@@ -69,8 +66,7 @@ int64_t takeNumber(std::string_view& rest, const std::string& path, size_t line,
   }
   if (ended != last) {
     fail(path, line,
-         ended ? "the line has " + std::to_string(column + 1) + " numbers instead of " +
-                     std::to_string(kColumns)
+         ended ? "the line has " + std::to_string(column + 1) + " numbers instead of " + std::to_string(kColumns)
                : "the line has more than " + std::to_string(kColumns) + " numbers");
   }
   rest.remove_prefix(static_cast<size_t>(end - rest.data()) + (ended ? 0 : 1));
@@ -93,13 +89,11 @@ std::vector<Row> readRows(const std::string& path) {
   while (!rest.empty()) {
     std::string_view numbers = takeLine(rest, path, ++line);
     Row& row = rows.emplace_back();
-    for (size_t column = 0; column < kColumns; ++column)
-      row[column] = takeNumber(numbers, path, line, column);
+    for (size_t column = 0; column < kColumns; ++column) row[column] = takeNumber(numbers, path, line, column);
   }
   if (rows.size() != kDigits) {
     fail(path, line,
-         "the file ends after " + std::to_string(rows.size()) + " digits instead of " +
-             std::to_string(kDigits));
+         "the file ends after " + std::to_string(rows.size()) + " digits instead of " + std::to_string(kDigits));
   }
   return rows;
 }
@@ -124,8 +118,7 @@ Digits loadDigits(const std::string& path, uint64_t seed) {
   auto* label = labels.mutable_data_ptr<int64_t>();
   for (size_t number : shuffled(rows.size(), seed)) {
     const Row& row = rows[number];
-    for (int64_t pixel = 0; pixel < kPixels; ++pixel)
-      *index++ = pixel * kLevels + row[static_cast<size_t>(pixel)];
+    for (int64_t pixel = 0; pixel < kPixels; ++pixel) *index++ = pixel * kLevels + row[static_cast<size_t>(pixel)];
     *label++ = row[kPixels];
   }
   return {{indices.narrow(0, 0, kTrainDigits), labels.narrow(0, 0, kTrainDigits)},
@@ -143,8 +136,6 @@ Samples batchOf(const Samples& samples, int64_t step, int64_t batchSize) {
           samples.labels.narrow(0, step * batchSize, batchSize)};
 }
 
-int64_t stepsPerEpoch(int64_t samples, int64_t trainers, int64_t batchSize) {
-  return samples / trainers / batchSize;
-}
+int64_t stepsPerEpoch(int64_t samples, int64_t trainers, int64_t batchSize) { return samples / trainers / batchSize; }
 
 }  // namespace hybrid

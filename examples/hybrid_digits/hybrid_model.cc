@@ -33,8 +33,8 @@ double trainStep(SingleResult& model, torch::optim::SGD& optimizer, const Sample
   return loss.item<double>();
 }
 
-Epoch trainEpoch(SingleResult& model, torch::optim::SGD& optimizer, const Samples& train,
-                 const TrainOptions& options, const std::function<void(int64_t, double)>& onStep) {
+Epoch trainEpoch(SingleResult& model, torch::optim::SGD& optimizer, const Samples& train, const TrainOptions& options,
+                 const std::function<void(int64_t, double)>& onStep) {
   Epoch epoch;
   int64_t steps = stepsPerEpoch(train.size(), 1, options.batchSize);
   Stopwatch watch;
@@ -73,8 +73,7 @@ double accuracyOf(const at::Tensor& logits, const at::Tensor& labels) {
 
 void saveModel(const std::string& path, const at::Tensor& embedding, const torch::nn::Linear& linear) {
   treadle::saveSafetensors(
-      path,
-      {{"embedding.weight", embedding}, {"linear.weight", linear->weight}, {"linear.bias", linear->bias}});
+      path, {{"embedding.weight", embedding}, {"linear.weight", linear->weight}, {"linear.bias", linear->bias}});
 }
 
 SingleResult trainSingle(const Digits& digits, const TrainOptions& options, const TrainObserver& observer) {
@@ -92,8 +91,7 @@ SingleResult trainSingle(const Digits& digits, const TrainOptions& options, cons
     stepSeconds += epoch.stepSeconds;
     result.testAccuracy = testAccuracy(result, digits.test);
     if (observer.onEpoch) {
-      observer.onEpoch(
-          {number, "single", epoch.loss, result.testAccuracy, steps / epoch.stepSeconds, watch.seconds()});
+      observer.onEpoch({number, "single", epoch.loss, result.testAccuracy, steps / epoch.stepSeconds, watch.seconds()});
     }
   }
   result.stepsPerS = steps * static_cast<double>(options.epochs) / stepSeconds;

@@ -43,8 +43,7 @@ void saveModel(const std::string& path, const at::Tensor& embedding, const torch
 
 // What a training loop tells while it runs; an empty function is not called.
 struct TrainObserver {
-  std::function<void(int64_t epoch, int64_t step, double loss)>
-      onStep;  // epoch from 1, steps done in it, from 1
+  std::function<void(int64_t epoch, int64_t step, double loss)> onStep;  // epoch from 1, steps done in it, from 1
   std::function<void(const EpochMetrics&)> onEpoch;
 };
 
@@ -61,7 +60,6 @@ struct SingleResult {
 // share the data take half as many steps each; there the bag also gets a step for every batch, the linear
 // layer one for two batches with their gradients averaged. So both see the same batches' worth of data per
 // epoch, and the accuracies can be compared; the weights are not the same number for number.
-SingleResult trainSingle(const Digits& digits, const TrainOptions& options,
-                         const TrainObserver& observer = {});
+SingleResult trainSingle(const Digits& digits, const TrainOptions& options, const TrainObserver& observer = {});
 
 }  // namespace hybrid

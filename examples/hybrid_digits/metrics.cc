@@ -56,8 +56,8 @@ RunFolder RunFolder::make(const std::string& named) {
   if (error) fail(named, "the run folder cannot be made", error);
   RunFolder folder(named);
   if (std::filesystem::exists(folder.metricsPath(), error)) {
-    throw std::runtime_error(
-        named + ": this folder already holds a run (metrics.jsonl); name another with --run-folder");
+    throw std::runtime_error(named +
+                             ": this folder already holds a run (metrics.jsonl); name another with --run-folder");
   }
   return folder;
 }

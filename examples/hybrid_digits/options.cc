@@ -27,8 +27,7 @@ void addOptions(CLI::App& app, Options& options) {
   constexpr int64_t kLargestSeed = std::numeric_limits<int64_t>::max();
   TrainOptions& training = options.training;
   app.add_option("--data", options.dataPath, "the file of digits")->capture_default_str();
-  app.add_option("--run-folder", options.runFolder,
-                 "where metrics, plot and model go [runs/hybrid_digits-DATE-TIME]");
+  app.add_option("--run-folder", options.runFolder, "where metrics, plot and model go [runs/hybrid_digits-DATE-TIME]");
   app.add_option("--epochs", training.epochs, "passes over the training data")
       ->capture_default_str()
       ->check(CLI::Range(int64_t{1}, int64_t{10'000}));

@@ -125,8 +125,7 @@ std::string drawMetrics(const std::string& python, const std::string& script, co
     CommandResult result = runCommand({python, script, metricsPath, plotPath}, limit);
     if (result.exitCode == 0) return {};
     if (result.timedOut)
-      return "no " + plotPath + ": drawing it took longer than " + std::to_string(limit.count() / 1000) +
-             " s";
+      return "no " + plotPath + ": drawing it took longer than " + std::to_string(limit.count() / 1000) + " s";
     return "no " + plotPath + ": " + lastLine(result.output);
   } catch (const std::runtime_error& error) {
     return "no " + plotPath + ": " + error.what() + " (TREADLE_PYTHON names the Python to use)";

@@ -25,7 +25,6 @@ std::string pythonProgram();
 // Draws `metricsPath` as `plotPath` with `python` and the script. Empty on success, else one sentence that
 // says why not.
 std::string drawMetrics(const std::string& python, const std::string& script, const std::string& metricsPath,
-                        const std::string& plotPath,
-                        std::chrono::milliseconds limit = std::chrono::seconds(60));
+                        const std::string& plotPath, std::chrono::milliseconds limit = std::chrono::seconds(60));
 
 }  // namespace hybrid

@@ -71,14 +71,11 @@ void Progress::epochDone(const EpochMetrics& metrics) {
 // place.
 void Progress::draw(int64_t epoch, int64_t step, double loss) {
   constexpr size_t kColumns = 75, kWidestBar = 20, kNarrowestBar = 2;
-  std::string before =
-      format("epoch %2lld/%lld [", static_cast<long long>(epoch), static_cast<long long>(epochs_));
-  std::string after =
-      "] " + (last_ ? numbers(loss, last_->accuracy, last_->stepsPerS) : format("loss %.3f", loss));
+  std::string before = format("epoch %2lld/%lld [", static_cast<long long>(epoch), static_cast<long long>(epochs_));
+  std::string after = "] " + (last_ ? numbers(loss, last_->accuracy, last_->stepsPerS) : format("loss %.3f", loss));
   size_t taken = std::min(before.size() + after.size(), kColumns);
   size_t width = std::clamp(kColumns - taken, kNarrowestBar, kWidestBar);
-  std::string text =
-      before + bar((epoch - 1) * stepsPerEpoch_ + step, epochs_ * stepsPerEpoch_, width) + after;
+  std::string text = before + bar((epoch - 1) * stepsPerEpoch_ + step, epochs_ * stepsPerEpoch_, width) + after;
   size_t length = text.size();
   if (length < drawn_) text.resize(drawn_, ' ');  // wipes what a longer bar left
   drawn_ = length;

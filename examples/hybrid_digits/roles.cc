@@ -34,8 +34,10 @@ treadle::Functions functions() {
 treadle::Launch checkedLaunch() {
   auto launch = treadle::valueOrThrow(treadle::Launch::detect());
   if (launch.worldSize == kWorkers) return launch;
-  throw std::runtime_error("this job needs 4 workers (a master, a parameter server and two trainers) and was started "
-                           "with " + std::to_string(launch.worldSize) + "; use `treadle run -n 4 -- hybrid_digits`");
+  throw std::runtime_error(
+      "this job needs 4 workers (a master, a parameter server and two trainers) and was started "
+      "with " +
+      std::to_string(launch.worldSize) + "; use `treadle run -n 4 -- hybrid_digits`");
 }
 
 struct Trained {
@@ -78,8 +80,8 @@ Trained trainOnAll(treadle::Worker& worker, const Options& options, const RunFol
 
 double testAccuracy(const Trained& trained, const Samples& test) {
   torch::NoGradGuard noGradients;
-  auto bag = torch::nn::EmbeddingBag::from_pretrained(
-      trained.embedding, torch::nn::EmbeddingBagFromPretrainedOptions().mode(torch::kSum));
+  auto bag = torch::nn::EmbeddingBag::from_pretrained(trained.embedding,
+                                                      torch::nn::EmbeddingBagFromPretrainedOptions().mode(torch::kSum));
   return accuracyOf(trained.linear()(bag(test.indices)), test.labels);
 }
 
@@ -103,8 +105,8 @@ void runRole(const Options& options) {
   treadle::Launch launch = checkedLaunch();
   // Every process looks at the data before it joins: a bad file ends the job before it has begun.
   Digits digits = loadDigits(options.dataPath, static_cast<uint64_t>(options.training.seed));
-  treadle::JoinOptions join{.name = nameOfRank(launch.rank), .functions = functions(), .launch = launch,
-                            .joinTimeout = 20s, .lostAfter = 4s};
+  treadle::JoinOptions join{
+      .name = nameOfRank(launch.rank), .functions = functions(), .launch = launch, .joinTimeout = 20s, .lostAfter = 4s};
   auto worker = treadle::join(std::move(join));
   if (launch.rank == 0) {
     runMaster(*worker, options, digits);

@@ -1,7 +1,8 @@
 #pragma once
-// The distributed job: a master (rank 0), a parameter server (rank 1) and two trainers (ranks 2 and 3). The master makes
-// the embedding bag on the parameter server and starts the training on both trainers; each of them looks embeddings up
-// there, runs its replica of the linear layer, and steps the parameters of both. Called once, by main's thread.
+// The distributed job: a master (rank 0), a parameter server (rank 1) and two trainers (ranks 2 and 3). The master
+// makes the embedding bag on the parameter server and starts the training on both trainers; each of them looks
+// embeddings up there, runs its replica of the linear layer, and steps the parameters of both. Called once, by main's
+// thread.
 
 #include "examples/hybrid_digits/options.h"
 

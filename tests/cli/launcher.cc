@@ -26,8 +26,7 @@ io::Process startTreadle(std::vector<std::string> arguments,
 
 }  // namespace
 
-Launcher::Launcher(std::vector<std::string> arguments,
-                   std::vector<std::pair<std::string, std::string>> environment)
+Launcher::Launcher(std::vector<std::string> arguments, std::vector<std::pair<std::string, std::string>> environment)
     : process_(startTreadle(std::move(arguments), std::move(environment))) {}
 
 Launcher Launcher::shell(int workers, const std::string& script, std::vector<std::string> options) {
@@ -37,8 +36,7 @@ Launcher Launcher::shell(int workers, const std::string& script, std::vector<std
   return Launcher(all);
 }
 
-Launcher Launcher::withWorkers(int workers, std::vector<std::string> options,
-                               std::vector<std::string> arguments) {
+Launcher Launcher::withWorkers(int workers, std::vector<std::string> options, std::vector<std::string> arguments) {
   std::vector<std::string> all = {"run", "-n", std::to_string(workers)};
   all.insert(all.end(), options.begin(), options.end());
   all.insert(all.end(), {"--", TREADLE_TEST_PROGRAM_DIR "/cli_worker_program"});
@@ -94,8 +92,7 @@ bool Launcher::readSome(bool outToo) {
     if (!outToo && fd == &process_.standardOutput()) continue;
     std::array<char, 65536> bytes;
     ssize_t size = fd->valid() ? ::read(fd->get(), bytes.data(), bytes.size()) : -1;
-    if (size > 0)
-      (fd == &process_.standardOutput() ? out_ : err_).append(bytes.data(), static_cast<size_t>(size));
+    if (size > 0) (fd == &process_.standardOutput() ? out_ : err_).append(bytes.data(), static_cast<size_t>(size));
     if (size == 0) fd->reset();
   }
   return true;
@@ -104,8 +101,7 @@ bool Launcher::readSome(bool outToo) {
 int Launcher::finish() {
   TimePoint deadline = deadlineAfter(kForever);
   while (Clock::now() < deadline && readSome()) {}
-  EXPECT_TRUE(io::waitFor(process_.endFd(), POLLIN, deadline)) << "the launcher does not end:\n"
-                                                               << out_ << err_;
+  EXPECT_TRUE(io::waitFor(process_.endFd(), POLLIN, deadline)) << "the launcher does not end:\n" << out_ << err_;
   auto end = process_.takeEnd();
   if (!end) return -1;
   return end->killed ? 1000 + end->value : end->value;

@@ -64,8 +64,7 @@ TEST(Report, takesADeathBySignalBeforeAnExitThatWasReportedAMomentEarlier) {
 TEST(Report, countsAStopFromWhenItBegan) {
   EXPECT_EQ(2, Story(3).exits(0, 1, 5000).exits(1, 1, 5001).stops(2, 10).endedByUs(2, SIGKILL, 5002).first());
   EXPECT_EQ(0, Story(2).exits(0, 1, 10).stops(1, 500).endedByUs(1, SIGKILL, 600).first());
-  EXPECT_EQ(1, Story(2).exits(0, 1, 5000).stops(1, 10).dies(1, SIGKILL, 6000).first())
-      << "killed by somebody else";
+  EXPECT_EQ(1, Story(2).exits(0, 1, 5000).stops(1, 10).dies(1, SIGKILL, 6000).first()) << "killed by somebody else";
 }
 
 TEST(Report, doesNotBlameThoseWhomTheLauncherEnded) {
@@ -76,9 +75,8 @@ TEST(Report, doesNotBlameThoseWhomTheLauncherEnded) {
 TEST(Report, saysWhoWasFirstAndWhatBecameOfTheOthers) {
   Story story = Story(4).dies(2, SIGKILL, 10).exits(0, 1, 20).exits(1, 1, 30).exits(3, 1, 25);
   story.workers()[2].name = "trainer0";
-  EXPECT_EQ(
-      "rank 2 (trainer0, pid 102) was killed by SIGKILL first; ranks 0, 1 and 3 then ended with exit code 1",
-      story.text());
+  EXPECT_EQ("rank 2 (trainer0, pid 102) was killed by SIGKILL first; ranks 0, 1 and 3 then ended with exit code 1",
+            story.text());
   EXPECT_EQ("rank 0 (pid 100) ended with exit code 7", Story(1).exits(0, 7, 1).text());
   EXPECT_EQ(
       "rank 1 (pid 101) ended with exit code 7 first; rank 0 had ended well; rank 2 ended well; "

@@ -47,8 +47,8 @@ TEST(Run, namesTheWorkerThatWasKilled) {
     for (int other = 0; other < 4; ++other)
       if (other != rank) launcher.signalWorker(other, SIGUSR1), others.push_back(std::to_string(other));
     EXPECT_EQ(128 + SIGKILL, launcher.finish());
-    EXPECT_EQ("treadle run: " + identity(launcher, rank) + " was killed by SIGKILL first; ranks " +
-                  others[0] + ", " + others[1] + " and " + others[2] + " then ended with exit code 1",
+    EXPECT_EQ("treadle run: " + identity(launcher, rank) + " was killed by SIGKILL first; ranks " + others[0] + ", " +
+                  others[1] + " and " + others[2] + " then ended with exit code 1",
               launcher.lastErrLine());
     expectAllGone(launcher, 4);
   }
@@ -102,9 +102,9 @@ TEST(Run, forgetsAStopThatWasMadeUpFor) {
   launcher.waitForErr("ended with exit code 1");
   launcher.signalWorker(1, SIGUSR1);
   EXPECT_EQ(1, launcher.finish());
-  EXPECT_EQ("treadle run: " + identity(launcher, 0) +
-                " ended with exit code 1 first; rank 1 then ended with exit code 1",
-            launcher.lastErrLine());
+  EXPECT_EQ(
+      "treadle run: " + identity(launcher, 0) + " ended with exit code 1 first; rank 1 then ended with exit code 1",
+      launcher.lastErrLine());
 }
 
 TEST(Run, leavesAJobAloneThatIsStoppedAsAWhole) {
@@ -142,8 +142,7 @@ TEST(Run, passesSignalsOnAndExitsWithThem) {
     Launcher launcher = Launcher::withWorkers(2);
     ASSERT_EQ(0, ::kill(launcher.pid(), signal));
     EXPECT_EQ(128 + signal, launcher.finish());
-    EXPECT_EQ("treadle run: ended by " + io::signalName(signal) + "; all workers have ended",
-              launcher.lastErrLine());
+    EXPECT_EQ("treadle run: ended by " + io::signalName(signal) + "; all workers have ended", launcher.lastErrLine());
     expectAllGone(launcher, 2);
   }
 }

@@ -27,8 +27,7 @@ TEST(Run, endsWithZeroAndSilenceWhenAllWorkersEndWell) {
 TEST(Run, putsTheRankInFrontOfEachLineOfBothStreams) {
   Launcher launcher = Launcher::shell(3, "echo out $RANK; echo; echo err $RANK >&2");
   EXPECT_EQ(0, launcher.finish());
-  EXPECT_EQ((Strings{"[0] ", "[0] out 0", "[1] ", "[1] out 1", "[2] ", "[2] out 2"}),
-            sortedLines(launcher.out()));
+  EXPECT_EQ((Strings{"[0] ", "[0] out 0", "[1] ", "[1] out 1", "[2] ", "[2] out 2"}), sortedLines(launcher.out()));
   EXPECT_EQ((Strings{"[0] err 0", "[1] err 1", "[2] err 2"}), sortedLines(launcher.err()));
 }
 
@@ -43,9 +42,7 @@ TEST(Run, keepsTheOrderOfEachWorkersLinesAndNeverMixesTwoInOne) {
     auto rank = static_cast<size_t>(std::stoi(line.substr(1)));
     ASSERT_LT(rank, next.size());
     std::string number = std::to_string(rank);
-    EXPECT_EQ(
-        "[" + number + "] " + number + "-" + std::to_string(next[rank]++) + "-abcdefghijklmnopqrstuvwxyz",
-        line);
+    EXPECT_EQ("[" + number + "] " + number + "-" + std::to_string(next[rank]++) + "-abcdefghijklmnopqrstuvwxyz", line);
   }
   EXPECT_EQ(std::vector<int>(kWorkers, kLines), next);
 }
@@ -76,22 +73,20 @@ TEST(Run, cutsALineThatDoesNotEnd) {
 }
 
 TEST(Run, tellsEachWorkerItsPlace) {
-  Launcher launcher(
-      {"run", "-n", "2", "--", "sh", "-c",
-       "echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $TREADLE_RANK/$TREADLE_WORLD_SIZE; "
-       "[ $TREADLE_MASTER = $MASTER_ADDR:$MASTER_PORT ] && echo same $MASTER_ADDR; echo term "
-       "$TREADLE_TERMINAL; "
-       "echo key $(printf %s $TREADLE_JOB_KEY | wc -c); echo $MINE; cat"},
-      {{"RANK", "77"}, {"TREADLE_RANK", "77"}, {"TREADLE_TERMINAL", "1"}, {"MINE", "kept"}});
+  Launcher launcher({"run", "-n", "2", "--", "sh", "-c",
+                     "echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $TREADLE_RANK/$TREADLE_WORLD_SIZE; "
+                     "[ $TREADLE_MASTER = $MASTER_ADDR:$MASTER_PORT ] && echo same $MASTER_ADDR; echo term "
+                     "$TREADLE_TERMINAL; "
+                     "echo key $(printf %s $TREADLE_JOB_KEY | wc -c); echo $MINE; cat"},
+                    {{"RANK", "77"}, {"TREADLE_RANK", "77"}, {"TREADLE_TERMINAL", "1"}, {"MINE", "kept"}});
   EXPECT_EQ(0, launcher.finish());
-  EXPECT_EQ((Strings{"[0] 0/2 0/2 0/2", "[0] kept", "[0] key 64", "[0] same 127.0.0.1", "[0] term 0",
-                     "[1] 1/2 1/2 1/2", "[1] kept", "[1] key 64", "[1] same 127.0.0.1", "[1] term 0"}),
+  EXPECT_EQ((Strings{"[0] 0/2 0/2 0/2", "[0] kept", "[0] key 64", "[0] same 127.0.0.1", "[0] term 0", "[1] 1/2 1/2 1/2",
+                     "[1] kept", "[1] key 64", "[1] same 127.0.0.1", "[1] term 0"}),
             sortedLines(launcher.out()));
 }
 
 TEST(Run, givesEachJobAKeyOfItsOwnAndAllWorkersTheSame) {
-  Launcher one = Launcher::shell(2, "echo $TREADLE_JOB_KEY"),
-           other = Launcher::shell(2, "echo $TREADLE_JOB_KEY");
+  Launcher one = Launcher::shell(2, "echo $TREADLE_JOB_KEY"), other = Launcher::shell(2, "echo $TREADLE_JOB_KEY");
   EXPECT_EQ(0, one.finish());
   EXPECT_EQ(0, other.finish());
   Strings first = sortedLines(one.out()), second = sortedLines(other.out());
@@ -100,8 +95,7 @@ TEST(Run, givesEachJobAKeyOfItsOwnAndAllWorkersTheSame) {
 }
 
 TEST(Run, runsAProgramWhosePathHoldsSpacesWithItsArgumentsAsTheyAre) {
-  std::filesystem::path folder =
-      std::filesystem::path(testing::TempDir()) / ("a b " + std::to_string(::getpid()));
+  std::filesystem::path folder = std::filesystem::path(testing::TempDir()) / ("a b " + std::to_string(::getpid()));
   std::filesystem::create_directories(folder);
   std::ofstream(folder / "my program") << "#!/bin/sh\nfor a; do echo \"<$a>\"; done\n";
   std::filesystem::permissions(folder / "my program", std::filesystem::perms::owner_all);
@@ -198,8 +192,7 @@ TEST(Run, answersWrongUsageWithOneLine) {
 }
 
 TEST(Run, startsNothingWhenTheProgramIsNoProgram) {
-  std::filesystem::path file =
-      std::filesystem::path(testing::TempDir()) / ("text" + std::to_string(::getpid()));
+  std::filesystem::path file = std::filesystem::path(testing::TempDir()) / ("text" + std::to_string(::getpid()));
   std::ofstream(file) << "just text\n";
   std::filesystem::permissions(file, std::filesystem::perms::owner_all);
   Launcher launcher({"run", "-n", "3", "--", file});

@@ -98,9 +98,8 @@ Strings screenOf(int workers, const std::string& script) {
 }
 
 TEST(Terminal, showsAProgressBarInOneRow) {
-  EXPECT_EQ(
-      (Strings{"[0] 100% done", "[0] bye"}),
-      screenOf(1, "for p in 10 20 30 40; do printf '\\r%s%%' $p; done; printf '\\r100%% done\\n'; echo bye"));
+  EXPECT_EQ((Strings{"[0] 100% done", "[0] bye"}),
+            screenOf(1, "for p in 10 20 30 40; do printf '\\r%s%%' $p; done; printf '\\r100%% done\\n'; echo bye"));
 }
 
 TEST(Terminal, drawsTheBarAgainBelowTheLinesOfOthers) {
@@ -134,8 +133,8 @@ TEST(Terminal, endsAnUnfinishedLineOfOneStreamBeforeTheOtherStreamsLines) {
 
 TEST(Terminal, handsOnCtrlCOnceToEachWorker) {
   int exitCode = -1;
-  std::string bytes = onTerminal(
-      2, "trap 'echo int; exit 5' INT; echo ready; while :; do sleep 1000 & wait; done", &exitCode, "\x03");
+  std::string bytes =
+      onTerminal(2, "trap 'echo int; exit 5' INT; echo ready; while :; do sleep 1000 & wait; done", &exitCode, "\x03");
   EXPECT_EQ(130, exitCode) << bytes;
   for (const char* rank : {"[0]", "[1]"}) {
     std::string line = std::string(rank) + "\x1b[0m int";
@@ -158,8 +157,7 @@ TEST(Terminal, letsOnlyTextAndColoursThrough) {
 TEST(Terminal, cutsAtTheWidth) {
   EXPECT_EQ("abc", printable("abcdef", 3));
   EXPECT_EQ("\x1b[1mabc\x1b[0m", printable("\x1b[1mabcdef", 3));
-  EXPECT_EQ("\xE2\x96\x88\xE2\x96\x88", printable("\xE2\x96\x88\xE2\x96\x88\xE2\x96\x88", 2))
-      << "a block is one wide";
+  EXPECT_EQ("\xE2\x96\x88\xE2\x96\x88", printable("\xE2\x96\x88\xE2\x96\x88\xE2\x96\x88", 2)) << "a block is one wide";
   EXPECT_EQ("\xF0\x9F\x9A\x82", printable("\xF0\x9F\x9A\x82\xF0\x9F\x9A\x82", 3)) << "an emoji is two wide";
 }
 

@@ -77,8 +77,7 @@ TEST(Digits, AWrongFileIsRefusedWithPathAndLine) {
       {good.substr(names.size()), ":1: these are not the column names of the file of digits"},
       {good.substr(0, good.size() / 2), ": the file is cut short in this line"},
       {good.substr(0, good.size() - 1), ":1798: the file is cut short in this line"},
-      {good.substr(0, good.rfind('\n', good.size() - 2) + 1),
-       ":1797: the file ends after 1796 digits instead of 1797"},
+      {good.substr(0, good.rfind('\n', good.size() - 2) + 1), ":1797: the file ends after 1796 digits instead of 1797"},
       {names, ":1: the file ends after 0 digits instead of 1797"},
       {good + good.substr(good.rfind('\n', good.size() - 2) + 1),
        ":1799: the file ends after 1798 digits instead of 1797"},
@@ -102,8 +101,7 @@ TEST(Digits, AWrongFileIsRefusedWithPathAndLine) {
 
 TEST(Digits, AMissingOrStrangeFileIsRefused) {
   TempFolder folder;
-  EXPECT_EQ(refusal(folder / "none"),
-            (folder / "none") + ": there is no such file; name the digits with --data");
+  EXPECT_EQ(refusal(folder / "none"), (folder / "none") + ": there is no such file; name the digits with --data");
   EXPECT_EQ(refusal(folder.path()), folder.path() + ": this is not a regular file");
   EXPECT_EQ(refusal("/dev/zero"), "/dev/zero: this is not a regular file");
   writeFile(folder / "large", std::string(5 << 20, '0'));
@@ -114,8 +112,7 @@ TEST(HybridModel, BeginsTheSameForTheSameSeed) {
   EXPECT_TRUE(at::equal(makeEmbeddingBag(1088, 16, 5)->weight, makeEmbeddingBag(1088, 16, 5)->weight));
   EXPECT_FALSE(at::equal(makeLinear(5)->weight, makeLinear(6)->weight));
   at::Tensor weight = makeLinear(5)->weight.detach();
-  EXPECT_TRUE(at::allclose(weight.mm(weight.t()), 4 * at::eye(10), 1e-5, 1e-5))
-      << "orthogonal rows of length 2";
+  EXPECT_TRUE(at::allclose(weight.mm(weight.t()), 4 * at::eye(10), 1e-5, 1e-5)) << "orthogonal rows of length 2";
 }
 
 TEST(HybridModel, AccuracyCountsTheLargestLogit) {

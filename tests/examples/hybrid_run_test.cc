@@ -103,9 +103,7 @@ TEST(Metrics, AreOneJsonObjectALine) {
   std::istringstream lines(readFile(temp / "m"));
   std::string line;
   ASSERT_TRUE(std::getline(lines, line));
-  EXPECT_EQ(
-      line,
-      R"({"epoch":2,"trainer":"trainer1","loss":0.5,"accuracy":0.875,"steps_per_s":900.5,"seconds":1.25})");
+  EXPECT_EQ(line, R"({"epoch":2,"trainer":"trainer1","loss":0.5,"accuracy":0.875,"steps_per_s":900.5,"seconds":1.25})");
   ASSERT_TRUE(std::getline(lines, line));
   EXPECT_TRUE(nlohmann::json::parse(line)["loss"].is_null()) << line;
 }
@@ -150,13 +148,11 @@ TEST(Plot, CommandsReportExitCodeAndOutput) {
 
 TEST(Plot, ACommandThatHangsIsKilledInTime) {
   Stopwatch watch;
-  CommandResult talking =
-      runCommand({"sh", "-c", "echo begun; exec sleep 100"}, std::chrono::milliseconds(200));
+  CommandResult talking = runCommand({"sh", "-c", "echo begun; exec sleep 100"}, std::chrono::milliseconds(200));
   EXPECT_TRUE(talking.timedOut);
   EXPECT_EQ(talking.exitCode, -1);
   EXPECT_EQ(talking.output, "begun\n");
-  CommandResult silent =
-      runCommand({"sh", "-c", "exec >&- 2>&-; exec sleep 100"}, std::chrono::milliseconds(200));
+  CommandResult silent = runCommand({"sh", "-c", "exec >&- 2>&-; exec sleep 100"}, std::chrono::milliseconds(200));
   EXPECT_TRUE(silent.timedOut);
   EXPECT_LT(watch.seconds(), 50);
 }
@@ -172,8 +168,7 @@ TEST(Plot, DrawsAPicture) {
   {
     MetricsWriter metrics(temp / "m");
     for (int64_t epoch = 1; epoch <= 3; ++epoch)
-      metrics.write(
-          {epoch, "trainer0", 1.0 / static_cast<double>(epoch), 0.9, 10, static_cast<double>(epoch)});
+      metrics.write({epoch, "trainer0", 1.0 / static_cast<double>(epoch), 0.9, 10, static_cast<double>(epoch)});
     metrics.write({1, "trainer1", std::numeric_limits<double>::infinity(), 0.9, 10, 1});
   }
   EXPECT_EQ(drawMetrics(buildPython(), kScript, temp / "m", temp / "p.png"), "");

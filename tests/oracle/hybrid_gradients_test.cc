@@ -105,14 +105,13 @@ TEST(HybridOracle, GradientsAndTrainingAreThoseOfOneProcess) {
     std::vector<at::Tensor> losses;
     for (int64_t trainer : {0, 1}) {
       const Found& one = found[static_cast<size_t>(trainer)][static_cast<size_t>(step)];
-      losses.push_back(torch::nn::functional::cross_entropy(linear(bag(indicesOf(trainer, step))),
-                                                            labelsOf(trainer, step)));
+      losses.push_back(
+          torch::nn::functional::cross_entropy(linear(bag(indicesOf(trainer, step))), labelsOf(trainer, step)));
       EXPECT_TRUE(close(one.loss, losses.back().detach()));
       // The server keeps the gradients of each trainer's pass apart.
       EXPECT_TRUE(close(one.embedding, torch::autograd::grad({losses.back()}, {bag->weight}, {}, true)[0]));
     }
-    auto expected =
-        torch::autograd::grad({(losses[0] + losses[1]) / 2}, {linear->weight, linear->bias, bag->weight});
+    auto expected = torch::autograd::grad({(losses[0] + losses[1]) / 2}, {linear->weight, linear->bias, bag->weight});
     for (const std::vector<Found>& trainer : found) {
       EXPECT_TRUE(close(trainer[static_cast<size_t>(step)].weight, expected[0]));
       EXPECT_TRUE(close(trainer[static_cast<size_t>(step)].bias, expected[1]));

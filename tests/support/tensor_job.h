@@ -1,6 +1,6 @@
 #pragma once
-// Several workers with tensors in one process, joined over loopback like processes of a job. For tests that link
-// treadle::treadle or tensor/worker.
+// Several workers with tensors in one process, joined over loopback like processes of a job. For tests that
+// link treadle::treadle or tensor/worker.
 
 #include "tests/support/worker_job.h"
 #include "treadle/tensor/autograd/interceptor.h"

@@ -1,6 +1,6 @@
 #pragma once
-// Several workers in one process, joined over loopback like processes of a job: what tests of calls between workers
-// run on. For tests that link core/worker; tensor_job.h has the same for workers with tensors.
+// Several workers in one process, joined over loopback like processes of a job: what tests of calls between
+// workers run on. For tests that link core/worker; tensor_job.h has the same for workers with tensors.
 
 #include <gtest/gtest.h>
 
@@ -33,14 +33,14 @@ class WorkerJob {
   using Adjust = std::function<void(JoinOptions&)>;  // called for each worker, on one thread
 
   // Worker i is called names[i] and has rank i; all have the same functions.
-  explicit WorkerJob(std::vector<std::string> names, const Functions& functions = {}, const Adjust& adjust = {},
-                     const Join& join = [](JoinOptions options) { return Worker::join(std::move(options)); })
+  explicit WorkerJob(
+      std::vector<std::string> names, const Functions& functions = {}, const Adjust& adjust = {},
+      const Join& join = [](JoinOptions options) { return Worker::join(std::move(options)); })
       : names_(std::move(names)) {
     uint16_t port = freePort();
     std::vector<std::future<std::shared_ptr<Worker>>> joining;
     for (size_t i = 0; i < names_.size(); ++i) {
-      auto options =
-          joinOptions(names_[i], static_cast<int>(i), static_cast<int>(names_.size()), port, functions);
+      auto options = joinOptions(names_[i], static_cast<int>(i), static_cast<int>(names_.size()), port, functions);
       if (adjust) adjust(options);
       joining.push_back(std::async(std::launch::async, [&join, options] { return join(options); }));
     }

@@ -23,8 +23,8 @@ class Console {
 
   void line(Stream stream, int rank, std::string_view text);
   void unfinished(Stream stream, int rank, std::string_view text);  // "" when the line is gone
-  void notice(std::string_view text);  // the launcher's own line, on standard error
-  void flush();                        // after a batch of the above
+  void notice(std::string_view text);                               // the launcher's own line, on standard error
+  void flush();                                                     // after a batch of the above
 
   bool congested() const { return out_.full() || err_.full(); }
   bool drained() const { return out_.empty() && err_.empty(); }

@@ -58,15 +58,10 @@ Status Job::start(uint16_t masterPort, const std::string& jobKey) {
 Status Job::startWorker(int rank, uint16_t masterPort, const std::string& jobKey) {
   Result<StatusSocket> status = makeStatusSocket();
   if (!status.ok()) return std::move(status).status();
-  WorkerPlace place{rank,
-                    options_.workers,
-                    masterPort,
-                    jobKey,
-                    status->text,
-                    console_.outIsTerminal(),
-                    console_.columnsFor(rank)};
-  Result<io::Process> process = io::Process::start(
-      {options_.program, options_.arguments, environmentOf(place), {status->theirs.get()}});
+  WorkerPlace place{
+      rank, options_.workers, masterPort, jobKey, status->text, console_.outIsTerminal(), console_.columnsFor(rank)};
+  Result<io::Process> process =
+      io::Process::start({options_.program, options_.arguments, environmentOf(place), {status->theirs.get()}});
   if (!process.ok()) return std::move(process).status();
 
   workers_.push_back(std::make_unique<Worker>(Worker{std::move(*process), {}, std::move(status->ours)}));
@@ -102,8 +97,7 @@ void Job::onChildrenChanged() {
     if (!change) continue;
     WorkerRecord& record = worker->record;
     if (change->stopped && !record.stop)
-      console_.notice("treadle run: " + identify(record) + " was stopped by " +
-                      io::signalName(change->number));
+      console_.notice("treadle run: " + identify(record) + " was stopped by " + io::signalName(change->number));
     if (!change->stopped && record.stop) console_.notice("treadle run: " + identify(record) + " goes on");
     if (change->stopped && !record.stop) record.stop = {Clock::now(), change->number};
     if (!change->stopped) record.stop.reset();

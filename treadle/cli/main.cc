@@ -34,8 +34,7 @@ int parse(CLI::App& app, const treadle::cli::CommandLine& line) {
     std::cerr << "treadle: " << given << "the commands are: run; see `treadle --help`\n";
   } catch (const CLI::ExtrasError&) {
     std::string extra = app.remaining(true).empty() ? "?" : app.remaining(true).front();
-    std::string what =
-        extra.starts_with("-") ? "there is no option " + extra : "'" + extra + "' was not expected";
+    std::string what = extra.starts_with("-") ? "there is no option " + extra : "'" + extra + "' was not expected";
     std::string hint = commandOf(line) == "treadle run" ? " (the program to run stands behind `--`)" : "";
     std::cerr << commandOf(line) << ": " << what << hint << "; see `" << commandOf(line) << " --help`\n";
   } catch (const CLI::ParseError& error) {

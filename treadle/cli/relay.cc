@@ -17,8 +17,7 @@ Status Relay::add(int rank, Stream stream, io::Fd pipe) {
 }
 
 Status Relay::watch(Source& source) {
-  return reactor_.add(source.pipe.get(), EPOLLIN,
-                      std::make_shared<OnEvents>([this, &source] { onReadable(source); }));
+  return reactor_.add(source.pipe.get(), EPOLLIN, std::make_shared<OnEvents>([this, &source] { onReadable(source); }));
 }
 
 void Relay::onReadable(Source& source) {

@@ -13,12 +13,10 @@ using namespace std::chrono_literals;
 
 // Note [First failure]
 // The order of the ends is nearly the answer, with two exceptions.
-// * A worker that is stopped (SIGSTOP) ends last, when the launcher kills it. It failed when it stopped; a
-// SIGCONT
+// * A worker that is stopped (SIGSTOP) ends last, when the launcher kills it. It failed when it stopped; a SIGCONT
 //   makes up for it.
-// * The kernel closes a dying process's sockets a moment before it tells the parent of the death. On a busy
-// machine a
-//   peer can see the closed socket, give up and be reported first. But a peer that gives up exits, or aborts
+// * The kernel closes a dying process's sockets a moment before it tells the parent of the death. On a busy machine
+//   a peer can see the closed socket, give up and be reported first. But a peer that gives up exits, or aborts
 //   over an exception; it is not killed by SIGKILL or SIGSEGV. So such a death is taken as the first failure
 //   when it is reported within `kReportDelay` of an exit or an abort.
 constexpr Duration kReportDelay = 1s;
@@ -33,9 +31,7 @@ bool failed(const WorkerRecord& worker) {
 }
 
 // A death that the loss of a peer does not bring about.
-bool isCause(const WorkerRecord& worker) {
-  return !worker.stop && worker.end->killed && worker.end->value != SIGABRT;
-}
+bool isCause(const WorkerRecord& worker) { return !worker.stop && worker.end->killed && worker.end->value != SIGABRT; }
 
 // What became of a worker besides the first; `plural` for several of the same fate.
 std::string fateOf(const WorkerRecord& worker, TimePoint first, bool plural) {
@@ -75,16 +71,14 @@ std::string identify(const WorkerRecord& worker) {
 std::string howItEnded(const WorkerRecord& worker) {
   if (worker.stop) return "was stopped by " + io::signalName(worker.stop->signal);
   if (!worker.end->killed) return "ended with exit code " + std::to_string(worker.end->value);
-  return "was killed by " + io::signalName(worker.end->value) +
-         (worker.end->coreDumped ? " (core dumped)" : "");
+  return "was killed by " + io::signalName(worker.end->value) + (worker.end->coreDumped ? " (core dumped)" : "");
 }
 
 std::string describeFailure(std::span<const WorkerRecord> workers, size_t first) {
   std::string text = identify(workers[first]) + " " + howItEnded(workers[first]);
   if (workers.size() == 1) return text;
   TimePoint when = failedAt(workers[first]);
-  std::vector<std::pair<size_t, std::vector<int>>>
-      groups;  // an example of each fate and the ranks that share it
+  std::vector<std::pair<size_t, std::vector<int>>> groups;  // an example of each fate and the ranks that share it
   for (size_t i = 0; i < workers.size(); ++i) {
     if (i == first) continue;
     auto same = [&](const auto& group) {
@@ -100,9 +94,7 @@ std::string describeFailure(std::span<const WorkerRecord> workers, size_t first)
   return text;
 }
 
-int exitCodeOf(const WorkerRecord& worker) {
-  return worker.end->killed ? 128 + worker.end->value : worker.end->value;
-}
+int exitCodeOf(const WorkerRecord& worker) { return worker.end->killed ? 128 + worker.end->value : worker.end->value; }
 
 std::string rankList(const std::vector<int>& ranks) {
   std::vector<std::string> parts;
@@ -114,8 +106,7 @@ std::string rankList(const std::vector<int>& ranks) {
     i = end;
   }
   std::string text = ranks.size() > 1 ? "ranks " : "rank ";
-  for (size_t i = 0; i < parts.size(); ++i)
-    text += (i == 0 ? "" : i + 1 == parts.size() ? " and " : ", ") + parts[i];
+  for (size_t i = 0; i < parts.size(); ++i) text += (i == 0 ? "" : i + 1 == parts.size() ? " and " : ", ") + parts[i];
   return text;
 }
 

@@ -56,10 +56,8 @@ Result<RunOptions> readOptions(const Texts& texts, const CommandLine& line) {
   if (!workers)
     return invalidArgument("-n is '" + texts.workers + "', not a number of workers from 1 to " +
                            std::to_string(kMaxWorkers));
-  if (!grace)
-    return invalidArgument("--grace is '" + texts.grace + "', not a number of seconds from 0 to 86400");
-  if (!port)
-    return invalidArgument("--master-port is '" + texts.masterPort + "', not a port from 0 to 65535");
+  if (!grace) return invalidArgument("--grace is '" + texts.grace + "', not a number of seconds from 0 to 86400");
+  if (!port) return invalidArgument("--master-port is '" + texts.masterPort + "', not a port from 0 to 65535");
   if (line.program.empty())
     return invalidArgument("which program? It stands behind `--`: treadle run -n 4 -- program args...");
   RunOptions options;
@@ -102,13 +100,10 @@ CommandLine split(int argc, char** argv) {
 void addRunCommand(CLI::App& app, const CommandLine& line, int* exitCode) {
   auto texts = std::make_shared<Texts>();
   // expected(0, 1): a value that is missing is read as "", and readOptions says what belongs there.
-  CLI::App* command =
-      app.add_subcommand("run", "Start the workers of a job on this machine and watch over them");
+  CLI::App* command = app.add_subcommand("run", "Start the workers of a job on this machine and watch over them");
   command->formatter(std::make_shared<Help>());
   command->footer(kExamples);
-  command->add_option("-n,--workers", texts->workers, "how many workers to start")
-      ->expected(0, 1)
-      ->type_name("N");
+  command->add_option("-n,--workers", texts->workers, "how many workers to start")->expected(0, 1)->type_name("N");
   command
       ->add_option("--grace", texts->grace,
                    "how long the others may take to end by themselves once one has failed (10)")

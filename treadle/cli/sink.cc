@@ -43,8 +43,7 @@ void Sink::flush() {
       waitForRoom(own_.valid());
       return;
     } else if (errno != EINTR) {
-      error_ =
-          errno;  // nobody reads any more, the disk is full: what the owner makes of it is the owner's choice
+      error_ = errno;  // nobody reads any more, the disk is full: what the owner makes of it is the owner's choice
       break;
     }
   }

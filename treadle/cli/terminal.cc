@@ -27,9 +27,7 @@ size_t characterLength(unsigned char first) {
 
 // Good enough for progress bars: characters from U+4000 to U+DFFF (most of CJK) and beyond U+10000 (emoji)
 // count double.
-size_t characterWidth(unsigned char first) {
-  return (first >= 0xE4 && first <= 0xED) || first >= 0xF0 ? 2 : 1;
-}
+size_t characterWidth(unsigned char first) { return (first >= 0xE4 && first <= 0xED) || first >= 0xF0 ? 2 : 1; }
 
 }  // namespace
 

@@ -28,8 +28,7 @@ constexpr const char* kMasterAddress = "127.0.0.1";
 Result<ReservedPort> reservePort(uint16_t wanted) {
   ReservedPort reserved;
   reserved.socket = io::Fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  if (!reserved.socket.valid())
-    return io::errnoStatus(Code::kResourceExhausted, "no socket can be made", errno);
+  if (!reserved.socket.valid()) return io::errnoStatus(Code::kResourceExhausted, "no socket can be made", errno);
   int one = 1;
   (void)::setsockopt(reserved.socket.get(), SOL_SOCKET, SO_REUSEADDR, &one, sizeof one);
   sockaddr_in address{};

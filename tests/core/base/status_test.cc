@@ -60,8 +60,7 @@ void expectRaises(Status status) {
     EXPECT_EQ(code, error.code());
     EXPECT_STREQ("why", error.what());
     return;
-  } catch (...) {
-  }
+  } catch (...) {}
   ADD_FAILURE() << "another exception for " << codeName(code);
 }
 

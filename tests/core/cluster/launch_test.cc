@@ -115,8 +115,7 @@ TEST(Launch, namesTheMissingVariable) {
     for (const auto& [name, value] : complete) {
       Status status = failureOf(without(complete, name));
       EXPECT_EQ(Code::kFailedPrecondition, status.code());
-      EXPECT_NE(std::string::npos, status.message().find("variable " + name + " is missing"))
-          << status.message();
+      EXPECT_NE(std::string::npos, status.message().find("variable " + name + " is missing")) << status.message();
       EXPECT_NE(std::string::npos, status.message().find("treadle run")) << status.message();
       EXPECT_EQ(Code::kFailedPrecondition, failureOf(with(complete, name, "")).code()) << "empty is missing";
     }
@@ -201,9 +200,8 @@ TEST_F(StatusSocket, carriesTheNameToTheLauncher) {
 }
 
 TEST_F(StatusSocket, isLeftAloneWhenItIsNotTheOneThatWasGiven) {
-  for (const std::string& value :
-       {variable(ends_[1], 1), std::string("1:0"), std::string("99999:1"), std::string("x"), std::string(":"),
-        std::string("-1:-1"), variable(STDOUT_FILENO)}) {
+  for (const std::string& value : {variable(ends_[1], 1), std::string("1:0"), std::string("99999:1"), std::string("x"),
+                                   std::string(":"), std::string("-1:-1"), variable(STDOUT_FILENO)}) {
     Environment environment({{kStatusVariable, value}});
     tellLauncher("trainer0");
     EXPECT_EQ("", received()) << value;
@@ -221,8 +219,8 @@ TEST_F(StatusSocket, doesNotKillTheWorkerWhenTheLauncherIsGone) {
 }
 
 TEST_F(StatusSocket, believesOnlyNames) {
-  for (std::string bad : {std::string(128, 'a'), std::string("a b"), std::string("a\n"),
-                          std::string("\x1b[2J"), std::string("a\0b", 3)})
+  for (std::string bad :
+       {std::string(128, 'a'), std::string("a b"), std::string("a\n"), std::string("\x1b[2J"), std::string("a\0b", 3)})
     EXPECT_EQ("", nameFromMessage(bad.data(), bad.size()));
   std::string longest(127, 'a');
   EXPECT_EQ(longest, nameFromMessage(longest.data(), longest.size()));

@@ -18,9 +18,8 @@ using test::LocalWorker;
 struct Job {
   explicit Job(int size) : handlers(static_cast<size_t>(size)) {
     auto next = handlers.begin();
-    local = std::make_unique<LocalJob>(size, [&](LocalWorker& worker) {
-      worker.membership->setHandler(Subject::kRpc, *next++);
-    });
+    local = std::make_unique<LocalJob>(
+        size, [&](LocalWorker& worker) { worker.membership->setHandler(Subject::kRpc, *next++); });
   }
   Membership& at(int rank) { return *local->worker(rank).membership; }
   RecordingHandler& handler(int rank) { return handlers[static_cast<size_t>(rank)]; }

@@ -5,7 +5,9 @@
 namespace treadle::cluster {
 namespace {
 
-Roster someRoster() { return {{{"ps", 0}, {"unix:a", "tcp://127.0.0.1:1"}}, {{"trainer", 1}, {}}, {{"x", 2}, {"unix:c"}}}; }
+Roster someRoster() {
+  return {{{"ps", 0}, {"unix:a", "tcp://127.0.0.1:1"}}, {{"trainer", 1}, {}}, {{"x", 2}, {"unix:c"}}};
+}
 
 TEST(RendezvousMessages, comeBackAsTheyWereMade) {
   Result<RendezvousMessage> registration = parseRendezvous(encodeRegistration({4, {"unix:a", "tcp://127.0.0.1:1"}}));
@@ -44,8 +46,8 @@ TEST(RendezvousMessages, areRefusedWhenCutAnywhereOrTooLong) {
 
 TEST(RendezvousMessages, surviveAHundredThousandMutations) {
   test::Random random(1);
-  std::vector<std::vector<std::byte>> wholes = {encodeRegistration({4, {"unix:a", "unix:b"}}), encodeRoster(someRoster()),
-                                                encodeFailure(peerLost("ps", "it died"))};
+  std::vector<std::vector<std::byte>> wholes = {encodeRegistration({4, {"unix:a", "unix:b"}}),
+                                                encodeRoster(someRoster()), encodeFailure(peerLost("ps", "it died"))};
   for (int i = 0; i < 100'000; ++i) {
     std::vector<std::byte> message = wholes[test::pick(random, wholes.size())];
     message.resize(test::pick(random, message.size() + 3));

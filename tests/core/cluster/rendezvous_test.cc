@@ -1,6 +1,7 @@
 #include "treadle/core/cluster/rendezvous.h"
 
 #include <atomic>
+#include <future>
 #include <thread>
 
 #include "tests/support/free_port.h"
@@ -69,7 +70,8 @@ TEST(Rendezvous, givesAllTheRosterAndLetsNobodyGoBeforeAllAreReady) {
   for (int rank = 0; rank < kSize; ++rank)
     workers.emplace_back([&, rank] {
       auto client = meeting.connect("w" + std::to_string(rank), rank);
-      Result<Roster> roster = client->exchange(kSize, {"unix:" + std::to_string(rank), "tcp://127.0.0.1:1"}, patience());
+      Result<Roster> roster =
+          client->exchange(kSize, {"unix:" + std::to_string(rank), "tcp://127.0.0.1:1"}, patience());
       if (!roster.ok()) return roster.status();
       for (int each = 0; each < kSize; ++each) {
         const RosterEntry& entry = roster->at(static_cast<size_t>(each));
@@ -87,11 +89,9 @@ TEST(Rendezvous, givesAllTheRosterAndLetsNobodyGoBeforeAllAreReady) {
 TEST(Rendezvous, waitsForAServerThatStartsLater) {
   io::Address address = *io::Address::tcp("127.0.0.1", test::freePort());
   test::ReactorThread reactor;
-  std::thread client([&] {
-    EXPECT_TRUE(RendezvousClient::connect(address, credentialsOf("w1", 1), patience()).ok());
-  });
-  auto server = valueOrThrow(
-      RendezvousServer::start(*reactor, address, credentialsOf("w0", 0), 2, test::kHangs, patience()));
+  std::thread client([&] { EXPECT_TRUE(RendezvousClient::connect(address, credentialsOf("w1", 1), patience()).ok()); });
+  auto server =
+      valueOrThrow(RendezvousServer::start(*reactor, address, credentialsOf("w0", 0), 2, test::kHangs, patience()));
   client.join();
   server->stop();
   reactor.stop();
@@ -99,9 +99,8 @@ TEST(Rendezvous, waitsForAServerThatStartsLater) {
 
 TEST(Rendezvous, namesTheRanksThatDidNotArrive) {
   Meeting meeting(4, 200ms);
-  auto results = allAtOnce({[&] { return meeting.meet("w0", 0, 4).status(); }, [&] {
-                              return meeting.meet("w2", 2, 4).status();
-                            }});
+  auto results =
+      allAtOnce({[&] { return meeting.meet("w0", 0, 4).status(); }, [&] { return meeting.meet("w2", 2, 4).status(); }});
   for (const Status& status : results)
     expectTold(status, Code::kDeadlineExceeded, "rank 1, 3 of 4 did not arrive within the join timeout of 200 ms");
 }
@@ -124,9 +123,9 @@ TEST(Rendezvous, namesWhoCouldNotConnectToTheOthers) {
 
 TEST(Rendezvous, tellsAllWhenANameIsUsedTwice) {
   Meeting meeting(3);
-  auto results = allAtOnce({[&] { return meeting.meet("w0", 0, 3).status(); },
-                            [&] { return meeting.meet("same", 1, 3).status(); },
-                            [&] { return meeting.meet("same", 2, 3).status(); }});
+  auto results =
+      allAtOnce({[&] { return meeting.meet("w0", 0, 3).status(); }, [&] { return meeting.meet("same", 1, 3).status(); },
+                 [&] { return meeting.meet("same", 2, 3).status(); }});
   for (const Status& status : results)
     expectTold(status, Code::kInvalidArgument, "the name 'same' is used twice, by rank 1 and rank 2");
 }
@@ -153,8 +152,8 @@ TEST(Rendezvous, tellsAllWhenARankIsStartedTwice) {
 
 TEST(Rendezvous, tellsAllWhenWorldSizesDiffer) {
   Meeting meeting(2);
-  auto results = allAtOnce(
-      {[&] { return meeting.meet("w0", 0, 2).status(); }, [&] { return meeting.meet("w1", 1, 3).status(); }});
+  auto results =
+      allAtOnce({[&] { return meeting.meet("w0", 0, 2).status(); }, [&] { return meeting.meet("w1", 1, 3).status(); }});
   for (const Status& status : results)
     expectTold(status, Code::kFailedPrecondition,
                "worker 'w1' (rank 1) was started for a job of 3 workers and rank 0 for one of 2");
@@ -168,7 +167,8 @@ TEST(Rendezvous, refusesARankOutsideOfTheWorldAndGoesOn) {
 
 TEST(Rendezvous, tellsAllWhenARankDiesWhileTheyGather) {
   Meeting meeting(3);
-  auto results = allAtOnce({[&] { return meeting.meet("w0", 0, 3).status(); }, [&] {
+  auto results = allAtOnce({[&] { return meeting.meet("w0", 0, 3).status(); },
+                            [&] {
                               auto dying = meeting.connect("dying", 1);
                               dying.reset();
                               return Status();
@@ -212,6 +212,23 @@ TEST(Rendezvous, turnsAwayWhoComesTooLate) {
   expectTold(meeting.meet("late", 0, 1).status(), Code::kFailedPrecondition, "this job has begun without you");
 }
 
+TEST(Rendezvous, tellsWhoComesAfterTheFailureWhyThereIsNoJob) {
+  Meeting meeting(3);
+  auto first = meeting.connect("w0", 0), dying = meeting.connect("dying", 1);
+  dying.reset();
+  expectTold(first->exchange(3, {}, patience()).status(), Code::kPeerLost, "worker 'dying' (rank 1) was lost");
+  auto late = std::async(std::launch::async, [&] { return meeting.meet("late", 2, 3).status(); });
+  meeting.server->tellLateComers(patience());  // returns when rank 2 has come
+  expectTold(late.get(), Code::kPeerLost, "worker 'dying' (rank 1) was lost");
+}
+
+TEST(Rendezvous, waitsForLateComersNoLongerThanItsLimit) {
+  Meeting meeting(3);
+  meeting.connect("dying", 1).reset();
+  meeting.server->tellLateComers(Clock::now() + 20ms);
+  SUCCEED() << "it ends";
+}
+
 TEST(Rendezvous, goesOnWhileStrangersSendGarbage) {
   Meeting meeting(2);
   std::atomic<bool> over = false;
@@ -222,14 +239,13 @@ TEST(Rendezvous, goesOnWhileStrangersSendGarbage) {
       if (!fd.ok()) break;
       io::writeAll(fd->get(), std::as_bytes(std::span(http)), patience()).ignore();
       std::array<std::byte, 4096> answer;
-      while (io::waitFor(fd->get(), POLLIN, patience()) && ::read(fd->get(), answer.data(), answer.size()) > 0) {
-      }
+      while (io::waitFor(fd->get(), POLLIN, patience()) && ::read(fd->get(), answer.data(), answer.size()) > 0) {}
     }
   });
   // One that holds its connection open and says nothing keeps nobody waiting either.
   auto silent = valueOrThrow(io::connectTo(meeting.address, patience()));
-  auto results = allAtOnce(
-      {[&] { return meeting.meet("w0", 0, 2).status(); }, [&] { return meeting.meet("w1", 1, 2).status(); }});
+  auto results =
+      allAtOnce({[&] { return meeting.meet("w0", 0, 2).status(); }, [&] { return meeting.meet("w1", 1, 2).status(); }});
   over.store(true);
   stranger.join();
   for (const Status& status : results) EXPECT_TRUE(status.ok()) << status.toString();
@@ -240,15 +256,16 @@ TEST(Rendezvous, endsForAllWhenAMemberTalksNonsense) {
   auto dialed = link::dial(meeting.address, credentialsOf("odd", 1), patience());
   ASSERT_TRUE(dialed.ok());
   for (auto message : {encodeStep(Step::kGo)})
-    ASSERT_TRUE(io::writeAll(dialed->fd.get(), wire::frameFront(wire::FrameKind::kMessage, 1, message, {}), patience())
-                    .ok());
+    ASSERT_TRUE(
+        io::writeAll(dialed->fd.get(), wire::frameFront(wire::FrameKind::kMessage, 1, message, {}), patience()).ok());
   expectTold(meeting.meet("w0", 0, 2).status(), Code::kDataLoss, "rank 1 sent a message out of turn");
 }
 
 TEST(Rendezvous, namesThePortThatIsInUse) {
   Meeting meeting(1);
   test::ReactorThread reactor;
-  Status second = RendezvousServer::start(*reactor, meeting.address, credentialsOf("w0", 0), 1, 1s, patience()).status();
+  Status second =
+      RendezvousServer::start(*reactor, meeting.address, credentialsOf("w0", 0), 1, 1s, patience()).status();
   expectTold(second, Code::kFailedPrecondition, meeting.address.toString() + " is in use");
 }
 

@@ -1,6 +1,6 @@
-// The vote over random histories of a job: workers call each other, calls are nested, given up and answered late, messages
-// of different sockets overtake each other, workers enter their shutdown when they like. The vote must never end while a
-// request is under way, and must always end.
+// The vote over random histories of a job: workers call each other, calls are nested, given up and answered late,
+// messages of different sockets overtake each other, workers enter their shutdown when they like. The vote must never
+// end while a request is under way, and must always end.
 #include "treadle/core/cluster/shutdown_vote.h"
 
 #include <algorithm>
@@ -34,8 +34,7 @@ class Job {
 
   // Runs until nothing can happen any more.
   void run() {
-    while (step()) {
-    }
+    while (step()) {}
     for (const Node& node : nodes_) EXPECT_TRUE(node.finished) << "the vote never ended";
   }
 

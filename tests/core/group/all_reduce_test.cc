@@ -85,7 +85,8 @@ TYPED_TEST(AllReduceTest, IsRightForEverySizeAndOperation) {
     std::vector<Group> ring = job.makeAll({.smallBytes = 0, .chunkBytes = 64});
     std::vector<Group> exchange = job.makeAll();
     for (ReduceOp op : kOps)
-      for (size_t count : {size_t{0}, size_t{1}, static_cast<size_t>(size - 1), static_cast<size_t>(size), size_t{1003}}) {
+      for (size_t count :
+           {size_t{0}, size_t{1}, static_cast<size_t>(size - 1), static_cast<size_t>(size), size_t{1003}}) {
         check<TypeParam>(ring, op, count);
         check<TypeParam>(exchange, op, count);
         if (this->HasFatalFailure()) return;

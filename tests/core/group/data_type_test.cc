@@ -90,7 +90,8 @@ TEST(DataTypeTest, RoundsToHalfAsTheCompilerDoes) {
   // All ties and their neighbours, in the range of halves.
   for (uint32_t half = 0; half < 0x7C00U; ++half) {
     uint32_t bits = std::bit_cast<uint32_t>(toFloat(Float16{static_cast<uint16_t>(half)}));
-    uint32_t next = std::bit_cast<uint32_t>(half + 1 < 0x7C00U ? toFloat(Float16{static_cast<uint16_t>(half + 1)}) : 65536.0F);
+    uint32_t next =
+        std::bit_cast<uint32_t>(half + 1 < 0x7C00U ? toFloat(Float16{static_cast<uint16_t>(half + 1)}) : 65536.0F);
     float tie = (std::bit_cast<float>(bits) + std::bit_cast<float>(next)) / 2;
     for (int offset = -1; offset <= 1; ++offset) check(std::bit_cast<uint32_t>(tie) + static_cast<uint32_t>(offset));
   }

@@ -69,9 +69,9 @@ TEST_F(MismatchTest, OfOperations) {
 }
 
 TEST_F(MismatchTest, OfRootsOfWhichEachIsOne) {
-  auto futures = std::vector<Future<void>>{broadcast(groups_[0], std::span(a_), 0),
-                                           broadcast(groups_[1], std::span(b_), 1),
-                                           broadcast(groups_[2], std::span(c_), 2)};
+  auto futures =
+      std::vector<Future<void>>{broadcast(groups_[0], std::span(a_), 0), broadcast(groups_[1], std::span(b_), 1),
+                                broadcast(groups_[2], std::span(c_), 2)};
   for (const Status& why : failures(std::move(futures))) {
     EXPECT_EQ(why.code(), Code::kInvalidArgument);
     EXPECT_TRUE(contains(why.message(), "broadcast from the group's rank")) << why.message();
@@ -123,8 +123,7 @@ TEST(LostMemberTest, InTheMiddleOfTheDataFailsToo) {
     auto pause = std::chrono::microseconds(random() % 8000);
     try {
       futures[0].wait(pause);  // somewhere in the middle, as a rule
-    } catch (const TimeoutError&) {
-    }
+    } catch (const TimeoutError&) {}
     job.local().kill(2);
     for (size_t rank = 0; rank < 2; ++rank) {
       Status why = failureOf(futures[rank]);
@@ -207,7 +206,7 @@ TEST(CancelTest, GivesTheMemoryBack) {
     Future<void> here = allReduce(groups[0], std::span(*mine));
     Future<void> there = allReduce(groups[1], std::span(theirs));
     here.cancel();
-    mine.reset();  // the sanitizer would see a late write
+    mine.reset();                   // the sanitizer would see a late write
     Status why = failureOf(there);  // it may have had all it needed by then
     EXPECT_TRUE(why.ok() || why.code() == Code::kCancelled) << why.toString();
   }

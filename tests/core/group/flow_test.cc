@@ -32,8 +32,7 @@ TEST(FlowTest, AHundredMegabytesEachWayThroughSmallSockets) {
     most = std::max(most, mostQueued(job.local()));
     try {
       for (auto& future : futures) future.wait(std::chrono::milliseconds(2));
-    } catch (const TimeoutError&) {
-    }
+    } catch (const TimeoutError&) {}
   }
   test::waitAll(futures);
   EXPECT_LE(most, 8U << 20);
@@ -65,7 +64,8 @@ TEST(FlowTest, MixedSizesFromManyGroupsAtOnce) {
   std::mt19937 random(test::newSeed());
   GroupJob job(3, {.sendBufferBytes = 32 << 10});
   std::vector<size_t> counts;
-  for (size_t i = 0; i < kGroups * kEach; ++i) counts.push_back(random() % 3 == 0 ? random() % 200'000 : random() % 5000);
+  for (size_t i = 0; i < kGroups * kEach; ++i)
+    counts.push_back(random() % 3 == 0 ? random() % 200'000 : random() % 5000);
   std::vector<std::vector<int32_t>> data;
   for (size_t rank = 0; rank < 3; ++rank)
     for (size_t count : counts) data.emplace_back(count, static_cast<int32_t>(rank + 1));

@@ -16,8 +16,7 @@ namespace treadle::test {
 // One worker as a group sees it.
 class GroupWorker final : public group::Job {
  public:
-  explicit GroupWorker(LocalWorker& worker)
-      : service_(*worker.membership, *worker.reactor, *worker.executor) {}
+  explicit GroupWorker(LocalWorker& worker) : service_(*worker.membership, *worker.reactor, *worker.executor) {}
   group::GroupService& groups() override { return service_; }
 
  private:
@@ -44,7 +43,9 @@ class GroupJob {
   LocalJob& local() { return *job_; }
   group::Job& worker(int rank) { return *workers_[static_cast<size_t>(rank)]; }
 
-  Group make(int rank, GroupOptions options = {}) { return Group::make(worker(rank), job_->names(), std::move(options)); }
+  Group make(int rank, GroupOptions options = {}) {
+    return Group::make(worker(rank), job_->names(), std::move(options));
+  }
   // The group of all workers, as each of them has it.
   std::vector<Group> makeAll(const GroupOptions& options = {}) {
     std::vector<Group> groups;

@@ -65,8 +65,8 @@ TEST(GroupTest, SameMembersMayHaveSeveralGroups) {
   Group first1 = job.make(1), b1 = job.make(1, {.name = "b"}), second1 = job.make(1), a1 = job.make(1, {.name = "a"});
   // Each group's operation differs, so that a mix-up would be an error.
   const std::vector<std::pair<const Group*, ReduceOp>> calls = {
-      {&a0, ReduceOp::kSum},      {&b0, ReduceOp::kMax}, {&first0, ReduceOp::kMin},  {&second0, ReduceOp::kProduct},
-      {&second1, ReduceOp::kProduct}, {&a1, ReduceOp::kSum}, {&b1, ReduceOp::kMax}, {&first1, ReduceOp::kMin}};
+      {&a0, ReduceOp::kSum},          {&b0, ReduceOp::kMax}, {&first0, ReduceOp::kMin}, {&second0, ReduceOp::kProduct},
+      {&second1, ReduceOp::kProduct}, {&a1, ReduceOp::kSum}, {&b1, ReduceOp::kMax},     {&first1, ReduceOp::kMin}};
   for (size_t i = 0; i < calls.size(); ++i)
     futures.push_back(allReduce(*calls[i].first, std::span(&values[i], 1), calls[i].second));
   test::waitAll(futures);

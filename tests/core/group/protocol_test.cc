@@ -15,9 +15,12 @@ TEST(EarlyTest, MessagesForAGroupThatIsNotMadeYetAreKept) {
   GroupJob job(3);
   std::vector<float> a(10, 1), b(10, 2), c(10, 3), large0(1'000'000, 1), large1(1'000'000, 1), large2(1'000'000, 1);
   Group first = job.make(0), second = job.make(1);
-  std::vector<Future<void>> futures = {allReduce(first, std::span(a)),      allReduce(second, std::span(b)),
-                                       allReduce(first, std::span(large0)), allReduce(second, std::span(large1)),
-                                       barrier(first),                      barrier(second)};
+  std::vector<Future<void>> futures = {allReduce(first, std::span(a)),
+                                       allReduce(second, std::span(b)),
+                                       allReduce(first, std::span(large0)),
+                                       allReduce(second, std::span(large1)),
+                                       barrier(first),
+                                       barrier(second)};
   Group third = job.make(2);
   futures.push_back(allReduce(third, std::span(c)));
   futures.push_back(allReduce(third, std::span(large2)));
@@ -99,8 +102,8 @@ class StrangeMemberTest : public ::testing::Test {
     std::vector<std::byte> bytes(dataBytes);
     Buffer data = Buffer::borrow(bytes.data(), bytes.size());
     job_->worker(1)
-        .membership->send(0, link::Subject::kGroup, payload, {&data, dataBytes > 0 ? 1U : 0U},
-                          link::SendMode::kCapture, kNever)
+        .membership
+        ->send(0, link::Subject::kGroup, payload, {&data, dataBytes > 0 ? 1U : 0U}, link::SendMode::kCapture, kNever)
         .ignore();
   }
 

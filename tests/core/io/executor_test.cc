@@ -113,8 +113,7 @@ TEST(Executor, runsNoMoreTasksAtATimeThanItMay) {
   for (int i = 0; i < 12; ++i)
     pool.executor->post([&] {
       int running = ++now;
-      for (int seen = most; seen < running && !most.compare_exchange_weak(seen, running);) {
-      }
+      for (int seen = most; seen < running && !most.compare_exchange_weak(seen, running);) {}
       started.add();
       gate.wait();
       --now;

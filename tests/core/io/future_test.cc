@@ -116,8 +116,9 @@ TEST(FutureThen, chainsValuesAndPassesFailuresThrough) {
   Promise<int> promise;
   int calls = 0;
   auto count = [&](int value) { return ++calls, value; };
-  Future<std::string> text =
-      promise.future().then([](int value) { return value * 2; }).then(count).then([](int v) { return std::to_string(v); });
+  Future<std::string> text = promise.future().then([](int value) { return value * 2; }).then(count).then([](int v) {
+    return std::to_string(v);
+  });
   promise.set(21);
   EXPECT_EQ("42", text.wait());
   EXPECT_EQ(1, calls);

@@ -6,9 +6,11 @@
 #include <sys/wait.h>
 
 #include <array>
+#include <atomic>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include "gtest/gtest.h"
 #include "treadle/core/io/socket.h"
@@ -126,6 +128,25 @@ TEST(Process, tellsOfStopsAndContinuations) {
   EXPECT_EQ(5, endOf(process).value);
 }
 
+// Whoever stops children as soon as they exist often hits them between fork and exec, where nothing tells of it.
+TEST(Process, thatIsStoppedBeforeItsProgramRunsHoldsNobodyUp) {
+  std::string children = "/proc/self/task/" + std::to_string(::gettid()) + "/children";
+  std::atomic<bool> over = false;
+  std::thread stopper([&] {
+    while (!over.load()) {
+      std::ifstream list(children);
+      for (pid_t child; list >> child;) ::kill(child, SIGSTOP);
+    }
+  });
+  for (int i = 0; i < 50; ++i) {
+    Process process = shell("sleep 60");
+    process.signal(SIGKILL);
+    EXPECT_TRUE(endOf(process).killed);
+  }
+  over.store(true);
+  stopper.join();
+}
+
 TEST(Process, isGoneWithItsOwner) {
   pid_t pid = -1;
   {
@@ -203,8 +224,7 @@ TEST_F(Programs, ofTheFolderWeAreInAreHintedAt) {
   std::filesystem::current_path(folder_);
   Status status = findProgram("only-here").status();
   std::filesystem::current_path(before);
-  EXPECT_EQ("there is no program 'only-here' in PATH; the one in this folder is ./only-here",
-            status.message());
+  EXPECT_EQ("there is no program 'only-here' in PATH; the one in this folder is ./only-here", status.message());
 }
 
 TEST(SignalName, isTheUsualOne) {

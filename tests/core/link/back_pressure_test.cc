@@ -131,11 +131,9 @@ TEST(BackPressure, aMessageThatHasBegunCountsAsSent) {
     SlowPeer peer(std::move(sockets.b));
     auto memory = filled(kLarge, 1);
     Buffer borrowed = Buffer::borrow(memory.data(), memory.size());
-    auto send = [&] {
-      return sender->send(Subject::kRpc, filled(1, 1), {&borrowed, 1}, mode, Clock::now() + 20ms);
-    };
+    auto send = [&] { return sender->send(Subject::kRpc, filled(1, 1), {&borrowed, 1}, mode, Clock::now() + 20ms); };
     EXPECT_TRUE(send().ok());
-    EXPECT_EQ(Code::kDeadlineExceeded, send().code());  // the socket is full: this one did not begin
+    EXPECT_EQ(Code::kDeadlineExceeded, send().code());         // the socket is full: this one did not begin
     std::fill(memory.begin(), memory.end(), std::byte{0xEE});  // the memory is the caller's again
     EXPECT_EQ(std::vector<int>{1}, peer.read(1));
     EXPECT_TRUE(peer.nothingIsLeft());

@@ -75,7 +75,8 @@ TEST(Connection, carriesLargeMessagesBothWaysAtOnce) {
 
 TEST(Connection, refusesWhatTheFormatOrThePeerDoesNotTakeAndGoesOn) {
   Sockets sockets;
-  ConnectionOptions options{.sendLimitBytes = 1 << 20, .limits = {.payloadBytes = 1000, .bufferBytes = 500}, .spin = {}};
+  ConnectionOptions options{
+      .sendLimitBytes = 1 << 20, .limits = {.payloadBytes = 1000, .bufferBytes = 500}, .spin = {}};
   End a(std::move(sockets.a), Kind::kServing, options), b(std::move(sockets.b), Kind::kServing, options);
   auto send = [&](size_t payload, std::vector<Buffer> buffers) {
     return a->send(Subject::kRpc, filled(payload, 0), buffers, SendMode::kCapture, patience()).code();
@@ -148,11 +149,11 @@ TEST(Connection, closesOnGarbageAndSaysWhy) {
   damaged[20] ^= std::byte{1};
   std::string http = "GET / HTTP/1.1\r\nHost: somewhere\r\n\r\n";
   auto text = std::as_bytes(std::span(http));
-  for (const std::vector<std::byte>& bytes :
-       {std::vector<std::byte>(text.begin(), text.end()), damaged,
-        wire::frameFront(wire::FrameKind::kHandshake, 0, {}, {}), wire::frameFront(wire::FrameKind::kMessage, 0, {}, {}),
-        wire::frameFront(wire::FrameKind::kMessage, kSubjects, {}, {}),
-        wire::frameFront(wire::FrameKind::kMessage, 255, {}, {})}) {
+  for (const std::vector<std::byte>& bytes : {std::vector<std::byte>(text.begin(), text.end()), damaged,
+                                              wire::frameFront(wire::FrameKind::kHandshake, 0, {}, {}),
+                                              wire::frameFront(wire::FrameKind::kMessage, 0, {}, {}),
+                                              wire::frameFront(wire::FrameKind::kMessage, kSubjects, {}, {}),
+                                              wire::frameFront(wire::FrameKind::kMessage, 255, {}, {})}) {
     Sockets sockets;
     End a(std::move(sockets.a), Kind::kServing);
     ASSERT_TRUE(io::writeAll(sockets.b.get(), heartbeat, patience()).ok());

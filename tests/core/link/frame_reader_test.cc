@@ -61,9 +61,8 @@ void expectSame(const std::vector<Sent>& sent, const std::vector<Frame>& got) {
 // A socket, and what a reader makes of it.
 class Stream {
  public:
-  explicit Stream(wire::FrameLimits limits = {}) : reader_(limits), onFrame_([this](Frame frame) {
-    frames.push_back(std::move(frame));
-  }) {
+  explicit Stream(wire::FrameLimits limits = {})
+      : reader_(limits), onFrame_([this](Frame frame) { frames.push_back(std::move(frame)); }) {
     int ends[2];
     EXPECT_EQ(0, ::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends));
     writing_ = io::Fd(ends[0]);

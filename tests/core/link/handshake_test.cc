@@ -122,9 +122,8 @@ TEST(Handshake, aDialerThatCannotProveTheKeyIsRejected) {
     Result<Incoming> challenge = peer.hear();
     ASSERT_TRUE(challenge.ok());
     // The acceptor's own proof, sent back, proves nothing: the roles differ.
-    peer.say(encodeStep(Step::kProof,
-                        echo ? challenge->proof
-                             : proofOf("another key", "dialer", peer.hello(), challenge->greetingBytes)));
+    peer.say(encodeStep(Step::kProof, echo ? challenge->proof
+                                           : proofOf("another key", "dialer", peer.hello(), challenge->greetingBytes)));
     EXPECT_EQ(Code::kUnauthenticated, peer.heardRejection().code());
   }
   EXPECT_EQ(0, door.arrived.count());

@@ -9,8 +9,7 @@ namespace treadle::rpc {
 namespace {
 
 struct Coding {
-  std::shared_ptr<References> references =
-      std::make_shared<References>(0, [](int, RefNotice, const ForkEntry&) {});
+  std::shared_ptr<References> references = std::make_shared<References>(0, [](int, RefNotice, const ForkEntry&) {});
 
   template <class T>
   std::vector<std::byte> encode(const T& value) {
@@ -84,7 +83,8 @@ TEST(Codec, namesTypesByWhatTravels) {
   EXPECT_EQ("u8", Codec<uint8_t>::name());
   EXPECT_EQ("f64", Codec<double>::name());
   EXPECT_EQ("enum:u8", Codec<Colour>::name());
-  EXPECT_EQ("map<string,vector<optional<bool>>>", (Codec<std::map<std::string, std::vector<std::optional<bool>>>>::name()));
+  EXPECT_EQ("map<string,vector<optional<bool>>>",
+            (Codec<std::map<std::string, std::vector<std::optional<bool>>>>::name()));
   EXPECT_EQ("tuple<i32,pair<f32,void>>", (Codec<std::tuple<int, std::pair<float, Unit>>>::name()));
   EXPECT_EQ("struct{f64,i32}", Codec<Point>::name());
   EXPECT_EQ("RRef<struct{f64,i32}>", Codec<RRef<Point>>::name());
@@ -92,7 +92,8 @@ TEST(Codec, namesTypesByWhatTravels) {
 
 TEST(Codec, refusesAValueThatIsCutAnywhereOrTooLong) {
   Coding coding;
-  std::map<std::string, Figure> value = {{"one", {"triangle", {{0, 0}, {1, 0}}, Colour::kRed, Point{1, 2}, {{"x", 1}}}}};
+  std::map<std::string, Figure> value = {
+      {"one", {"triangle", {{0, 0}, {1, 0}}, Colour::kRed, Point{1, 2}, {{"x", 1}}}}};
   std::vector<std::byte> whole = coding.encode(value);
   using T = std::map<std::string, Figure>;
   for (size_t cut = 0; cut < whole.size(); ++cut)
@@ -110,8 +111,7 @@ TEST(Codec, survivesDamageAnywhere) {
     try {
       std::vector<Figure> figures = coding.decode<std::vector<Figure>>(bytes);
       ASSERT_LE(figures.size(), bytes.size());
-    } catch (const DataError&) {
-    }
+    } catch (const DataError&) {}
   });
 }
 

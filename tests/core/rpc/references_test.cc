@@ -28,20 +28,22 @@ struct Value {
 struct Node {
   std::shared_ptr<References> references;
   std::vector<HandlePtr> held;
-  std::vector<ForkEntry> toMake;            // requests that run here
-  std::map<size_t, HandlePtr> fetches;      // and the reference that each is about
+  std::vector<ForkEntry> toMake;        // requests that run here
+  std::map<size_t, HandlePtr> fetches;  // and the reference that each is about
   bool dead = false;
   std::vector<bool> knowsDead;
 };
 
 class Network {
  public:
-  Network(test::Random& random, int size, bool deaths) : random_(random), deaths_(deaths), nodes_(static_cast<size_t>(size)) {
+  Network(test::Random& random, int size, bool deaths)
+      : random_(random), deaths_(deaths), nodes_(static_cast<size_t>(size)) {
     for (int rank = 0; rank < size; ++rank) {
       node(rank).knowsDead.resize(nodes_.size());
-      node(rank).references = std::make_shared<References>(rank, [this, rank](int to, RefNotice notice, const ForkEntry& entry) {
-        send(rank, to, {Kind::kNotice, notice, entry});
-      });
+      node(rank).references =
+          std::make_shared<References>(rank, [this, rank](int to, RefNotice notice, const ForkEntry& entry) {
+            send(rank, to, {Kind::kNotice, notice, entry});
+          });
     }
   }
   ~Network() {
@@ -165,7 +167,6 @@ class Network {
         channels_[{rank, other, answer}].clear();
       }
       me.references->onLost(other, peerLost("dead", "it is dead"));
-      std::erase_if(me.toMake, [&](const ForkEntry& entry) { return entry.fork.rank == other; });
       std::erase_if(me.fetches, [&](const auto& one) { return one.second->entry().owner == other; });
       return true;
     }
@@ -191,9 +192,7 @@ class Network {
       case Kind::kPass:
         for (HandlePtr& handle : me.references->adopt(from, {message.entry})) me.held.push_back(std::move(handle));
         return;
-      case Kind::kMake:
-        me.references->adoptRequested(from, message.entry);
-        return me.toMake.push_back(message.entry);
+      case Kind::kMake: me.references->adoptRequested(from, message.entry); return me.toMake.push_back(message.entry);
       case Kind::kMade: return me.references->confirm(message.entry, {});
       case Kind::kFetch:
         return me.references->whenReady(message.entry.ref, from, [this, at, from, message](Result<OwnedValue> value) {
@@ -240,20 +239,19 @@ class Network {
 };
 
 TEST(References, valuesLiveAsLongAsAnybodyRefersToThemAndNoLonger) {
-  test::forSeeds(5000, [](test::Random& random) {
-    Network(random, 1 + static_cast<int>(test::pick(random, 4)), false).run(150);
-  });
+  test::forSeeds(
+      5000, [](test::Random& random) { Network(random, 1 + static_cast<int>(test::pick(random, 4)), false).run(150); });
 }
 
 TEST(References, nothingIsLeftOfWhatTheDeadHeldOwnedOrPassedOn) {
-  test::forSeeds(5000, [](test::Random& random) {
-    Network(random, 2 + static_cast<int>(test::pick(random, 3)), true).run(150);
-  });
+  test::forSeeds(
+      5000, [](test::Random& random) { Network(random, 2 + static_cast<int>(test::pick(random, 3)), true).run(150); });
 }
 
 TEST(References, aNoticeThatComesTwiceOrForNothingIsHarmless) {
   std::vector<RefNotice> sent;
-  auto owner = std::make_shared<References>(0, [&](int, RefNotice notice, const ForkEntry&) { sent.push_back(notice); });
+  auto owner =
+      std::make_shared<References>(0, [&](int, RefNotice notice, const ForkEntry&) { sent.push_back(notice); });
   HandlePtr handle = owner->own({std::make_shared<int>(1), &typeid(int), nullptr});
   ForkEntry fork = owner->fork(handle, 1);
   for (int i = 0; i < 2; ++i) owner->onNotice(1, RefNotice::kForkAdded, fork);

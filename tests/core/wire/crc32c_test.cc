@@ -35,8 +35,9 @@ std::vector<Vector> rfcVectors() {
   std::vector<int> rising(32), falling(32);
   std::iota(rising.begin(), rising.end(), 0);
   std::reverse_copy(rising.begin(), rising.end(), falling.begin());
-  std::vector<int> readCommand = {0x01, 0xc0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x14, 0, 0, 0, 0, 0, 0x04, 0,
-                                  0, 0, 0, 0x14, 0, 0, 0, 0x18, 0x28, 0, 0, 0, 0, 0, 0, 0, 0x02, 0, 0, 0, 0, 0, 0, 0};
+  std::vector<int> readCommand = {0x01, 0xc0, 0, 0, 0, 0, 0,    0, 0,    0, 0, 0,    0, 0, 0, 0,
+                                  0x14, 0,    0, 0, 0, 0, 0x04, 0, 0,    0, 0, 0x14, 0, 0, 0, 0x18,
+                                  0x28, 0,    0, 0, 0, 0, 0,    0, 0x02, 0, 0, 0,    0, 0, 0, 0};
   return {{bytesOf(std::vector<int>(32, 0)), 0x8A9136AA},
           {bytesOf(std::vector<int>(32, 0xFF)), 0x62A8AB43},
           {bytesOf(rising), 0x46DD794E},

@@ -33,10 +33,10 @@ TEST(Frame, hasTheDocumentedLayout) {
   std::vector<std::byte> payload = {std::byte{0xAA}, std::byte{0xBB}};
   std::vector<Buffer> buffers = buffersOf({5, 0});
   std::vector<std::byte> front = frameFront(FrameKind::kMessage, 2, payload, buffers);
-  std::vector<int> expected = {'T', 'D', 'L', '1', 2, 2, 2, 0, 2, 0, 0, 0,   // magic kind subject count payload
-                               0,   0,   0,   0,   5, 0, 0, 0, 0, 0, 0, 0,   // crc bytes of buffers
-                               5,   0,   0,   0,   0, 0, 0, 0,               // sizes
-                               0,   0,   0,   0,   0, 0, 0, 0, 0xAA, 0xBB};  // payload
+  std::vector<int> expected = {'T', 'D', 'L', '1', 2, 2, 2, 0, 2,    0,   0, 0,  // magic kind subject count payload
+                               0,   0,   0,   0,   5, 0, 0, 0, 0,    0,   0, 0,  // crc bytes of buffers
+                               5,   0,   0,   0,   0, 0, 0, 0,                   // sizes
+                               0,   0,   0,   0,   0, 0, 0, 0, 0xAA, 0xBB};      // payload
   std::vector<std::byte> plain;
   for (int value : expected) plain.push_back(static_cast<std::byte>(value));
   uint32_t crc = crc32c(plain);

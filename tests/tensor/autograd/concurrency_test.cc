@@ -57,8 +57,7 @@ TEST(Concurrency, AnOptimizerMayStepTheParametersOfPendingPasses) {
   onThreads(kThreads, [&](int thread) {
     for (int i = 0; i < 25; ++i) {
       LoopbackJob job(2, thread * 1000 + i);
-      at::Tensor loss =
-          (at::matmul(job.send(1, 0, at::ones({2, 4}, at::kDouble)), at::matmul(w, w))).square().sum();
+      at::Tensor loss = (at::matmul(job.send(1, 0, at::ones({2, 4}, at::kDouble)), at::matmul(w, w))).square().sum();
       at::Tensor there = job.send(0, 1, loss);
       meet.arrive_and_wait();  // every context's forward pass is done and none has gone back
       Status ran = job.backward(1, {{there, {}}});
@@ -69,8 +68,7 @@ TEST(Concurrency, AnOptimizerMayStepTheParametersOfPendingPasses) {
     }
   });
   EXPECT_TRUE(at::isfinite(w).all().item<bool>());
-  EXPECT_LT(w.abs().sum().item<double>(), before.abs().sum().item<double>())
-      << "all steps point towards zero";
+  EXPECT_LT(w.abs().sum().item<double>(), before.abs().sum().item<double>()) << "all steps point towards zero";
 }
 
 // A sink that only counts; for passes whose messages come from the test.

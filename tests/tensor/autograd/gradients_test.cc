@@ -67,8 +67,7 @@ TEST(Gradients, SparseOnesAddUpAlsoWithDenseOnes) {
   Gradients gradients;
   at::Tensor leaf = parameter({4, 2});
   auto sparse = [](int64_t row) {
-    return at::sparse_coo_tensor(at::tensor({row}, at::kLong).view({1, 1}), at::ones({1, 2}, at::kDouble),
-                                 {4, 2});
+    return at::sparse_coo_tensor(at::tensor({row}, at::kLong).view({1, 1}), at::ones({1, 2}, at::kDouble), {4, 2});
   };
   gradients.add(leaf, sparse(1));
   gradients.add(leaf, sparse(3));

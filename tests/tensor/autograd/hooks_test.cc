@@ -23,8 +23,7 @@ struct PreHook : torch::autograd::FunctionPreHook {
 };
 
 struct PostHook : torch::autograd::FunctionPostHook {
-  explicit PostHook(std::function<void(const variable_list&, const variable_list&)> seen)
-      : seen(std::move(seen)) {}
+  explicit PostHook(std::function<void(const variable_list&, const variable_list&)> seen) : seen(std::move(seen)) {}
   variable_list operator()(const variable_list& outputs, const variable_list& inputs) override {
     seen(outputs, inputs);
     return outputs;
@@ -48,12 +47,11 @@ TEST(Hooks, EachKindFiresOnceInOrder) {
     EXPECT_TRUE(at::equal(gradients.at(0), full(2)));
     EXPECT_TRUE(at::equal(y.grad(), full(2))) << "retained after the tensor's hooks, before the node's";
   }));
-  y.grad_fn()->add_post_hook(
-      std::make_unique<PostHook>([&](const variable_list& outputs, const variable_list& inputs) {
-        order.push_back("post");
-        EXPECT_TRUE(at::equal(inputs.at(0), full(4)));
-        EXPECT_TRUE(at::equal(outputs.at(0), full(12)));
-      }));
+  y.grad_fn()->add_post_hook(std::make_unique<PostHook>([&](const variable_list& outputs, const variable_list& inputs) {
+    order.push_back("post");
+    EXPECT_TRUE(at::equal(inputs.at(0), full(4)));
+    EXPECT_TRUE(at::equal(outputs.at(0), full(12)));
+  }));
   w.register_hook([&](const at::Tensor& gradient) {
     order.push_back("leaf");
     EXPECT_TRUE(at::equal(gradient, full(12)));
@@ -113,8 +111,7 @@ TEST(Hooks, WhatArrivesDuringAQueuedCallbackIsRunByTheSameCall) {
 TEST(Hooks, AFailingQueuedCallbackFailsThePass) {
   at::Tensor w = parameter({3}), y = w * 2;
   y.register_hook([&](const at::Tensor&) {
-    torch::autograd::Engine::get_default_engine().queue_callback(
-        [] { throw std::runtime_error("reduction missing"); });
+    torch::autograd::Engine::get_default_engine().queue_callback([] { throw std::runtime_error("reduction missing"); });
   });
   LoopbackJob job(1, 1);
   Status ran = job.backward(0, {{y.sum(), {}}});

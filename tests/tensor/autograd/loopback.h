@@ -45,8 +45,7 @@ class LoopbackJob {
   LoopbackWorker& worker(int rank) { return *workers_.at(static_cast<size_t>(rank)); }
 
   // The forward pass: what worker `to` holds after `from` sent it these tensors. Copies, as a network makes.
-  std::vector<at::Tensor> send(int from, int to, const std::vector<at::Tensor>& tensors,
-                               std::string function = "f");
+  std::vector<at::Tensor> send(int from, int to, const std::vector<at::Tensor>& tensors, std::string function = "f");
   at::Tensor send(int from, int to, const at::Tensor& tensor);
 
   // Runs a whole pass; the first failure anywhere, or OK. Every worker's pass is finished and dropped.

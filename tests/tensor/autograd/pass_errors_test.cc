@@ -21,8 +21,7 @@ TEST(PassErrors, ASecondPassOverAConsumedGraphNamesTheNode) {
 
 struct Throws : torch::autograd::Function<Throws> {
   static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) { return x * 1; }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
-                                                 torch::autograd::variable_list) {
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*, torch::autograd::variable_list) {
     throw std::out_of_range("no such embedding");
   }
 };
@@ -91,8 +90,7 @@ TEST(PassErrors, TensorsOfAnotherContextAreRefused) {
 TEST(PassErrors, RootsThatCannotBeDifferentiatedAreRefused) {
   LoopbackJob job(1, 1);
   at::Tensor w = parameter({3});
-  for (Root root :
-       {Root{at::ones({1}), {}}, Root{at::Tensor(), {}}, Root{w * 2, {}}, Root{w * 2, at::ones({4})}}) {
+  for (Root root : {Root{at::ones({1}), {}}, Root{at::Tensor(), {}}, Root{w * 2, {}}, Root{w * 2, at::ones({4})}}) {
     Status ran = job.start(0, {root});
     EXPECT_EQ(ran.code(), Code::kInvalidArgument) << ran.toString();
     EXPECT_FALSE(ran.message().empty());

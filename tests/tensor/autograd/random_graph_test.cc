@@ -107,14 +107,12 @@ TEST_P(RandomGraph, GradientsEqualThoseOfTheUncutGraph) {
     std::vector<at::Tensor> leaves;
     for (int i = 0; i < 6; ++i) leaves.push_back(parameter({4, 4}));
 
-    GraphBuilder plain(seed, workers, leaves,
-                       [](int, int, const std::vector<at::Tensor>& sent) { return sent; });
+    GraphBuilder plain(seed, workers, leaves, [](int, int, const std::vector<at::Tensor>& sent) { return sent; });
     auto expected = torch::autograd::grad({plain.loss(40)}, leaves, {}, false, false, /*allow_unused=*/true);
 
     LoopbackJob job(workers, 7, seed);
-    GraphBuilder cut(seed, workers, leaves, [&](int from, int to, const std::vector<at::Tensor>& sent) {
-      return job.send(from, to, sent);
-    });
+    GraphBuilder cut(seed, workers, leaves,
+                     [&](int from, int to, const std::vector<at::Tensor>& sent) { return job.send(from, to, sent); });
     Status ran = job.backward(0, {{cut.loss(40), {}}});
     ASSERT_TRUE(ran.ok()) << ran.toString();
     for (size_t i = 0; i < leaves.size(); ++i) {

@@ -85,9 +85,9 @@ void expectArrived(const at::Tensor& sent, const at::Tensor& came) {
 }
 
 constexpr at::ScalarType kTypes[] = {
-    at::kByte,        at::kChar,         at::kShort,         at::kInt,      at::kLong,         at::kHalf,
-    at::kFloat,       at::kDouble,       at::kComplexHalf,   at::kComplexFloat, at::kComplexDouble, at::kBool,
-    at::kBFloat16,    at::kFloat8_e5m2,  at::kFloat8_e4m3fn, at::kUInt16,   at::kUInt32,       at::kUInt64,
+    at::kByte,     at::kChar,        at::kShort,         at::kInt,          at::kLong,          at::kHalf,
+    at::kFloat,    at::kDouble,      at::kComplexHalf,   at::kComplexFloat, at::kComplexDouble, at::kBool,
+    at::kBFloat16, at::kFloat8_e5m2, at::kFloat8_e4m3fn, at::kUInt16,       at::kUInt32,        at::kUInt64,
 };
 
 TEST_F(TensorCodec, EveryDtypeArrives) {
@@ -109,8 +109,15 @@ TEST_F(TensorCodec, ExtremesArriveBitByBit) {
 }
 
 TEST_F(TensorCodec, EveryShapeArrives) {
-  for (const std::vector<int64_t>& sizes : std::vector<std::vector<int64_t>>{
-           {}, {0}, {1}, {7, 0, 3}, {0, 0}, {1, 1, 1, 1, 1, 1, 1, 1}, {3, 5, 7}, {1000, 1000}, std::vector<int64_t>(64, 1)})
+  for (const std::vector<int64_t>& sizes : std::vector<std::vector<int64_t>>{{},
+                                                                             {0},
+                                                                             {1},
+                                                                             {7, 0, 3},
+                                                                             {0, 0},
+                                                                             {1, 1, 1, 1, 1, 1, 1, 1},
+                                                                             {3, 5, 7},
+                                                                             {1000, 1000},
+                                                                             std::vector<int64_t>(64, 1)})
     expectArrived(at::ones(sizes), a.call<&echo>("B", at::ones(sizes)));
   EXPECT_FALSE(a.call<&echo>("B", at::Tensor()).defined());
 }
@@ -118,11 +125,20 @@ TEST_F(TensorCodec, EveryShapeArrives) {
 TEST_F(TensorCodec, AViewSendsItsElementsOnly) {
   at::Tensor base = at::arange(0, 10'000, at::kDouble).reshape({100, 100});
   at::Tensor complex = at::complex(base, base + 1);
-  std::vector<at::Tensor> views = {
-      base.t(),           base.select(1, 3),       base.slice(0, 10, 90, 7), base.narrow(1, 5, 2),
-      base.diagonal(),    base.permute({1, 0}),    base.unfold(0, 10, 5),    base.slice(1, 0, 100, 99),
-      base.flip({0}),     complex.conj(),          at::imag(complex.conj()), at::real(complex),
-      complex.conj().t(), base.as_strided({5}, {3}, 17)};
+  std::vector<at::Tensor> views = {base.t(),
+                                   base.select(1, 3),
+                                   base.slice(0, 10, 90, 7),
+                                   base.narrow(1, 5, 2),
+                                   base.diagonal(),
+                                   base.permute({1, 0}),
+                                   base.unfold(0, 10, 5),
+                                   base.slice(1, 0, 100, 99),
+                                   base.flip({0}),
+                                   complex.conj(),
+                                   at::imag(complex.conj()),
+                                   at::real(complex),
+                                   complex.conj().t(),
+                                   base.as_strided({5}, {3}, 17)};
   for (const at::Tensor& view : views) {
     EXPECT_EQ(bytesSent(view), static_cast<size_t>(view.numel()) * view.element_size());
     expectArrived(view, a.call<&echo>("B", view));
@@ -197,6 +213,16 @@ TEST_F(TensorCodec, HostileBytesAreErrors) {
   }
 }
 
+TEST_F(TensorCodec, BoolsOfOtherBytesThanZeroAndOneAreErrors) {
+  rpc::Encoder encoder(a.engine().references(), 0, nullptr);
+  bridge::encodeTensor(encoder, at::ones({3}, at::kBool));
+  Buffer bytes = allocateBuffer(3);
+  std::fill_n(bytes.data, 3, std::byte{1});
+  EXPECT_TRUE(decode(encoder.writer().bytes(), {bytes}).all().item<bool>());
+  bytes.data[1] = std::byte{2};
+  EXPECT_TRUE(contains(messageOf<DataError>([&] { decode(encoder.writer().bytes(), {bytes}); }), "bool"));
+}
+
 TEST_F(TensorCodec, EveryCutOfATensorIsAnError) {
   rpc::Encoder encoder(a.engine().references(), 0, nullptr);
   bridge::encodeTensor(encoder, at::ones({2, 3}));
@@ -245,8 +271,7 @@ TEST_F(TensorCodec, HandlersStartWithCleanThreadState) {
   for (int round = 0; round < 50; ++round)
     EXPECT_EQ(a.call<&threadStateLeaked>("B"), (std::vector<int64_t>{1, 0, 0})) << round;
   c10::GradMode::set_enabled(true);
-  for (const char* to : {"A", "B"})
-    EXPECT_EQ(a.call<&threadStateLeaked>(to), (std::vector<int64_t>{1, 0, 0}));
+  for (const char* to : {"A", "B"}) EXPECT_EQ(a.call<&threadStateLeaked>(to), (std::vector<int64_t>{1, 0, 0}));
   EXPECT_EQ(threadState(), (std::vector<bool>{true, false, false})) << "nor does a handler change the caller's";
 }
 

@@ -52,12 +52,23 @@ TEST_F(Collectives, TakeAnyStrides) {
   });
 }
 
+TEST_F(Collectives, BroadcastSendsTheNumbersOfAConjugatedView) {
+  job.onAll([&](Worker& worker) {
+    Group group = Group::make(worker, job.names());
+    at::Tensor base = at::full({2}, c10::complex<double>(1, worker.self().rank + 1), at::kComplexDouble);
+    at::Tensor mine = worker.self().rank == 0 ? base.conj() : base;
+    broadcast(group, mine, 0).wait();
+    EXPECT_TRUE(at::equal(mine, at::full({2}, c10::complex<double>(1, -1), at::kComplexDouble)));
+  });
+}
+
 TEST_F(Collectives, BroadcastCarriesAnyDtype) {
   job.onAll([&](Worker& worker) {
     Group group = Group::make(worker, job.names());
     for (at::ScalarType type : {at::kBool, at::kComplexFloat, at::kHalf, at::kFloat8_e5m2, at::kLong}) {
       SCOPED_TRACE(c10::toString(type));
-      at::Tensor sent = at::tensor({0.0f, 1.0f, 2.0f, 3.0f}).to(type), mine = worker.self().rank == 2 ? sent.clone() : at::zeros({4}, type);
+      at::Tensor sent = at::tensor({0.0f, 1.0f, 2.0f, 3.0f}).to(type),
+                 mine = worker.self().rank == 2 ? sent.clone() : at::zeros({4}, type);
       broadcast(group, mine, 2).wait();
       EXPECT_TRUE(at::equal(mine.to(at::kComplexFloat), sent.to(at::kComplexFloat)));
     }

@@ -41,7 +41,8 @@ class Optimizers : public ::testing::Test {
     return functions.declare<&optim::makePart<torch::optim::RMSprop, torch::optim::RMSpropOptions>>("RMSprop");
   }
 
-  // Five steps over a parameter here and one on each of two other workers; and the same by one optimizer in one process.
+  // Five steps over a parameter here and one on each of two other workers; and the same by one optimizer in one
+  // process.
   template <class Optimizer, class Options>
   void expectAsLocal(const Options& options) {
     std::vector<at::Tensor> alone;
@@ -84,7 +85,8 @@ TEST_F(Optimizers, AStepNeedsNoGradientForEveryParameterOrWorker) {
   auto here = a.own(begun().requires_grad_());
   auto unused = a.own(begun().requires_grad_());
   auto elsewhere = a.call<&makeParameter>("C");
-  auto optimizer = DistributedOptimizer::make<torch::optim::SGD>(a, {here, unused, elsewhere}, torch::optim::SGDOptions(1));
+  auto optimizer =
+      DistributedOptimizer::make<torch::optim::SGD>(a, {here, unused, elsewhere}, torch::optim::SGDOptions(1));
   AutogradContext context(a);
   context.backward({here.local().sum()});
   optimizer.step(context);
@@ -147,9 +149,8 @@ TEST_F(Optimizers, WhatCannotBeMadeIsRefused) {
   messageOf<ArgumentError>([&] { make({a.own(begun().requires_grad_() * 2)}); });
   messageOf<StateError>([&] { make({RRef<at::Tensor>()}); });
   auto there = a.call<&makeParameter>("B");
-  std::string why = messageOf<NotFoundError>([&] {
-    DistributedOptimizer::make<torch::optim::RMSprop>(a, {there}, torch::optim::RMSpropOptions());
-  });
+  std::string why = messageOf<NotFoundError>(
+      [&] { DistributedOptimizer::make<torch::optim::RMSprop>(a, {there}, torch::optim::RMSpropOptions()); });
   EXPECT_TRUE(contains(why, "RMSprop"));
 }
 

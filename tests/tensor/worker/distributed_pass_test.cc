@@ -50,9 +50,7 @@ struct GatedNode : torch::autograd::Function<GatedNode> {
     return gradients;
   }
 };
-at::Tensor gatedCubeAtC(Call& call, const at::Tensor& x) {
-  return GatedNode::apply(call.worker().call<&cube>("C", x));
-}
+at::Tensor gatedCubeAtC(Call& call, const at::Tensor& x) { return GatedNode::apply(call.worker().call<&cube>("C", x)); }
 at::Tensor lateCubeAtC(Call& call, const at::Tensor& x) {
   reached->open();
   blocking([] { released->wait(); });
@@ -230,7 +228,8 @@ TEST_F(DistributedPass, ManyContextsShareAServerThatOptimizersStep) {
     RRef<at::Tensor> reference = job[1].own(weight);
     Worker& b = job[1];
     // The parameter lives on B; A drives, with the references that B hands out to it.
-    auto optimizer = DistributedOptimizer::make<torch::optim::SGD>(b, {reference}, torch::optim::SGDOptions(kLearningRate));
+    auto optimizer =
+        DistributedOptimizer::make<torch::optim::SGD>(b, {reference}, torch::optim::SGDOptions(kLearningRate));
     std::vector<std::thread> threads;
     for (int thread = 0; thread < kThreads; ++thread)
       threads.emplace_back([&, thread] {

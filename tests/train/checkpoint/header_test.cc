@@ -15,8 +15,7 @@ namespace {
 
 std::string entry(const std::string& name, const std::string& dtype, const std::string& shape,
                   const std::string& offsets) {
-  return "\"" + name + "\":{\"dtype\":" + dtype + ",\"shape\":" + shape + ",\"data_offsets\":" + offsets +
-         "}";
+  return "\"" + name + "\":{\"dtype\":" + dtype + ",\"shape\":" + shape + ",\"data_offsets\":" + offsets + "}";
 }
 
 std::array<std::byte, kLengthBytes> lengthBytes(uint64_t value) {
@@ -53,8 +52,8 @@ TEST(Header, KnowsEveryElementTypeByTheFormatsName) {
 
 TEST(Header, EmptyTensorsAndEmptyFilesAreFine) {
   EXPECT_TRUE(parseHeader("{}", 0).ok());
-  std::string json = "{" + entry("a", "\"F64\"", "[0,7]", "[0,0]") + "," +
-                     entry("b", "\"U8\"", "[3]", "[0,3]") + "," + entry("c", "\"F64\"", "[0]", "[3,3]") + "}";
+  std::string json = "{" + entry("a", "\"F64\"", "[0,7]", "[0,0]") + "," + entry("b", "\"U8\"", "[3]", "[0,3]") + "," +
+                     entry("c", "\"F64\"", "[0]", "[3,3]") + "}";
   Result<Header> header = parseHeader(json, 3);
   EXPECT_TRUE(header.ok()) << header.status().toString();
 }
@@ -102,8 +101,7 @@ std::vector<BadHeader> wrongEntries() {
       {"{" + entry("a", "\"F128\"", "[1]", "[0,16]") + "}", 16, "dtype \"F128\" of tensor \"a\" is unknown"},
       {"{" + entry("a", "7", "[1]", "[0,1]") + "}", 1, "the dtype of tensor \"a\" is a number"},
       {"{" + entry("a", "\"U8\"", "1", "[0,1]") + "}", 1, "the shape of tensor \"a\" is a number"},
-      {"{" + entry("a", "\"U8\"", "[-1]", "[0,1]") + "}", 1,
-       "the shape of tensor \"a\" holds a negative number"},
+      {"{" + entry("a", "\"U8\"", "[-1]", "[0,1]") + "}", 1, "the shape of tensor \"a\" holds a negative number"},
       {"{" + entry("a", "\"U8\"", "[1.0]", "[0,1]") + "}", 1, "holds a number that is no 64-bit integer"},
       {"{" + entry("a", "\"U8\"", "[1e0]", "[0,1]") + "}", 1, "holds a number that is no 64-bit integer"},
       {"{" + entry("a", "\"U8\"", "[99999999999999999999]", "[0,1]") + "}", 1, "no 64-bit integer"},
@@ -127,14 +125,11 @@ std::vector<BadHeader> wrongOffsets() {
       {"{" + entry("a", "\"F32\"", "[2]", "[0,4]") + "}", 4, "need 8 bytes"},
       {"{" + entry("a", "\"F32\"", "[0]", "[0,4]") + "}", 4, "need 0 bytes"},
       {"{" + entry("a", "\"U8\"", "[1]", "[1,2]") + "}", 2, "leaves a gap"},
-      {"{" + entry("a", "\"U8\"", "[2]", "[0,2]") + "," + entry("b", "\"U8\"", "[2]", "[1,3]") + "}", 3,
-       "overlap"},
+      {"{" + entry("a", "\"U8\"", "[2]", "[0,2]") + "," + entry("b", "\"U8\"", "[2]", "[1,3]") + "}", 3, "overlap"},
       {"{" + entry("a", "\"U8\"", "[1]", "[0,1]") + "}", 4, "3 bytes at its end belong to no tensor"},
       {"{}", 1, "1 bytes at its end belong to no tensor"},
-      {"{" + entry("a", "\"U8\"", "[4294967296,4294967296]", "[0,0]") + "}", 0,
-       "more elements than can be addressed"},
-      {"{" + entry("a", "\"F64\"", "[2305843009213693952]", "[0,0]") + "}", 0,
-       "more elements than can be addressed"},
+      {"{" + entry("a", "\"U8\"", "[4294967296,4294967296]", "[0,0]") + "}", 0, "more elements than can be addressed"},
+      {"{" + entry("a", "\"F64\"", "[2305843009213693952]", "[0,0]") + "}", 0, "more elements than can be addressed"},
       // Empty, but libtorch would compute its strides and overflow.
       {"{" + entry("a", "\"U8\"", "[0,9223372036854775807,2]", "[0,0]") + "}", 0,
        "more elements than can be addressed"},
@@ -166,8 +161,7 @@ TEST(Header, RefusesOffsetsThatDoNotTileTheData) {
 TEST(Header, TheLengthIsBoundedBeforeAnythingIsRead) {
   EXPECT_EQ(*parseHeaderLength(lengthBytes(2), 10), 2u);
   EXPECT_EQ(*parseHeaderLength(lengthBytes(0), 8), 0u);
-  for (uint64_t length :
-       {uint64_t{3}, kMaxHeaderBytes, kMaxHeaderBytes + 1, uint64_t{1} << 63, ~uint64_t{0}}) {
+  for (uint64_t length : {uint64_t{3}, kMaxHeaderBytes, kMaxHeaderBytes + 1, uint64_t{1} << 63, ~uint64_t{0}}) {
     Result<uint64_t> parsed = parseHeaderLength(lengthBytes(length), 10);
     ASSERT_FALSE(parsed.ok()) << length;
     EXPECT_EQ(parsed.status().code(), Code::kDataLoss);
@@ -201,8 +195,7 @@ TEST(Header, WhatIsWrittenIsAlignedAndReadsBack) {
 
 TEST(Header, RefusesToWriteWhatItWouldNotRead) {
   auto formatted = [](std::string name, std::map<std::string, std::string> metadata = {}) {
-    return formatHeader(Header{{{std::move(name), ElementType::kU8, {0}, 0, 0}}, std::move(metadata)})
-        .status();
+    return formatHeader(Header{{{std::move(name), ElementType::kU8, {0}, 0, 0}}, std::move(metadata)}).status();
   };
   EXPECT_EQ(formatted("__metadata__").code(), Code::kInvalidArgument);
   EXPECT_EQ(formatted("\xff").code(), Code::kInvalidArgument);
@@ -250,8 +243,7 @@ TEST(Header, MutatedHeadersNeverBreakThePromises) {
 // The fuzzer's seeds (tests/fuzz/safetensors), each a byte with the size of the data and then a header.
 TEST(Header, TheFuzzersCorpusIsReadOrRefused) {
   int readable = 0, files = 0;
-  for (const auto& file :
-       std::filesystem::directory_iterator(TREADLE_SOURCE_DIR "/tests/fuzz/safetensors/corpus")) {
+  for (const auto& file : std::filesystem::directory_iterator(TREADLE_SOURCE_DIR "/tests/fuzz/safetensors/corpus")) {
     std::string bytes = readFile(file.path());
     ASSERT_FALSE(bytes.empty()) << file.path();
     ++files;

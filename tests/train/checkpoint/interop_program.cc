@@ -39,9 +39,8 @@ int run(const std::string& command, const std::string& path, const std::string& 
   }
   nlohmann::json described = {{"metadata", metadata}, {"tensors", nlohmann::json::object()}};
   for (const auto& [name, tensor] : tensors) {
-    described["tensors"][name] = {{"dtype", c10::toString(tensor.scalar_type())},
-                                  {"shape", tensor.sizes().vec()},
-                                  {"values", valuesOf(tensor)}};
+    described["tensors"][name] = {
+        {"dtype", c10::toString(tensor.scalar_type())}, {"shape", tensor.sizes().vec()}, {"values", valuesOf(tensor)}};
   }
   std::puts(described.dump().c_str());
   return 0;

@@ -21,15 +21,13 @@ std::string python() {
 TEST(Interop, PythonReadsWhatWeWriteAndWeReadWhatPythonWrites) {
   TempFolder folder;
   std::string command = "\"" + python() +
-                        "\" \"" TREADLE_SOURCE_DIR
-                        "/tests/train/checkpoint/interop.py\" \"" TREADLE_TEST_PROGRAM_DIR
+                        "\" \"" TREADLE_SOURCE_DIR "/tests/train/checkpoint/interop.py\" \"" TREADLE_TEST_PROGRAM_DIR
                         "/train_checkpoint_interop_program\" \"" +
                         folder.path() + "\" 2>&1";
   FILE* pipe = popen(command.c_str(), "r");
   ASSERT_NE(pipe, nullptr);
   std::string output;
-  for (int next = std::fgetc(pipe); next != EOF; next = std::fgetc(pipe))
-    output.push_back(static_cast<char>(next));
+  for (int next = std::fgetc(pipe); next != EOF; next = std::fgetc(pipe)) output.push_back(static_cast<char>(next));
   int status = pclose(pipe);
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << command << "\n" << output;
   EXPECT_NE(output.find("interop: ok"), std::string::npos) << output;

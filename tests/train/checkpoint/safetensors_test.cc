@@ -16,24 +16,10 @@
 namespace treadle::checkpoint {
 namespace {
 
-const std::vector<at::ScalarType> kTypes = {at::kBool,
-                                            at::kByte,
-                                            at::kChar,
-                                            at::kShort,
-                                            at::kUInt16,
-                                            at::kInt,
-                                            at::kUInt32,
-                                            at::kLong,
-                                            at::kUInt64,
-                                            at::kHalf,
-                                            at::kBFloat16,
-                                            at::kFloat,
-                                            at::kDouble,
-                                            at::kComplexFloat,
-                                            at::kFloat8_e4m3fn,
-                                            at::kFloat8_e5m2,
-                                            at::kFloat8_e4m3fnuz,
-                                            at::kFloat8_e5m2fnuz};
+const std::vector<at::ScalarType> kTypes = {
+    at::kBool,   at::kByte,         at::kChar,          at::kShort,       at::kUInt16,          at::kInt,
+    at::kUInt32, at::kLong,         at::kUInt64,        at::kHalf,        at::kBFloat16,        at::kFloat,
+    at::kDouble, at::kComplexFloat, at::kFloat8_e4m3fn, at::kFloat8_e5m2, at::kFloat8_e4m3fnuz, at::kFloat8_e5m2fnuz};
 
 // Random bytes as elements of any type: also patterns (NaN payloads, -0) that a conversion would not keep.
 at::Tensor randomBits(at::ScalarType type, std::vector<int64_t> sizes, std::mt19937_64& random) {
@@ -58,8 +44,7 @@ TEST(Safetensors, EveryTypeAndShapeComesBackBitForBit) {
   std::mt19937_64 random(7);
   NamedTensors tensors;
   for (at::ScalarType type : kTypes) {
-    for (const std::vector<int64_t>& sizes :
-         std::vector<std::vector<int64_t>>{{}, {0}, {5}, {3, 0, 2}, {2, 3, 5}}) {
+    for (const std::vector<int64_t>& sizes : std::vector<std::vector<int64_t>>{{}, {0}, {5}, {3, 0, 2}, {2, 3, 5}}) {
       at::Tensor tensor = randomBits(type, sizes, random);
       tensors.emplace(std::string(c10::toString(type)) + c10::str(tensor.sizes()), tensor);
     }
@@ -89,14 +74,12 @@ TEST(Safetensors, ViewsAreWrittenAsTheirElements) {
   for (const auto& [name, tensor] : tensors)
     EXPECT_TRUE(at::equal(back.at(name), tensor.detach().resolve_conj().resolve_neg())) << name;
   EXPECT_FALSE(back.at("parameter").requires_grad());
-  EXPECT_LT(std::filesystem::file_size(folder / "views"), 1000u)
-      << "a view costs its own elements, not its storage";
+  EXPECT_LT(std::filesystem::file_size(folder / "views"), 1000u) << "a view costs its own elements, not its storage";
 }
 
 TEST(Safetensors, TheSameTensorsMakeTheSameBytes) {
   TempFolder folder;
-  NamedTensors tensors = {
-      {"bc", at::ones({3}, at::kByte)}, {"a", at::ones({3}, at::kByte)}, {"c", at::ones({1})}};
+  NamedTensors tensors = {{"bc", at::ones({3}, at::kByte)}, {"a", at::ones({3}, at::kByte)}, {"c", at::ones({1})}};
   saveSafetensors(folder / "one", tensors, {{"k", "v"}});
   saveSafetensors(folder / "two", tensors, {{"k", "v"}});
   EXPECT_EQ(readFile(folder / "one"), readFile(folder / "two"));
@@ -155,8 +138,8 @@ TEST(Safetensors, UnwritableAndUnreadablePathsAreNamed) {
   try {
     loadSafetensors(folder / "missing");
   } catch (const NotFoundError& error) {
-    EXPECT_EQ(error.what(), "cannot read \"" + (folder / "missing") +
-                                "\" as safetensors: cannot open it: No such file or directory");
+    EXPECT_EQ(error.what(),
+              "cannot read \"" + (folder / "missing") + "\" as safetensors: cannot open it: No such file or directory");
   }
 }
 
@@ -212,8 +195,7 @@ TEST(Safetensors, EveryTruncationIsAnError) {
 TEST(Safetensors, AHugeClaimTakesNoMemory) {
   TempFolder folder;
   writeFile(folder / "huge", std::string("\xff\xff\xff\xff\xff\xff\xff\x7f", 8));
-  EXPECT_NE(refusal(folder / "huge").find("announce a header of 9223372036854775807 bytes"),
-            std::string::npos);
+  EXPECT_NE(refusal(folder / "huge").find("announce a header of 9223372036854775807 bytes"), std::string::npos);
 }
 
 TEST(Safetensors, BoolsThatAreNoBoolsAreRefused) {
@@ -222,8 +204,7 @@ TEST(Safetensors, BoolsThatAreNoBoolsAreRefused) {
   std::string bytes = readFile(folder / "model");
   bytes.back() = 2;
   writeFile(folder / "model", bytes);
-  EXPECT_NE(refusal(folder / "model").find("\"mask\" is BOOL and holds bytes other than 0 and 1"),
-            std::string::npos);
+  EXPECT_NE(refusal(folder / "model").find("\"mask\" is BOOL and holds bytes other than 0 and 1"), std::string::npos);
 }
 
 // 10,000 damaged files: each is loaded or refused with one of our errors, nothing else happens.
@@ -232,8 +213,7 @@ TEST(Safetensors, MutatedFilesNeverCrash) {
   SCOPED_TRACE("seed " + std::to_string(kSeed));
   std::mt19937_64 random(kSeed);
   TempFolder folder;
-  saveSafetensors(folder / "model",
-                  {{"w", at::ones({4, 3})}, {"mask", at::ones({5}, at::kBool)}, {"z", at::ones({})}},
+  saveSafetensors(folder / "model", {{"w", at::ones({4, 3})}, {"mask", at::ones({5}, at::kBool)}, {"z", at::ones({})}},
                   {{"k", "v"}});
   const std::string good = readFile(folder / "model");
   int refused = 0;

@@ -58,7 +58,8 @@ TEST(Buckets, AreFilledFromTheLastParameterUpToTheirLimits) {
   std::vector<at::Tensor> parameters = {doubles(1), doubles(100), doubles(2), at::zeros({3}, at::kFloat), doubles(1)};
   auto plan = ddp::planBuckets(parameters, {.firstBytes = 16, .bytes = 64});
   EXPECT_EQ(plan, (std::vector<std::vector<size_t>>{{4}, {3}, {2}, {1}, {0}}));
-  plan = ddp::planBuckets({doubles(1), doubles(2), doubles(3), doubles(1), doubles(1)}, {.firstBytes = 16, .bytes = 64});
+  plan =
+      ddp::planBuckets({doubles(1), doubles(2), doubles(3), doubles(1), doubles(1)}, {.firstBytes = 16, .bytes = 64});
   EXPECT_EQ(plan, (std::vector<std::vector<size_t>>{{4, 3}, {2, 1, 0}}));
   EXPECT_TRUE(ddp::planBuckets({}, {}).empty());
 }
@@ -132,8 +133,9 @@ TEST(DistributedDataParallel, AParameterUnusedOnOneRankCountsAsZeroThere) {
     Net net(0), alone(0);
     DistributedDataParallel<Net> ddp(net, Group::make(worker, job.names()), smallBuckets());
     ddp.forward(inputOf(rank, 0), rank == 1).square().mean().backward();
-    at::Tensor expected = (alone->forward(inputOf(0, 0), false).square().mean() +
-                           alone->forward(inputOf(1, 0), true).square().mean()) / 2;
+    at::Tensor expected =
+        (alone->forward(inputOf(0, 0), false).square().mean() + alone->forward(inputOf(1, 0), true).square().mean()) /
+        2;
     expected.backward();
     for (const auto& entry : alone->named_parameters())
       EXPECT_TRUE(close(net->named_parameters()[entry.key()].grad(), entry.value().grad())) << entry.key();
@@ -152,7 +154,9 @@ TEST(DistributedDataParallel, AveragesWithinADistributedPassToo) {
       context.backward({ddp.forward(inputOf(rank, step), (rank + step) % 2 == 0).square().mean()});
       alone->zero_grad();
       ((alone->forward(inputOf(0, step), step % 2 == 0).square().mean() +
-        alone->forward(inputOf(1, step), step % 2 == 1).square().mean()) / 2).backward();
+        alone->forward(inputOf(1, step), step % 2 == 1).square().mean()) /
+       2)
+          .backward();
       for (const auto& entry : alone->named_parameters()) {
         const at::Tensor& parameter = net->named_parameters()[entry.key()];
         EXPECT_TRUE(close(context.gradient(parameter), entry.value().grad())) << entry.key() << " step " << step;

@@ -11,5 +11,4 @@ namespace treadle::base {
 }  // namespace treadle::base
 
 #define TREADLE_CHECK(condition, message) \
-  ((condition) ? static_cast<void>(0)     \
-               : ::treadle::base::checkFailed(__FILE__, __LINE__, #condition, (message)))
+  ((condition) ? static_cast<void>(0) : ::treadle::base::checkFailed(__FILE__, __LINE__, #condition, (message)))

@@ -30,7 +30,7 @@ Status statusOfCurrentException(const std::string& function) {
   try {
     throw;
   } catch (const Error& error) {
-  // Kept as it is: whoever was lost further away keeps their name on the way back through several calls.
+    // Kept as it is: whoever was lost further away keeps their name on the way back through several calls.
     return error.status();
   } catch (const std::exception& error) {
     return internalError(error.what()).withFunction(function).withRemoteType(demangled(typeid(error).name()));

@@ -5,10 +5,17 @@
 namespace treadle {
 namespace {
 
-constexpr std::array<std::string_view, 11> kCodeNames = {
-    "OK",           "Cancelled",       "DeadlineExceeded",   "PeerLost", "ResourceExhausted",
-    "InvalidArgument", "FailedPrecondition", "NotFound", "DataLoss", "Unauthenticated",
-    "Internal"};
+constexpr std::array<std::string_view, 11> kCodeNames = {"OK",
+                                                         "Cancelled",
+                                                         "DeadlineExceeded",
+                                                         "PeerLost",
+                                                         "ResourceExhausted",
+                                                         "InvalidArgument",
+                                                         "FailedPrecondition",
+                                                         "NotFound",
+                                                         "DataLoss",
+                                                         "Unauthenticated",
+                                                         "Internal"};
 
 const std::string kEmpty;
 

@@ -95,7 +95,7 @@ Status internalError(std::string message);
 template <class T>
 class [[nodiscard]] Result {
  public:
-  Result(T value) : value_(std::move(value)) {}  // NOLINT: implicit so that `return value;` works
+  Result(T value) : value_(std::move(value)) {}         // NOLINT: implicit so that `return value;` works
   Result(Status status) : status_(std::move(status)) {  // NOLINT: implicit, likewise
     TREADLE_CHECK(!status_.ok(), "a Result without a value needs a failed Status");
   }
@@ -123,8 +123,7 @@ class [[nodiscard]] Result {
 }  // namespace treadle
 
 // Leaves the calling function with the failure of `expression`, which yields a Status.
-#define TREADLE_RETURN_IF_ERROR(expression)                      \
-  do {                                                           \
-    if (::treadle::Status status_ = (expression); !status_.ok()) \
-      return status_;                                            \
+#define TREADLE_RETURN_IF_ERROR(expression)                                      \
+  do {                                                                           \
+    if (::treadle::Status status_ = (expression); !status_.ok()) return status_; \
   } while (false)

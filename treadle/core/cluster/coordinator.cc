@@ -10,8 +10,10 @@
 namespace treadle::cluster {
 
 Coordinator::Coordinator(Membership& membership, std::function<WorkCount()> work)
-    : membership_(membership), work_(std::move(work)),
-      entered_(static_cast<size_t>(membership.worldSize())), vote_(membership.worldSize()) {}
+    : membership_(membership),
+      work_(std::move(work)),
+      entered_(static_cast<size_t>(membership.worldSize())),
+      vote_(membership.worldSize()) {}
 
 // Every message has all the fields, 26 bytes, so that there is one layout to read.
 void Coordinator::tell(int rank, Kind kind, uint64_t round, const WorkCount& count) {
@@ -56,7 +58,10 @@ Status Coordinator::shutdown(TimePoint deadline) {
   inShutdown_.store(true);
   workDone();
   MutexLock lock(mutex_);
-  return waitFor(lock, [&] { return over_; }, deadline, "the shutdown");
+  Status over = waitFor(lock, [&] { return over_; }, deadline, "the shutdown");
+  // Given up: what this worker does next is not to be cut off by the others' shutdown.
+  if (!over.ok()) inShutdown_.store(false);
+  return over;
 }
 
 void Coordinator::workDone() {

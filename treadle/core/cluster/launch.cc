@@ -41,8 +41,7 @@ Result<int> numberIn(const char* name, std::string_view text, int lowest, int hi
   int number = 0;
   auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error != std::errc() || end != text.data() + text.size() || number < lowest || number > highest)
-    return wrong(name, text,
-                 "a whole number from " + std::to_string(lowest) + " to " + std::to_string(highest));
+    return wrong(name, text, "a whole number from " + std::to_string(lowest) + " to " + std::to_string(highest));
   return number;
 }
 
@@ -73,16 +72,16 @@ Status readMaster(const char* name, const std::string& text, Launch& launch) {
 }
 
 // Rank and world size from two variables; the rank has to lie in the world.
-Status readPlace(const char* rankName, const std::string& rankText, const char* worldName,
-                 const std::string& worldText, Launch& launch) {
+Status readPlace(const char* rankName, const std::string& rankText, const char* worldName, const std::string& worldText,
+                 Launch& launch) {
   Result<int> world = numberIn(worldName, worldText, 1, kMaxWorldSize);
   if (!world.ok()) return std::move(world).status();
   Result<int> rank = numberIn(rankName, rankText, 0, kMaxWorldSize - 1);
   if (!rank.ok()) return std::move(rank).status();
   if (*rank >= *world)
     return invalidArgument("the environment variable " + std::string(rankName) + " is " + rankText + " but " +
-                           worldName + " is " + worldText + ": ranks count from 0 to " +
-                           std::to_string(*world - 1) + "; " + std::string(kHowToStart));
+                           worldName + " is " + worldText + ": ranks count from 0 to " + std::to_string(*world - 1) +
+                           "; " + std::string(kHowToStart));
   launch.rank = *rank;
   launch.worldSize = *world;
   return {};
@@ -148,9 +147,8 @@ Result<Launch> Launch::detect() {
     if (Status status = launch.validate(); !status.ok()) return status;
     return launch;
   }
-  return failedPrecondition(
-      "this program is not part of a job: no launcher's environment variables are set; " +
-      std::string(kHowToStart));
+  return failedPrecondition("this program is not part of a job: no launcher's environment variables are set; " +
+                            std::string(kHowToStart));
 }
 
 Status Launch::validate() const {
@@ -161,14 +159,12 @@ Status Launch::validate() const {
     return invalidArgument("the rank is " + std::to_string(rank) + " but ranks of a job of " +
                            std::to_string(worldSize) + " count from 0 to " + std::to_string(worldSize - 1));
   if (!isHost(masterAddress))
-    return invalidArgument("the master's address is " + quoted(masterAddress) +
-                           ", not a host name or an IP address");
-  if (masterPort == 0)
-    return invalidArgument("the master's port is 0: give the port on which rank 0 shall listen");
+    return invalidArgument("the master's address is " + quoted(masterAddress) + ", not a host name or an IP address");
+  if (masterPort == 0) return invalidArgument("the master's port is 0: give the port on which rank 0 shall listen");
   if (!jobKey.empty() && (jobKey.size() < kMinJobKeyLength || jobKey.size() > kMaxJobKeyLength))
-    return invalidArgument("the job key (TREADLE_JOB_KEY) has " + std::to_string(jobKey.size()) +
-                           " characters, not " + std::to_string(kMinJobKeyLength) + " to " +
-                           std::to_string(kMaxJobKeyLength) + "; `openssl rand -hex 32` makes a good one");
+    return invalidArgument("the job key (TREADLE_JOB_KEY) has " + std::to_string(jobKey.size()) + " characters, not " +
+                           std::to_string(kMinJobKeyLength) + " to " + std::to_string(kMaxJobKeyLength) +
+                           "; `openssl rand -hex 32` makes a good one");
   return {};
 }
 

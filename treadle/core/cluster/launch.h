@@ -16,8 +16,7 @@ struct Launch {
   int worldSize = 1;
   std::string masterAddress;  // host name or IP address of the worker with rank 0
   uint16_t masterPort = 0;    // where rank 0 listens for the others
-  std::string
-      jobKey;  // secret that the job's workers share; empty: none. Never log it, never put it in an error
+  std::string jobKey;  // secret that the job's workers share; empty: none. Never log it, never put it in an error
 
   // Reads the environment: the variables of `treadle run` (TREADLE_RANK, TREADLE_WORLD_SIZE,
   // TREADLE_MASTER=host:port, TREADLE_JOB_KEY), or else RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, with

@@ -33,8 +33,7 @@ class Membership::Peer final : public link::ConnectionSink {
     if (!info_.name.empty() && info_.name != info.name)
       return failedPrecondition("rank " + std::to_string(rank_) + " has two names, '" + info_.name + "' and '" +
                                 info.name + "'");
-    auto connection =
-        link::Connection::start(owner_.reactor_, std::move(fd), kind, owner_.options_.connection, *this);
+    auto connection = link::Connection::start(owner_.reactor_, std::move(fd), kind, owner_.options_.connection, *this);
     if (!connection.ok()) return std::move(connection).status();
     info_ = info;
     place = std::move(*connection);
@@ -112,8 +111,8 @@ void Membership::setHandler(link::Subject subject, MessageHandler& handler) {
 
 Status Membership::attach(const WorkerInfo& peer, io::Fd fd, link::Connection::Kind kind) {
   if (peer.rank < 0 || peer.rank >= worldSize())
-    return invalidArgument("rank " + std::to_string(peer.rank) + " is not in a job of " +
-                           std::to_string(worldSize()) + " workers");
+    return invalidArgument("rank " + std::to_string(peer.rank) + " is not in a job of " + std::to_string(worldSize()) +
+                           " workers");
   return members_[static_cast<size_t>(peer.rank)]->attach(peer, std::move(fd), kind);
 }
 

@@ -3,7 +3,7 @@
 // every rank, rank 0 too, registers there with its world size and the addresses it listens on, gets the roster once
 // all have come, connects to the others, reports that it is connected, and goes when all are. Whatever is wrong (a
 // name used twice, another world size, a rank that started twice, one that left or never came) is told to all who
-// have come, and nobody goes.
+// have come, and to those who come later, and nobody goes.
 
 #include <memory>
 #include <string>
@@ -31,6 +31,9 @@ class RendezvousServer {
   // The reactor's thread must have stopped.
   ~RendezvousServer();
 
+  // When the job does not start: waits until all ranks have come, and so have been told why, at most until the
+  // deadline.
+  void tellLateComers(TimePoint deadline);
   // Closes the address and all connections. Idempotent.
   void stop();
 

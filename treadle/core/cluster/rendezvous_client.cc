@@ -35,8 +35,7 @@ Result<RendezvousMessage> receive(int fd, Step expected, TimePoint deadline) {
 }  // namespace
 
 Result<std::unique_ptr<RendezvousClient>> RendezvousClient::connect(const io::Address& master,
-                                                                    link::Credentials credentials,
-                                                                    TimePoint deadline) {
+                                                                    link::Credentials credentials, TimePoint deadline) {
   credentials.self.purpose = link::Purpose::kRendezvous;
   Duration interval{};
   for (;;) {

@@ -47,7 +47,7 @@ Status readFailure(wire::Reader& reader) {
 
 }  // namespace
 
-wire::FrameLimits rendezvousLimits() { return {.payloadBytes = 16U << 20, .bufferBytes = 0}; }
+wire::FrameLimits rendezvousLimits() { return {.payloadBytes = 16U << 20, .bufferBytes = 0, .buffers = 0}; }
 
 std::vector<std::byte> encodeRegistration(const Registration& registration) {
   wire::Writer writer = begin(Step::kRegister);

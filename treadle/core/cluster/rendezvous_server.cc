@@ -24,6 +24,7 @@ class RendezvousServer::Core : public std::enable_shared_from_this<Core> {
   void accept(io::Fd fd, const link::Hello& hello);
   void onMessage(int rank, Bytes payload);
   void onClosed(int rank, const Status& why);
+  void waitForAll(TimePoint deadline);
   void end();
 
  private:
@@ -34,6 +35,7 @@ class RendezvousServer::Core : public std::enable_shared_from_this<Core> {
   Status onRegister(int rank, Registration registration) TREADLE_REQUIRES(mutex_);
   Status onReady(int rank) TREADLE_REQUIRES(mutex_);
   void failAll(const Status& why) TREADLE_REQUIRES(mutex_);
+  static void say(Guest& guest, Bytes message);
   void sayToAll(Bytes message) TREADLE_REQUIRES(mutex_);
   std::string missing() const TREADLE_REQUIRES(mutex_);
   std::vector<std::shared_ptr<Guest>> allConnected() const TREADLE_REQUIRES(mutex_);
@@ -44,6 +46,7 @@ class RendezvousServer::Core : public std::enable_shared_from_this<Core> {
   const Duration joinTimeout_;
   io::Reactor::TimerId timer_ = 0;
   mutable Mutex mutex_;
+  CondVar changed_;  // one more has come
   Stage stage_ TREADLE_GUARDED_BY(mutex_) = Stage::kGathering;
   Status failure_ TREADLE_GUARDED_BY(mutex_);  // why the job does not start
   std::map<int, std::shared_ptr<Guest>> guests_ TREADLE_GUARDED_BY(mutex_);
@@ -75,23 +78,23 @@ Status RendezvousServer::Core::check(const link::Hello& hello) const {
     return invalidArgument("rank " + std::to_string(hello.worker.rank) + " is not in this job of " +
                            std::to_string(worldSize_) + " workers");
   MutexLock lock(mutex_);
-  if (!failure_.ok()) return failure_.withContext("this job did not start");
-  if (stage_ != Stage::kGathering) return failedPrecondition("this job has begun without you");
-  return {};
+  bool begun = stage_ != Stage::kGathering && failure_.ok();
+  return begun ? failedPrecondition("this job has begun without you") : Status();
 }
 
 void RendezvousServer::Core::accept(io::Fd fd, const link::Hello& hello) {
   MutexLock lock(mutex_);
   int rank = hello.worker.rank;
-  if (stage_ != Stage::kGathering) return;
+  if (stage_ != Stage::kGathering && failure_.ok()) return;
   auto guest = std::make_shared<Guest>(weak_from_this(), hello.worker);
   bool first = guests_.emplace(rank, guest).second;
   if (!first) twice_ = guest;
   link::ConnectionOptions options{.limits = rendezvousLimits()};
-  auto connection =
-      link::Connection::start(reactor_, std::move(fd), link::Connection::Kind::kServing, options, *guest);
+  auto connection = link::Connection::start(reactor_, std::move(fd), link::Connection::Kind::kServing, options, *guest);
   if (!connection.ok()) return failAll(connection.status());
   guest->connection = std::move(*connection);
+  changed_.notifyAll();
+  if (!failure_.ok()) return say(*guest, encodeFailure(failure_));
   if (!first)
     failAll(failedPrecondition("rank " + std::to_string(rank) + " was started twice, as '" +
                                guests_[rank]->worker.name + "' and as '" + hello.worker.name + "'"));
@@ -114,6 +117,7 @@ void RendezvousServer::Core::onMessage(int rank, Bytes payload) {
 
 Status RendezvousServer::Core::onRegister(int rank, Registration registration) {
   Guest& guest = *guests_.at(rank);
+  if (guest.registered) return dataLoss(link::describe(guest.worker) + " registered twice");
   if (registration.worldSize != worldSize_)
     return failedPrecondition(link::describe(guest.worker) + " was started for a job of " +
                               std::to_string(registration.worldSize) + " workers and rank 0 for one of " +
@@ -169,13 +173,13 @@ std::string RendezvousServer::Core::missing() const {
   std::string ranks;
   for (int rank = 0; rank < worldSize_; ++rank) {
     auto guest = guests_.find(rank);
-    if (guest == guests_.end() || !guest->second->registered) ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank);
+    if (guest == guests_.end() || !guest->second->registered)
+      ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank);
   }
   return ranks;
 }
 
-// The reason is kept for those who come later: they hear why at their handshake, instead of waiting for a job
-// that will not start.
+// The reason is kept for those who come later, who would wait for a job that will not start.
 void RendezvousServer::Core::failAll(const Status& why) {
   stage_ = Stage::kOver;
   failure_ = why;
@@ -191,10 +195,19 @@ std::vector<std::shared_ptr<RendezvousServer::Core::Guest>> RendezvousServer::Co
   return all;
 }
 
+// One that is gone meanwhile is noticed by its connection.
+void RendezvousServer::Core::say(Guest& guest, Bytes message) {
+  guest.connection->send(link::Subject::kCluster, message, {}, link::SendMode::kUrgent, kNever).ignore();
+}
+
 void RendezvousServer::Core::sayToAll(Bytes message) {
-  // One that is gone meanwhile is noticed by its connection.
-  for (const auto& guest : allConnected())
-    guest->connection->send(link::Subject::kCluster, message, {}, link::SendMode::kUrgent, kNever).ignore();
+  for (const auto& guest : allConnected()) say(*guest, message);
+}
+
+void RendezvousServer::Core::waitForAll(TimePoint deadline) {
+  MutexLock lock(mutex_);
+  while (guests_.size() < static_cast<size_t>(worldSize_))
+    if (!changed_.waitUntil(lock, deadline)) return;
 }
 
 void RendezvousServer::Core::end() {
@@ -215,6 +228,8 @@ RendezvousServer::RendezvousServer(std::shared_ptr<Core> core, std::unique_ptr<l
     : core_(std::move(core)), acceptor_(std::move(acceptor)) {}
 
 RendezvousServer::~RendezvousServer() { stop(); }
+
+void RendezvousServer::tellLateComers(TimePoint deadline) { core_->waitForAll(deadline); }
 
 void RendezvousServer::stop() {
   acceptor_.reset();

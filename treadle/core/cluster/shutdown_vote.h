@@ -30,8 +30,8 @@ class ShutdownVote {
 
   // A worker reports that it is idle now. kProbe: ask all workers, in round `round()`.
   Action report(int rank, WorkCount count);
-  // A worker's answer to a probe. kFinish: the job is over; tell all. What a worker says must come in the order in which
-  // it counted.
+  // A worker's answer to a probe. kFinish: the job is over; tell all. What a worker says must come in the order in
+  // which it counted.
   Action answer(int rank, uint64_t round, WorkCount count);
 
   uint64_t round() const { return round_; }

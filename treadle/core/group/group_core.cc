@@ -31,9 +31,7 @@ Event messageEvent(int member, Message message) {
 }
 
 // These end an operation: they need not wait for what has come before.
-bool goesFirst(const Event& event) {
-  return event.kind == Event::Kind::kFail || event.kind == Event::Kind::kDeadline;
-}
+bool goesFirst(const Event& event) { return event.kind == Event::Kind::kFail || event.kind == Event::Kind::kDeadline; }
 
 Future<void> readyFuture(Status status) {
   Promise<void> promise;

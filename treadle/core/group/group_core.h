@@ -45,9 +45,9 @@ class GroupCore final : public OperationHost, public std::enable_shared_from_thi
  private:
   // What is known of one operation.
   struct Entry {
-    std::shared_ptr<Operation> operation;  // null until it is started here
+    std::shared_ptr<Operation> operation;        // null until it is started here
     std::vector<std::pair<int, Message>> early;  // starts that came before
-    std::vector<bool> startSeen, heard;    // by rank in the group; heard: by its start or its abort
+    std::vector<bool> startSeen, heard;          // by rank in the group; heard: by its start or its abort
     int heardCount = 1;
     Status failure;  // why it failed, once it has
     bool begun = false, permitted = false, ended = false;
@@ -101,8 +101,8 @@ class GroupCore final : public OperationHost, public std::enable_shared_from_thi
   Mutex mutex_;
   Status failure_ TREADLE_GUARDED_BY(mutex_);
   Entries entries_ TREADLE_GUARDED_BY(mutex_);
-  uint64_t next_ TREADLE_GUARDED_BY(mutex_) = 0;       // to be started here
-  uint64_t nextBegin_ TREADLE_GUARDED_BY(mutex_) = 0;  // to be told to the others
+  uint64_t next_ TREADLE_GUARDED_BY(mutex_) = 0;         // to be started here
+  uint64_t nextBegin_ TREADLE_GUARDED_BY(mutex_) = 0;    // to be told to the others
   std::set<uint64_t> large_ TREADLE_GUARDED_BY(mutex_);  // begun, not ended
   TimePoint timerDue_ TREADLE_GUARDED_BY(mutex_) = kNever;
   io::Reactor::TimerId timer_ TREADLE_GUARDED_BY(mutex_) = 0;

@@ -26,8 +26,8 @@ Status MemberLink::sendToOthers(Message message) const {
 
 Status MemberLink::sendPayload(int rank, Bytes payload, const Buffer& data) const {
   std::span<const Buffer> buffers(&data, data.sizeBytes > 0 ? 1 : 0);
-  Status sent = membership_.send(member(rank).rank, link::Subject::kGroup, payload, buffers, link::SendMode::kUrgent,
-                                 kNever);
+  Status sent =
+      membership_.send(member(rank).rank, link::Subject::kGroup, payload, buffers, link::SendMode::kUrgent, kNever);
   // The membership names who is lost, but a broken connection may show here before it has noticed.
   if (sent.ok() || !sent.worker().empty()) return sent;
   return peerLost(member(rank).name, nameOf(rank) + " cannot be reached: " + sent.message());

@@ -21,8 +21,8 @@ void write(wire::Writer& writer, const Description& description) {
 
 Description readDescription(wire::Reader& reader) {
   auto operation = reader.number<uint8_t>(), dataType = reader.number<uint8_t>(), reduceOp = reader.number<uint8_t>();
-  bool known = operation >= 1 && operation <= static_cast<uint8_t>(OperationKind::kBarrier) &&
-               isDataType(dataType) && isReduceOp(reduceOp);
+  bool known = operation >= 1 && operation <= static_cast<uint8_t>(OperationKind::kBarrier) && isDataType(dataType) &&
+               isReduceOp(reduceOp);
   if (!known) return reader.fail(), Description{};
   Description description;
   description.operation = static_cast<OperationKind>(operation);

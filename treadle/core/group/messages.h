@@ -7,9 +7,9 @@
 //   ack     := positions:u64
 //   abort   := code:u8 worker:string message:string
 
+#include "treadle/core/base/status.h"
 #include "treadle/core/group/data_type.h"
 #include "treadle/core/link/message.h"
-#include "treadle/core/base/status.h"
 
 namespace treadle::group {
 

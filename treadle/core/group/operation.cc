@@ -15,9 +15,7 @@ Operation::~Operation() { state_->complete(cancelled("this worker has left the j
 void Operation::handle(Event event) {
   if (ended_) return;
   switch (event.kind) {
-    case Event::Kind::kBegin:
-      begun_ = true;
-      return onBegin();
+    case Event::Kind::kBegin: begun_ = true; return onBegin();
     case Event::Kind::kPermit: return onPermit();
     case Event::Kind::kMessage: return onMessage(event.member, std::move(event.message));
     case Event::Kind::kFail: return finish(std::move(event.status), event.failedBy);
@@ -81,9 +79,9 @@ Status Operation::mismatch(int member, const Description& theirs) const {
     mine += " with " + describeOptions(description());
     other += " with " + describeOptions(theirs);
   }
-  return invalidArgument("operation " + std::to_string(sequence()) + " of " + setup_.group + " differs: " +
-                         link().nameOf(link().self()) + " calls " + mine + ", " + link().nameOf(member) + " calls " +
-                         other + "; all members must call the same operations in the same order");
+  return invalidArgument("operation " + std::to_string(sequence()) + " of " + setup_.group +
+                         " differs: " + link().nameOf(link().self()) + " calls " + mine + ", " + link().nameOf(member) +
+                         " calls " + other + "; all members must call the same operations in the same order");
 }
 
 Message Operation::message(MessageKind kind) const {

@@ -9,10 +9,10 @@
 namespace treadle::group {
 
 struct GroupOptions {
-  std::string name = {};                         // for messages to people, and to tell groups of the same members apart
-  Duration timeout = std::chrono::seconds(60);   // for each operation; kWhilePeerLives: the members' lives bound it
-  size_t smallBytes = size_t{64} << 10;          // up to this size all members send all they have to all others
-  size_t chunkBytes = size_t{256} << 10;         // what travels around the ring at a time
+  std::string name = {};                        // for messages to people, and to tell groups of the same members apart
+  Duration timeout = std::chrono::seconds(60);  // for each operation; kWhilePeerLives: the members' lives bound it
+  size_t smallBytes = size_t{64} << 10;         // up to this size all members send all they have to all others
+  size_t chunkBytes = size_t{256} << 10;        // what travels around the ring at a time
 
   Status validate() const;
 };

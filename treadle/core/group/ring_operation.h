@@ -12,7 +12,8 @@ class RingOperation final : public Operation {
  public:
   static constexpr uint64_t kWindow = 8;
 
-  explicit RingOperation(Setup setup) : Operation(std::move(setup)), plan_(description(), link().size(), link().self()) {}
+  explicit RingOperation(Setup setup)
+      : Operation(std::move(setup)), plan_(description(), link().size(), link().self()) {}
 
   bool large() const override { return true; }
 
@@ -32,7 +33,7 @@ class RingOperation final : public Operation {
   const RingPlan plan_;
   // In the turn.
   bool permitted_ = false;
-  uint64_t sent_ = 0, acked_ = 0;            // to and by the right neighbour
+  uint64_t sent_ = 0, acked_ = 0;             // to and by the right neighbour
   uint64_t received_ = 0, acknowledged_ = 0;  // from and to the left one
 };
 

@@ -26,8 +26,11 @@ const T& as(const sockaddr_storage& storage) {
 }  // namespace
 
 // The first answer is taken: for a loopback or numeric address there is one.
-Result<Address> Address::tcp(const std::string& host, uint16_t port) {
+Result<Address> Address::tcp(const std::string& host, uint16_t port) { return resolve(host, port, 0); }
+
+Result<Address> Address::resolve(const std::string& host, uint16_t port, int flags) {
   addrinfo hints{}, *found = nullptr;
+  hints.ai_flags = flags;
   hints.ai_socktype = SOCK_STREAM;
   int error = ::getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &found);
   if (error != 0) return notFound("host '" + host + "' has no address: " + ::gai_strerror(error));
@@ -63,7 +66,7 @@ Result<Address> Address::parse(const std::string& text) {
   const char* end = text.data() + text.size();
   auto [stop, error] = std::from_chars(text.data() + colon + 1, end, port);
   if (error != std::errc() || stop != end) return invalidArgument("'" + text + "' has no port between 0 and 65535");
-  return tcp(host, port);
+  return resolve(host, port, AI_NUMERICHOST);
 }
 
 Result<Address> Address::ofSocket(int fd) {

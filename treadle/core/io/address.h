@@ -11,15 +11,14 @@
 
 namespace treadle::io {
 
-// Making one from a host name may ask a name server and wait for it, with no limit of ours: give numbers
-// where a thread must not wait.
 class Address {
  public:
-  // Host names are resolved (getaddrinfo, first answer). InvalidArgument or NotFound, naming the host.
+  // Host names are resolved (getaddrinfo, first answer), which may ask a name server and wait for it, with no limit of
+  // ours. NotFound, naming the host.
   static Result<Address> tcp(const std::string& host, uint16_t port);
   // InvalidArgument for a name that is empty or longer than 107 bytes (man 7 unix).
   static Result<Address> unixAbstract(const std::string& name);
-  // What `toString` writes. InvalidArgument for anything else.
+  // What `toString` writes; nobody is asked for names. InvalidArgument or NotFound for anything else.
   static Result<Address> parse(const std::string& text);
   // Of the socket's own end. FailedPrecondition when the kernel does not tell.
   static Result<Address> ofSocket(int fd);
@@ -34,6 +33,8 @@ class Address {
   int family() const { return storage_.ss_family; }
 
  private:
+  static Result<Address> resolve(const std::string& host, uint16_t port, int flags);
+
   sockaddr_storage storage_{};
   socklen_t size_ = 0;
 };

@@ -30,12 +30,14 @@ Status ExecutorOptions::validate() const {
 }
 
 Executor::Executor(Reactor& reactor, ExecutorOptions options)
-    : reactor_(reactor), options_([&] {
+    : reactor_(reactor),
+      options_([&] {
         TREADLE_CHECK(options.validate().ok(), "executor options are validated before they get here");
         int cores = static_cast<int>(std::max(2U, std::thread::hardware_concurrency()));
         if (options.maxRunning == 0) options.maxRunning = cores;
         return options;
-      }()), door_(std::make_shared<Door>(*this)) {
+      }()),
+      door_(std::make_shared<Door>(*this)) {
   MutexLock lock(mutex_);
   bringInThread();
   watchdog_ = std::thread([this] { watch(); });

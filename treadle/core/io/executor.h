@@ -23,7 +23,7 @@
 namespace treadle::io {
 
 struct ExecutorOptions {
-  int maxRunning = 0;  // 0: as many as there are cores, at least 2
+  int maxRunning = 0;     // 0: as many as there are cores, at least 2
   int maxBlocked = 1024;  // tasks that wait at a time: each costs a thread, so this bounds the threads
   Duration longRun = std::chrono::milliseconds(1);  // how long nobody may poll before the watchdog brings in a thread
 

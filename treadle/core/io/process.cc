@@ -1,6 +1,7 @@
 #include "treadle/core/io/process.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
@@ -15,6 +16,7 @@
 #include <string_view>
 
 #include "treadle/core/base/environment.h"
+#include "treadle/core/io/socket.h"
 
 namespace treadle::io {
 namespace {
@@ -90,6 +92,19 @@ Status cannotRun(const std::string& program, int error) {
   return errnoStatus(code, "cannot run '" + program + "'" + why, error);
 }
 
+// 0 once the program runs, or exec's error number. exec closes the pipe, or the child writes the number into it. A
+// child that is stopped before its exec does neither: it counts as started, and its stop is told like any other.
+int awaitExec(int report, pid_t child) {
+  constexpr Duration kBetweenLooks = std::chrono::milliseconds(20);  // at a child that does not get on
+  while (!waitFor(report, POLLIN, deadlineAfter(kBetweenLooks))) {
+    siginfo_t info{};
+    if (::waitid(P_PID, static_cast<id_t>(child), &info, WSTOPPED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0)
+      return 0;
+  }
+  int error = 0;
+  return ::read(report, &error, sizeof error) == sizeof error ? error : 0;
+}
+
 bool isExecutableFile(const std::string& path) {
   struct stat info{};
   return ::stat(path.c_str(), &info) == 0 && S_ISREG(info.st_mode) && ::access(path.c_str(), X_OK) == 0;
@@ -140,14 +155,9 @@ Result<Process> Process::start(const ProcessOptions& options) {
   child.pid_ = ::fork();
   if (child.pid_ == 0) becomeProgram(plan);
   if (child.pid_ < 0) return errnoStatus(Code::kResourceExhausted, "no process can be made", errno);
+  ::setpgid(child.pid_, child.pid_);  // as the child does: a signal to the group may be sent before it gets there
   report->write.reset();
-
-  // exec closes the pipe; an error number in it is exec's. Reading waits for one of the two.
-  int error = 0;
-  ssize_t got;
-  do got = ::read(report->read.get(), &error, sizeof error);
-  while (got < 0 && errno == EINTR);
-  if (got == sizeof error) return cannotRun(options.program, error);
+  if (int error = awaitExec(report->read.get(), child.pid_); error != 0) return cannotRun(options.program, error);
   // By number: glibc 2.36 declares the function without C linkage.
   child.pidFd_ = Fd(static_cast<int>(::syscall(SYS_pidfd_open, child.pid_, 0)));
   if (!child.pidFd_.valid())
@@ -170,8 +180,7 @@ void Process::end() {
 std::optional<ProcessStop> Process::takeStop() {
   std::optional<ProcessStop> last;
   siginfo_t info{};
-  while (pid_ > 0 && !end_ &&
-         ::waitid(P_PID, static_cast<id_t>(pid_), &info, WSTOPPED | WCONTINUED | WNOHANG) == 0 &&
+  while (pid_ > 0 && !end_ && ::waitid(P_PID, static_cast<id_t>(pid_), &info, WSTOPPED | WCONTINUED | WNOHANG) == 0 &&
          info.si_pid != 0) {
     last = ProcessStop{info.si_code != CLD_CONTINUED, info.si_status};
     info = {};
@@ -195,8 +204,7 @@ Result<std::string> findProgram(const std::string& name) {
   if (name.empty()) return invalidArgument("the program's name is empty");
   if (name.find('/') != std::string::npos) return checkedPath(name);
   std::istringstream folders(base::environment("PATH").value_or("/usr/local/bin:/usr/bin:/bin"));
-  std::optional<std::string>
-      found;  // a file of that name that cannot be run: worth a better message than "none"
+  std::optional<std::string> found;  // a file of that name that cannot be run: worth a better message than "none"
   for (std::string folder; std::getline(folders, folder, ':');) {
     std::string path = (folder.empty() ? "." : folder) + "/" + name;
     if (isExecutableFile(path)) return path;

@@ -42,8 +42,9 @@ struct ProcessStop {
 
 class Process {
  public:
-  // Returns once the program runs. Standard input is /dev/null, signals have their default mask. NotFound or
-  // FailedPrecondition when the program cannot be run, ResourceExhausted when the machine has no room for it.
+  // Returns once the program runs, or is stopped before it could. Standard input is /dev/null, signals have their
+  // default mask. NotFound or FailedPrecondition when the program cannot be run, ResourceExhausted when the machine has
+  // no room for it.
   static Result<Process> start(const ProcessOptions& options);
   Process(Process&& other) noexcept;
   Process& operator=(Process&& other) noexcept;

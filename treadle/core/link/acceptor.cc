@@ -16,8 +16,12 @@ class Pending;
 class Acceptor::Core : public io::EventHandler, public std::enable_shared_from_this<Core> {
  public:
   Core(io::Reactor& reactor, io::Fd listener, Credentials credentials, Host host, bool isUnix)
-      : reactor_(reactor), listener_(std::move(listener)), credentials_(std::move(credentials)),
-        isUnix_(isUnix), timeout_(host.timeout), host_(std::move(host)) {}
+      : reactor_(reactor),
+        listener_(std::move(listener)),
+        credentials_(std::move(credentials)),
+        isUnix_(isUnix),
+        timeout_(host.timeout),
+        host_(std::move(host)) {}
 
   Status begin() { return reactor_.add(listener_.get(), EPOLLIN, shared_from_this()); }
   void end();
@@ -50,7 +54,9 @@ namespace {
 class Pending : public io::EventHandler, public std::enable_shared_from_this<Pending> {
  public:
   Pending(std::shared_ptr<Acceptor::Core> core, io::Fd fd)
-      : core_(std::move(core)), fd_(std::move(fd)), reader_(handshakeLimits()),
+      : core_(std::move(core)),
+        fd_(std::move(fd)),
+        reader_(handshakeLimits()),
         onFrame_([this](Frame frame) { status_ = onFrame(frame); }) {}
 
   Status begin() {
@@ -148,8 +154,7 @@ void Acceptor::Core::accept(io::Fd fd) {
   auto pending = std::make_shared<Pending>(shared_from_this(), std::move(fd));
   MutexLock lock(mutex_);
   if (ended_ || pending_.size() >= kAtOnce) return;
-  if (Status begun = pending->begin(); !begun.ok())
-    return logWarn(credentials_.self.worker.name, begun.message());
+  if (Status begun = pending->begin(); !begun.ok()) return logWarn(credentials_.self.worker.name, begun.message());
   pending_.emplace(pending->fd(), std::move(pending));
 }
 
@@ -193,8 +198,8 @@ Result<std::unique_ptr<Acceptor>> Acceptor::start(io::Reactor& reactor, io::Fd l
                                                   Host host) {
   Result<io::Address> address = io::Address::ofSocket(listener.get());
   if (!address.ok()) return std::move(address).status();
-  auto core = std::make_shared<Core>(reactor, std::move(listener), std::move(credentials), std::move(host),
-                                     address->isUnix());
+  auto core =
+      std::make_shared<Core>(reactor, std::move(listener), std::move(credentials), std::move(host), address->isUnix());
   TREADLE_RETURN_IF_ERROR(core->begin());
   return std::unique_ptr<Acceptor>(new Acceptor(std::move(core), *address));  // NOLINT: private constructor
 }

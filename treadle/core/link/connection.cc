@@ -49,8 +49,9 @@ Connection::Connection(io::Reactor& reactor, io::Fd fd, io::Fd wakeup, Kind kind
 Status Connection::send(Subject subject, Bytes payload, std::span<const Buffer> buffers, SendMode mode,
                         TimePoint deadline) {
   if (payload.size() > options_.limits.payloadBytes)
-    return resourceExhausted("a message's values take " + std::to_string(payload.size()) + " bytes, over the limit of " +
-                             std::to_string(options_.limits.payloadBytes) + "; send large data as tensors");
+    return resourceExhausted("a message's values take " + std::to_string(payload.size()) +
+                             " bytes, over the limit of " + std::to_string(options_.limits.payloadBytes) +
+                             "; send large data as tensors");
   if (buffers.size() > UINT16_MAX)
     return invalidArgument("a message has " + std::to_string(buffers.size()) + " tensors; 65,535 is the most");
   uint64_t bufferBytes = 0;
@@ -59,9 +60,8 @@ Status Connection::send(Subject subject, Bytes payload, std::span<const Buffer> 
     return resourceExhausted("a message's tensors take " + std::to_string(bufferBytes) + " bytes, over the limit of " +
                              std::to_string(options_.limits.bufferBytes));
   sent_.store(true, std::memory_order_relaxed);
-  return sendQueue_.send(
-      wire::frameFront(wire::FrameKind::kMessage, static_cast<uint8_t>(subject), payload, buffers), buffers, mode,
-      deadline);
+  return sendQueue_.send(wire::frameFront(wire::FrameKind::kMessage, static_cast<uint8_t>(subject), payload, buffers),
+                         buffers, mode, deadline);
 }
 
 void Connection::sendHeartbeat() {

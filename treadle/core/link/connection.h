@@ -94,7 +94,7 @@ class Connection final : public io::EventHandler, public std::enable_shared_from
   const ConnectionOptions options_;
   ConnectionSink& sink_;
   SendQueue sendQueue_;
-  FrameReader reader_;                       // whoever has the read turn
+  FrameReader reader_;                        // whoever has the read turn
   UniqueFunction<void(Frame)> frameHandler_;  // likewise
 
   std::atomic<bool> reading_ = false, closed_ = false, sent_ = false;

@@ -5,14 +5,13 @@
 namespace treadle::link {
 namespace {
 
-// The next handshake message, a rejection turned into its status. Nothing beyond it is read: what follows the welcome is
-// for the connection.
+// The next handshake message, a rejection turned into its status. Nothing beyond it is read: what follows the welcome
+// is for the connection.
 Result<Incoming> receive(int fd, TimePoint deadline) {
   Result<Frame> frame = readOneFrame(fd, handshakeLimits(), deadline);
   if (!frame.ok())
-    return frame.status().code() == Code::kDeadlineExceeded
-               ? deadlineExceeded("the peer does not answer the handshake")
-               : frame.status();
+    return frame.status().code() == Code::kDeadlineExceeded ? deadlineExceeded("the peer does not answer the handshake")
+                                                            : frame.status();
   Result<Incoming> incoming = parseHandshake(*frame);
   if (incoming.ok() && incoming->step == Step::kReject) return incoming->reason;
   return incoming;

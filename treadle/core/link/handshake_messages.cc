@@ -48,7 +48,7 @@ Status readReject(wire::Reader& reader, Status& reason) {
 
 }  // namespace
 
-wire::FrameLimits handshakeLimits() { return {.payloadBytes = 8192, .bufferBytes = 0}; }
+wire::FrameLimits handshakeLimits() { return {.payloadBytes = 8192, .bufferBytes = 0, .buffers = 0}; }
 
 Nonce randomNonce() {
   Nonce nonce;
@@ -118,10 +118,9 @@ Proof proofOf(const std::string& key, std::string_view role, Bytes hello, Bytes 
   transcript.raw(challenge);
   Proof proof;
   unsigned size = 0;
-  const auto* made =
-      ::HMAC(::EVP_sha256(), key.data(), static_cast<int>(key.size()),
-             reinterpret_cast<const unsigned char*>(transcript.bytes().data()), transcript.size(),
-             reinterpret_cast<unsigned char*>(proof.data()), &size);
+  const auto* made = ::HMAC(::EVP_sha256(), key.data(), static_cast<int>(key.size()),
+                            reinterpret_cast<const unsigned char*>(transcript.bytes().data()), transcript.size(),
+                            reinterpret_cast<unsigned char*>(proof.data()), &size);
   if (made == nullptr || size != proof.size()) raise(internalError("OpenSSL computes no HMAC-SHA256"));
   return proof;
 }

@@ -2,7 +2,8 @@
 // The sending half of a connection: whole frames in, bytes to the socket, in order. A sender writes to the socket
 // itself as far as it takes bytes; what is left is queued (borrowed bytes are copied) and goes out when the reactor
 // says that there is room. At most `limitBytes` are queued: a sender waits beyond that, until its deadline or until the
-// connection is closed. On top of it come urgent frames, and the rest of one frame that was given up half sent. Any thread may call anything.
+// connection is closed. On top of it come urgent frames, and the rest of one frame that was given up half sent. Any
+// thread may call anything.
 
 #include <deque>
 #include <vector>
@@ -63,7 +64,7 @@ class SendQueue {
   Chunks queue_ TREADLE_GUARDED_BY(mutex_);
   size_t queuedBytes_ TREADLE_GUARDED_BY(mutex_) = 0;
   size_t reservedBytes_ TREADLE_GUARDED_BY(mutex_) = 0;  // of the frame that is being written, if it may be queued
-  bool writing_ TREADLE_GUARDED_BY(mutex_) = false;  // a thread is between the bytes of a frame
+  bool writing_ TREADLE_GUARDED_BY(mutex_) = false;      // a thread is between the bytes of a frame
   Status closed_ TREADLE_GUARDED_BY(mutex_);
 };
 

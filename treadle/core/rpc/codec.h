@@ -78,9 +78,19 @@ struct Codec<T> {
   static std::string name() { return "enum:" + Codec<Number>::name(); }
 };
 
+// Lengths are uint32 on the wire. ArgumentError for more.
+inline uint32_t checkedCount(size_t count) {
+  if (count > UINT32_MAX)
+    raise(invalidArgument(std::to_string(count) + " elements or bytes are too many to travel in one value"));
+  return static_cast<uint32_t>(count);
+}
+
 template <>
 struct Codec<std::string> {
-  static void encode(Encoder& encoder, const std::string& value) { encoder.writer().string(value); }
+  static void encode(Encoder& encoder, const std::string& value) {
+    checkedCount(value.size());
+    encoder.writer().string(value);
+  }
   static std::string decode(Decoder& decoder) {
     std::string value = decoder.reader().string(decoder.reader().left());
     return decoder.check(), value;
@@ -100,7 +110,7 @@ template <class T>
 struct Codec<std::vector<T>> {
   static_assert(!std::same_as<T, Unit>, "a container of nothing does not travel");
   static void encode(Encoder& encoder, const std::vector<T>& values) {
-    encoder.writer().number(static_cast<uint32_t>(values.size()));
+    encoder.writer().number(checkedCount(values.size()));
     for (const T& value : values) Codec<T>::encode(encoder, value);
   }
   static std::vector<T> decode(Decoder& decoder) {
@@ -115,7 +125,7 @@ template <class K, class V>
   requires Travels<K> && Travels<V>
 struct Codec<std::map<K, V>> {
   static void encode(Encoder& encoder, const std::map<K, V>& values) {
-    encoder.writer().number(static_cast<uint32_t>(values.size()));
+    encoder.writer().number(checkedCount(values.size()));
     for (const auto& [key, value] : values) {
       Codec<K>::encode(encoder, key);
       Codec<V>::encode(encoder, value);

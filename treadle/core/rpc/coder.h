@@ -53,7 +53,10 @@ class Decoder {
  public:
   Decoder(References& references, Bytes payload, std::vector<Buffer> buffers,
           std::vector<std::shared_ptr<RefHandle>> handles, IncomingHook* hook)
-      : references_(references), reader_(payload), buffers_(std::move(buffers)), handles_(std::move(handles)),
+      : references_(references),
+        reader_(payload),
+        buffers_(std::move(buffers)),
+        handles_(std::move(handles)),
         hook_(hook) {}
 
   wire::Reader& reader() { return reader_; }

@@ -5,8 +5,8 @@
 namespace treadle::rpc {
 
 std::shared_ptr<Engine> Engine::make(cluster::Membership& membership, io::Reactor& reactor, io::Executor& executor,
-                                     Functions functions, std::unique_ptr<Interceptor> interceptor,
-                                     Duration rpcTimeout, Worker* worker) {
+                                     Functions functions, std::unique_ptr<Interceptor> interceptor, Duration rpcTimeout,
+                                     Worker* worker) {
   auto engine = std::make_shared<Engine>(membership, reactor, executor, std::move(functions), std::move(interceptor),
                                          rpcTimeout, worker);
   engine->references_->setEngine(engine);

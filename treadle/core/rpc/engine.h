@@ -110,8 +110,9 @@ class Engine final : public cluster::MessageHandler, public std::enable_shared_f
   CallTicket submit(OutgoingCall call, std::optional<ForkEntry> result);
   uint64_t addPending(Pending pending);
   void notSent();
-  std::optional<Pending> takePending(uint64_t id);
-  void finishPending(uint64_t id, Result<Decoder*> result);
+  // `from`: the worker that answers. An answer of another one than was called counts for nothing.
+  std::optional<Pending> takePending(uint64_t id, std::optional<int> from);
+  void finishPending(uint64_t id, Result<Decoder*> result, std::optional<int> from = {});
   Status told(const Pending& pending, const Status& status) const;
   void giveUp(uint64_t id, const Status& why);
   void expire();

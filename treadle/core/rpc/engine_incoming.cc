@@ -46,9 +46,7 @@ void Engine::onRequest(int rank, const std::shared_ptr<link::Connection>& from, 
   Result<const Functions::Entry*> entry = lookUp(header);
   if (!entry.ok()) return Responder(call).fail(std::move(entry).status());
   auto begin = [this, call, entry = *entry, message = std::make_shared<link::Message>(std::move(message)), valuesAt,
-                handles = std::move(handles)]() mutable {
-    run(call, *entry, *message, valuesAt, std::move(handles));
-  };
+                handles = std::move(handles)]() mutable { run(call, *entry, *message, valuesAt, std::move(handles)); };
   if (!header.target) return executor_.post(std::move(begin));
   // The object of a member call may still be on its way: the handler runs as soon as it is there.
   references_->whenReady(*header.target, rank, [this, call, begin](Result<OwnedValue> value) mutable {
@@ -61,10 +59,9 @@ void Engine::onRequest(int rank, const std::shared_ptr<link::Connection>& from, 
 Result<const Functions::Entry*> Engine::lookUp(const MessageHeader& header) const {
   const Functions::Entry* entry = functions_.find(header.function);
   if (entry == nullptr || entry->invoke == nullptr)
-    return notFound("worker '" + membership_.self().name + "' offers no function '" + header.function + "'; it offers: " +
-                    functions_.offered());
-  if (entry->hash() != header.signature)
-    return failedPrecondition(kOtherSignature + entry->signature);
+    return notFound("worker '" + membership_.self().name + "' offers no function '" + header.function +
+                    "'; it offers: " + functions_.offered());
+  if (entry->hash() != header.signature) return failedPrecondition(kOtherSignature + entry->signature);
   return entry;
 }
 
@@ -167,6 +164,7 @@ void Responder::reply(UniqueFunction<void(Encoder&)> encode) const {
 }
 
 void Responder::keep(OwnedValue value) const {
+  if (!call_->result) return fail(failedPrecondition("what this function makes stays here; ask for a reference to it"));
   call_->engine.references().fulfil(call_->result->ref, std::move(value));
   call_->engine.sendAnswer(call_, {}, {});
 }

@@ -8,6 +8,7 @@
 //                         answer's payload; a string each for names and signatures of over 15 characters: about
 //                         twenty
 //   system calls          sendmsg, and the recv that brings the answer; recv and sched_yield for each look before
+//                         that
 //
 // A timer is set only when no earlier one stands: with equal time limits, once per limit rather than once per call.
 
@@ -56,7 +57,7 @@ CallTicket Engine::submit(OutgoingCall call, std::optional<ForkEntry> result) {
   Duration timeout = call.options.timeout.value_or(rpcTimeout_);
   TimePoint deadline = deadlineAfter(timeout);
   auto connection = membership_.outgoing(call.rank);
-  Pending pending{call.rank, call.function,        call.signature, deadline,
+  Pending pending{call.rank, call.function,          call.signature,           deadline,
                   nullptr,   std::move(call.target), std::move(call.complete), timeout};
   if (!connection.ok()) return pending.complete(told(pending, connection.status())), CallTicket{};
   pending.connection = *connection;
@@ -108,10 +109,10 @@ uint64_t Engine::addPending(Pending pending) {
   return id;
 }
 
-std::optional<Engine::Pending> Engine::takePending(uint64_t id) {
+std::optional<Engine::Pending> Engine::takePending(uint64_t id, std::optional<int> from) {
   MutexLock lock(mutex_);
   auto found = pending_.find(id);
-  if (found == pending_.end()) return std::nullopt;
+  if (found == pending_.end() || (from && found->second.rank != *from)) return std::nullopt;
   Pending pending = std::move(found->second);
   pending_.erase(found);
   return pending;
@@ -122,9 +123,8 @@ Status Engine::told(const Pending& pending, const Status& status) const {
   WorkerInfo callee = membership_.info(pending.rank);
   std::string worker = status.worker().empty() ? callee.name : status.worker();
   bool otherSignature = status.code() == Code::kFailedPrecondition && status.message().starts_with(kOtherSignature);
-  Status whole = otherSignature
-                     ? failedPrecondition(status.message() + ", and " + pending.signature + " here")
-                     : status;
+  Status whole =
+      otherSignature ? failedPrecondition(status.message() + ", and " + pending.signature + " here") : status;
   return whole.withContext("'" + pending.function + "' on " + link::describe(callee))
       .withWorker(std::move(worker))
       .withFunction(pending.function);
@@ -132,8 +132,8 @@ Status Engine::told(const Pending& pending, const Status& status) const {
 
 // Whoever takes the entry out of the table completes the call: answer, deadline, cancellation and loss may
 // meet here, and one of them wins.
-void Engine::finishPending(uint64_t id, Result<Decoder*> result) {
-  std::optional<Pending> pending = takePending(id);
+void Engine::finishPending(uint64_t id, Result<Decoder*> result, std::optional<int> from) {
+  std::optional<Pending> pending = takePending(id, from);
   if (!pending) return;
   pending->connection->answerArrived();
   if (result.ok()) {
@@ -188,22 +188,21 @@ void Engine::expire() {
     }
     scheduleExpiry(next);
   }
-  for (const auto& [id, timeout] : late)
-    giveUp(id, deadlineExceeded("it did not answer within " + toText(timeout)));
+  for (const auto& [id, timeout] : late) giveUp(id, deadlineExceeded("it did not answer within " + toText(timeout)));
 }
 
 void Engine::onAnswer(int rank, MessageHeader header, link::Message message, size_t valuesAt) {
   // Also of an answer that nobody waits for any more: its forks must be let go, or their owners keep them.
   std::vector<HandlePtr> handles = references_->adopt(rank, header.forks);
-  if (!header.status.ok()) return finishPending(header.id, std::move(header.status));
+  if (!header.status.ok()) return finishPending(header.id, std::move(header.status), rank);
   try {
     std::shared_ptr<IncomingHook> hook;
     if (interceptor_ && !header.field.empty()) hook = interceptor_->onArrival(rank, header.field);
     Decoder decoder(*references_, Bytes(message.payload).subspan(valuesAt), std::move(message.buffers),
                     std::move(handles), hook.get());
-    finishPending(header.id, &decoder);
+    finishPending(header.id, &decoder, rank);
   } catch (...) {
-    finishPending(header.id, statusOfCurrentException("the answer's header"));
+    finishPending(header.id, statusOfCurrentException("the answer's header"), rank);
   }
 }
 

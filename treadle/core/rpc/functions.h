@@ -20,18 +20,18 @@ class Functions {
  public:
   // F may be called here by others: a free function, a static or a non-static member function. Returning a Future, it
   // answers when that is ready. ArgumentError when the name means another function already.
-  template <auto F>
+  template <auto F, class Of = typename rpc::Traits<F>::Target>  // `Of` is not given: Note [Of] in invoke.h
   Functions& add(std::string name) {
     return put(&rpc::functionKey<F>, {std::move(name), rpc::Signature<F>::text(), &rpc::invokeFunction<F>, false});
   }
   // Only the name: this worker calls F elsewhere. The code of F is not run here.
-  template <auto F>
+  template <auto F, class Of = typename rpc::Traits<F>::Target>
   Functions& declare(std::string name) {
     return put(&rpc::functionKey<F>, {std::move(name), rpc::Signature<F>::text(), nullptr, false});
   }
   // Like `add`, for a function that may run twice for one call without harm. The mark is kept and nothing is done
   // with it yet: no call is tried again by itself.
-  template <auto F>
+  template <auto F, class Of = typename rpc::Traits<F>::Target>
   Functions& addIdempotent(std::string name) {
     return put(&rpc::functionKey<F>, {std::move(name), rpc::Signature<F>::text(), &rpc::invokeFunction<F>, true});
   }
@@ -39,7 +39,8 @@ class Functions {
   // gone.
   template <class T, class... Args>
   Functions& addType(std::string name) {
-    return put(&rpc::typeKey<T>, {std::move(name), rpc::makerSignature<T, Args...>(), &rpc::invokeMaker<T, Args...>, false});
+    return put(&rpc::typeKey<T>,
+               {std::move(name), rpc::makerSignature<T, Args...>(), &rpc::invokeMaker<T, Args...>, false});
   }
   template <class T, class... Args>
   Functions& declareType(std::string name) {

@@ -16,12 +16,6 @@ namespace treadle::rpc {
 // it has answered.
 using Invoker = void (*)(Call&, Decoder&, const Responder&);
 
-// Stands for function F, or type T, as the address of an object.
-template <auto F>
-inline char functionKey = 0;
-template <class T>
-inline char typeKey = 0;
-
 // ---- what a function's type says
 
 template <class Class, class R, class... A>
@@ -83,6 +77,16 @@ struct Traits {
   static constexpr bool isMember = !std::is_void_v<Target>;
 };
 
+// Stands for function F, or type T, as the address of an object.
+//
+// Note [Of]: classes of the same name in the unnamed namespaces of two source files are two classes, and so are their
+// member functions; yet g++ 12 makes one of the two instantiations of a template over such a member function. It does
+// not for one over the class, so what is instantiated for each function has its class as a parameter too.
+template <auto F, class Of = typename Traits<F>::Target>
+inline char functionKey = 0;
+template <class T>
+inline char typeKey = 0;
+
 // ---- signatures
 
 // The codec's name for types that travel, the C++ name for those that stay with their owner.
@@ -102,7 +106,7 @@ struct NamesIn<std::tuple<A...>> {
   static std::string text() { return namesOf<A...>(); }
 };
 
-template <auto F>
+template <auto F, class Of = typename Traits<F>::Target>  // Note [Of]
 struct Signature {
   static std::string text() {
     using T = Traits<F>;
@@ -182,7 +186,7 @@ T& targetOf(const IncomingCall& call) {
   return *static_cast<T*>(call.target.value.get());
 }
 
-template <auto F>
+template <auto F, class Of = typename Traits<F>::Target>  // Note [Of]
 void invokeFunction(Call& call, Decoder& decoder, const Responder& responder) {
   using T = Traits<F>;
   auto values = decodeValues<typename T::Values>(decoder);
@@ -205,7 +209,6 @@ void invokeMaker(Call&, Decoder& decoder, const Responder& responder) {
   auto values = decodeValues<std::tuple<Loose<Args>...>>(decoder);
   auto make = [](auto&... value) { return std::make_shared<T>(tighten<Args>(std::move(value))...); };
   auto made = std::apply(make, values);
-  if (!responder.wantsReference()) raise(failedPrecondition("make() keeps the object here; it needs a reference"));
   responder.keep(ownedValue(std::move(made)));
 }
 

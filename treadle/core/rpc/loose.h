@@ -1,7 +1,7 @@
 #pragma once
 // Arguments of `make` are written as a user would write them for a constructor (`make<Net>(peer, 64, 10)`), where the
-// types of literals need not be those of the parameters. On the wire every number is an int64 or a double and every text
-// a string; the callee makes the parameter's own type of it again and refuses what does not fit.
+// types of literals need not be those of the parameters. On the wire every number is an int64 or a double and every
+// text a string; the callee makes the parameter's own type of it again and refuses what does not fit.
 
 #include <concepts>
 #include <string>

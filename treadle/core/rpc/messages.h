@@ -1,7 +1,7 @@
 #pragma once
 // The messages of subject kRpc as bytes (docs/protocol/calls.md): a request, a fetch of a reference's value, an
-// answer, a
-// cancellation, a notice about references. What values follow the header is the codecs' business. Pure functions.
+// answer, a cancellation, a notice about references. What values follow the header is the codecs' business. Pure
+// functions.
 
 #include <optional>
 #include <string>
@@ -13,7 +13,8 @@ namespace treadle::rpc {
 
 inline constexpr size_t kMaxNameBytes = 1024;  // of a function
 
-// How the refusal of a call with another signature begins: the caller, who alone has its own signature as text, adds it.
+// How the refusal of a call with another signature begins: the caller, who alone has its own signature as text, adds
+// it.
 inline constexpr const char* kOtherSignature = "it has another signature there, ";
 
 enum class MessageType : uint8_t { kRequest = 1, kFetch = 2, kAnswer = 3, kCancel = 4, kNotice = 5 };
@@ -24,22 +25,22 @@ inline constexpr const char* kAwaitValue = "waitUntilMade";
 
 struct MessageHeader {
   MessageType type = MessageType::kRequest;
-  uint64_t id = 0;                 // of the request: unique per caller; all but kNotice
+  uint64_t id = 0;  // of the request: unique per caller; all but kNotice
   // kRequest and kFetch
-  uint64_t timeLeftUs = 0;         // microseconds; UINT64_MAX: as long as the peers live
-  std::optional<RefId> target;     // the object of a member call; the reference to fetch
+  uint64_t timeLeftUs = 0;      // microseconds; UINT64_MAX: as long as the peers live
+  std::optional<RefId> target;  // the object of a member call; the reference to fetch
   // kRequest
   std::string function;
-  uint64_t signature = 0;          // signatureHash
+  uint64_t signature = 0;           // signatureHash
   std::optional<ForkEntry> result;  // keep the result under this reference
   // kAnswer
-  Status status;                   // of the call
+  Status status;  // of the call
   // kNotice
   RefNotice notice = RefNotice::kForkAdded;
   ForkEntry fork;
   // kRequest, kFetch, kAnswer
-  std::vector<ForkEntry> forks;    // references among the values
-  std::vector<std::byte> field;    // the interceptor's
+  std::vector<ForkEntry> forks;  // references among the values
+  std::vector<std::byte> field;  // the interceptor's
 };
 
 void encodeHeader(wire::Writer& writer, const MessageHeader& header);

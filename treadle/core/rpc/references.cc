@@ -240,7 +240,9 @@ std::vector<HandlePtr> References::adopt(int fromRank, const std::vector<ForkEnt
 void References::adoptRequested(int fromRank, const ForkEntry& entry) {
   if (fromRank == self_) return;  // it holds a handle, see expect()
   MutexLock lock(mutex_);
-  namedByPeer(entry.ref).forks[entry.fork] = fromRank;
+  Owned& owned = namedByPeer(entry.ref);
+  owned.requested = true;
+  owned.forks[entry.fork] = fromRank;
 }
 
 void References::onNotice(int fromRank, RefNotice notice, const ForkEntry& entry) {
@@ -260,9 +262,7 @@ void References::onNotice(int fromRank, RefNotice notice, const ForkEntry& entry
           deleteIfDone(entry.fork, later);
         }
         break;
-      case RefNotice::kChildAccepted:
-        dropChild(entry.fork, later);
-        break;
+      case RefNotice::kChildAccepted: dropChild(entry.fork, later); break;
       case RefNotice::kForkDeleted:
         if (auto found = owned_.find(entry.ref); found != owned_.end()) {
           found->second.forks.erase(entry.fork);
@@ -286,9 +286,12 @@ void References::onLost(int rank, const Status& why) {
     std::vector<RefId> values;
     for (auto& [ref, owned] : owned_) {
       std::erase_if(owned.forks, [&](const auto& fork) { return fork.second == rank; });
+      // What waits for the lost worker is told too: it ends a call that is counted as running.
+      for (auto& [asker, callback] : owned.waiting)
+        if (asker == rank) later.calls.emplace_back([callback = std::move(callback), why]() mutable { callback(why); });
       std::erase_if(owned.waiting, [&](const auto& waiting) { return waiting.first == rank; });
-      // A value that only the lost worker could still ask for will not be made.
-      if (!owned.value && ref.rank == rank) settle(owned, why, later);
+      // The request that would make the value will not come any more. One that has come is run for the others.
+      if (!owned.value && !owned.requested && ref.rank == rank) settle(owned, why, later);
       values.push_back(ref);
     }
     for (const RefId& ref : values) dropIfUnused(ref, later);

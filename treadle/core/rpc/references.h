@@ -80,10 +80,10 @@ using HandlePtr = std::shared_ptr<RefHandle>;
 
 // What references tell each other's workers. The numbers travel on the wire: never renumber.
 enum class RefNotice : uint8_t {
-  kForkAdded = 1,     // user -> owner: `fork` exists
-  kForkKnown = 2,     // owner -> user: and I know it
+  kForkAdded = 1,      // user -> owner: `fork` exists
+  kForkKnown = 2,      // owner -> user: and I know it
   kChildAccepted = 3,  // receiver -> sender: the owner knows the fork you sent me
-  kForkDeleted = 4,   // user -> owner: `fork` is gone
+  kForkDeleted = 4,    // user -> owner: `fork` is gone
 };
 
 class References : public std::enable_shared_from_this<References> {
@@ -142,6 +142,7 @@ class References : public std::enable_shared_from_this<References> {
 
   struct Owned {
     std::optional<Result<OwnedValue>> value;
+    bool requested = false;       // the request that makes it has come
     std::map<ForkId, int> forks;  // and the rank that holds each
     size_t handles = 0;           // held by this worker itself
     std::vector<std::pair<int, WhenReady>> waiting;
@@ -149,9 +150,9 @@ class References : public std::enable_shared_from_this<References> {
   struct Held {
     ForkEntry entry;
     bool confirmed = false;
-    bool released = false;     // its handle is gone
+    bool released = false;  // its handle is gone
     Status failure;
-    size_t children = 0;       // passed on and not accepted yet
+    size_t children = 0;        // passed on and not accepted yet
     std::optional<int> parent;  // who passed it to us and waits to hear that the owner knows it
   };
   struct Child {
@@ -168,7 +169,8 @@ class References : public std::enable_shared_from_this<References> {
 
   GlobalId nextId() TREADLE_REQUIRES(mutex_) { return {self_, ++lastId_}; }
   void release(const RefHandle& handle);
-  // The value that a peer speaks of. One that was unknown so far may still be made, unless it is certain that none will.
+  // The value that a peer speaks of. One that was unknown so far may still be made, unless it is certain that none
+  // will.
   Owned& namedByPeer(const RefId& ref) TREADLE_REQUIRES(mutex_);
   void settle(Owned& owned, const Result<OwnedValue>& value, Deferred& later) TREADLE_REQUIRES(mutex_);
   void dropIfUnused(const RefId& ref, Deferred& later) TREADLE_REQUIRES(mutex_);

@@ -14,7 +14,8 @@ OwnedValue waitForOwned(Engine& engine, const RefId& ref, const std::type_info& 
   engine.references().whenReady(ref, engine.membership().self().rank,
                                 [state](Result<OwnedValue> value) { state->complete(std::move(value)); });
   if (!valueOrThrow(state->waitUntil(deadlineAfter(timeout))))
-    raise(deadlineExceeded("the value of this reference was not made within " + toText(timeout)));
+    raise(deadlineExceeded("the value of this reference was not made here within " + toText(timeout))
+              .withWorker(engine.membership().self().name));
   OwnedValue value = valueOrThrow(state->result());
   throwIfError(typeFits(value, type));
   return value;

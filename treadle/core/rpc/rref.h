@@ -43,8 +43,8 @@ class RRef : public RRefMethods<T> {
   // as long as a reference does.
   Value& local() const {
     if (!isOwner())
-      raise(failedPrecondition("local() works at the owner only; this reference is owned by " +
-                               link::describe(owner())));
+      raise(
+          failedPrecondition("local() works at the owner only; this reference is owned by " + link::describe(owner())));
     return *static_cast<Value*>(owned().value.get());
   }
 

@@ -62,12 +62,13 @@ Future<R> startCall(Engine& engine, OutgoingCall call, UniqueFunction<Stored<R>(
 
 template <class R>
 Future<R> startCall(Engine& engine, OutgoingCall call) {
-  static_assert(Travels<Stored<R>>, "the function's result does not travel: call it with remote(), which leaves it there");
+  static_assert(Travels<Stored<R>>,
+                "the function's result does not travel: call it with remote(), which leaves it there");
   return startCall<R>(engine, std::move(call), [](Decoder& decoder) { return Codec<Stored<R>>::decode(decoder); });
 }
 
 // An outgoing call of F without its arguments.
-template <auto F>
+template <auto F, class Of = typename Traits<F>::Target>  // Note [Of] in invoke.h
 OutgoingCall callOf(const Engine& engine, int rank, CallOptions options) {
   const Functions::Entry& entry = entryOf(engine, &functionKey<F>, &Signature<F>::text);
   OutgoingCall call;
@@ -79,7 +80,7 @@ OutgoingCall callOf(const Engine& engine, int rank, CallOptions options) {
 }
 
 // The arguments are encoded before the call that is given them returns, so that they may be captured by reference.
-template <auto F, class... A>
+template <auto F, class Of = typename Traits<F>::Target, class... A>  // likewise
 OutgoingCall callWith(const Engine& engine, int rank, CallOptions options, const A&... arguments) {
   OutgoingCall call = callOf<F>(engine, rank, options);
   call.encode = [&arguments...](Encoder& encoder) {

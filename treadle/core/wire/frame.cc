@@ -52,6 +52,9 @@ Result<FrameHeader> parseHeader(Bytes bytes, const FrameLimits& limits) {
   if (header.bufferBytes > limits.bufferBytes)
     return resourceExhausted("buffers of " + std::to_string(header.bufferBytes) + " bytes are over the limit of " +
                              std::to_string(limits.bufferBytes));
+  if (header.bufferCount > limits.buffers)
+    return resourceExhausted(std::to_string(header.bufferCount) + " buffers are over the limit of " +
+                             std::to_string(limits.buffers));
   return header;
 }
 

@@ -44,6 +44,7 @@ struct FrameHeader {
 struct FrameLimits {
   uint32_t payloadBytes = 64U << 20;
   uint64_t bufferBytes = uint64_t{16} << 30;
+  uint16_t buffers = UINT16_MAX;
 };
 
 // Header, sizes and payload of a frame as they go on the wire: one allocation. The caller has checked the frame against

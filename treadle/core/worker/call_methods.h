@@ -84,7 +84,8 @@ class CallMethods {
   // numbers: they travel as int64 or double, and one that does not fit the parameter is an ArgumentError.
   template <class T, class... A>
   RRef<T> make(const To& to, const A&... arguments) const {
-    const Functions::Entry& entry = rpc::entryOf(engine(), &rpc::typeKey<T>, [] { return demangled(typeid(T).name()); });
+    const Functions::Entry& entry =
+        rpc::entryOf(engine(), &rpc::typeKey<T>, [] { return demangled(typeid(T).name()); });
     std::string wanted = rpc::makerSignature<T, A...>();
     if (wanted != entry.signature)
       raise(invalidArgument("'" + entry.name + "' is a " + entry.signature + ", not a " + wanted));

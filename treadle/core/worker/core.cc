@@ -75,7 +75,8 @@ void Worker::Core::start(Worker& worker, WorkerExtensions extensions) {
 // `join` on every call finds its connection.
 Status Worker::Core::meet() {
   TimePoint begin = Clock::now();
-  TimePoint deadline = options.joinTimeout == kWhilePeerLives ? kNever : partOf(begin, options.joinTimeout, kClientShare);
+  TimePoint deadline =
+      options.joinTimeout == kWhilePeerLives ? kNever : partOf(begin, options.joinTimeout, kClientShare);
   TimePoint serverDeadline = deadline == kNever ? kNever : partOf(begin, options.joinTimeout, kServerShare);
   Result<io::Address> master = masterAddress(launch);
   if (!master.ok()) return std::move(master).status();
@@ -88,15 +89,22 @@ Status Worker::Core::meet() {
     if (!server.ok()) return std::move(server).status();
     rendezvous = std::move(*server);
   }
-  auto client = cluster::RendezvousClient::connect(*master, *known, deadline);
-  if (!client.ok()) return std::move(client).status();
-  Result<cluster::Roster> roster = (*client)->exchange(launch.worldSize, addresses(), deadline);
-  if (!roster.ok()) return std::move(roster).status();
-  for (const cluster::RosterEntry& peer : *roster) TREADLE_RETURN_IF_ERROR(connectTo(peer, *known, deadline));
-  TREADLE_RETURN_IF_ERROR((*client)->ready(deadline));
+  Status met = meetAt(*master, *known, deadline);
+  // Who comes later would find nobody at the master's address, and could not say why.
+  if (!met.ok() && rendezvous && serverDeadline != kNever) rendezvous->tellLateComers(serverDeadline);
+  if (!met.ok()) return met;
   if (rendezvous) rendezvous->stop();
   membership->startWatch();
   return {};
+}
+
+Status Worker::Core::meetAt(const io::Address& master, const link::Credentials& credentials, TimePoint deadline) {
+  auto client = cluster::RendezvousClient::connect(master, credentials, deadline);
+  if (!client.ok()) return std::move(client).status();
+  Result<cluster::Roster> roster = (*client)->exchange(launch.worldSize, addresses(), deadline);
+  if (!roster.ok()) return std::move(roster).status();
+  for (const cluster::RosterEntry& peer : *roster) TREADLE_RETURN_IF_ERROR(connectTo(peer, credentials, deadline));
+  return (*client)->ready(deadline);
 }
 
 // The launcher's key, or one that rank 0 makes up and gives to its own user's processes on this host.

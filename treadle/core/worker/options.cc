@@ -16,13 +16,17 @@ bool mayStandInName(char c) {
 
 Status JoinOptions::validate() const {
   if (name.empty() || name.size() > link::kNameBytes || !std::all_of(name.begin(), name.end(), mayStandInName))
-    return invalidArgument("'" + name + "' cannot be a worker's name: use 1 to 127 of the characters A-Z a-z 0-9 _ . : -");
-  for (auto [what, limit] : {std::pair("rpcTimeout", rpcTimeout), std::pair("joinTimeout", joinTimeout),
-                             std::pair("lostAfter", lostAfter)})
+    return invalidArgument("'" + name +
+                           "' cannot be a worker's name: use 1 to 127 of the characters A-Z a-z 0-9 _ . : -");
+  for (auto [what, limit] :
+       {std::pair("rpcTimeout", rpcTimeout), std::pair("joinTimeout", joinTimeout), std::pair("lostAfter", lostAfter)})
     if (limit <= Duration::zero())
       return invalidArgument(std::string(what) + " is " + toText(limit) + "; it must be positive");
   if (lostAfter < std::chrono::milliseconds(100))
     return invalidArgument("lostAfter is " + toText(lostAfter) + "; under 100 ms living peers would be given up");
+  if (lostAfter > std::chrono::hours(24))
+    return invalidArgument("lostAfter is " + toText(lostAfter) +
+                           "; it must be at most 24 h, or no loss would be noticed");
   if (spin < Duration::zero() || spin > std::chrono::seconds(1))
     return invalidArgument("spin is " + toText(spin) + "; it must be between 0 and 1 s");
   if (maxRunning < 0 || maxBlocked < 1) return invalidArgument("maxRunning must be >= 0 and maxBlocked >= 1");

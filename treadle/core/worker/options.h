@@ -11,9 +11,9 @@
 namespace treadle {
 
 struct JoinOptions {
-  std::string name = {};            // unique in the job; [A-Za-z0-9_.:-], at most 127 characters
-  Functions functions = {};         // what peers may call here, and the names of what is called there
-  std::optional<Launch> launch = {};  // default: Launch::detect()
+  std::string name = {};                             // unique in the job; [A-Za-z0-9_.:-], at most 127 characters
+  Functions functions = {};                          // what peers may call here, and the names of what is called there
+  std::optional<Launch> launch = {};                 // default: Launch::detect()
   Duration rpcTimeout = std::chrono::seconds(60);    // of a call that says nothing else, from its start to its answer
   Duration joinTimeout = std::chrono::seconds(300);  // for all workers to come
   // A peer of whom nothing is heard for so long is lost; at least 100 ms. All workers of a job should have the
@@ -22,10 +22,10 @@ struct JoinOptions {
   Duration lostAfter = std::chrono::seconds(5);
   // Loopback and UNIX addresses only, as links are not encrypted yet.
   std::optional<std::string> listenAddress = {};  // "tcp://127.0.0.1:0", "unix:name"; default: both, peers prefer UNIX
-  int maxRunning = 0;                        // handlers that run at a time; 0: as many as there are cores, at least 2
-  int maxBlocked = 1024;                     // handlers that wait at a time; each costs a thread
-  size_t sendLimitBytes = 64U << 20;         // queued for a peer that reads slowly
-  wire::FrameLimits messageLimits = {};           // what one message may hold; the same in the whole job
+  int maxRunning = 0;                    // handlers that run at a time; 0: as many as there are cores, at least 2
+  int maxBlocked = 1024;                 // handlers that wait at a time; each costs a thread
+  size_t sendLimitBytes = 64U << 20;     // queued for a peer that reads slowly
+  wire::FrameLimits messageLimits = {};  // what one message may hold; the same in the whole job
   Duration spin = std::chrono::microseconds(50);  // how long a waiting caller yields before it sleeps
 
   // InvalidArgument naming the option and its value.

@@ -1,6 +1,7 @@
 #include "treadle/core/worker/worker.h"
 
 #include <exception>
+#include <thread>
 
 #include "treadle/core/base/log.h"
 #include "treadle/core/worker/core.h"
@@ -14,12 +15,19 @@ std::shared_ptr<Worker> Worker::join(JoinOptions options, WorkerExtensions exten
   Launch launch = options.launch ? *options.launch : valueOrThrow(Launch::detect());
   throwIfError(launch.validate());
   cluster::tellLauncher(options.name);
-  auto worker = std::make_shared<Worker>(Core::make(std::move(options), std::move(launch)));
+  std::shared_ptr<Worker> worker(std::make_unique<Worker>(Core::make(std::move(options), std::move(launch))).release(),
+                                 &Worker::destroy);
   worker->core_->start(*worker, std::move(extensions));
   Status met = worker->core_->meet();
   if (met.ok()) return worker;
   worker->core_->leave("it could not join: " + met.message());
   raise(std::move(met));
+}
+
+// The last owner may be a handler or a callback, on one of the threads that the worker's end waits for.
+void Worker::destroy(Worker* worker) {
+  std::unique_ptr<Worker> owner(worker);
+  if (io::Executor::onPoolThread()) std::thread([owner = std::move(owner)]() mutable { owner.reset(); }).detach();
 }
 
 Worker::Worker(std::unique_ptr<Core> core) : core_(std::move(core)) {}
@@ -30,9 +38,7 @@ Worker::~Worker() {
 
 const WorkerInfo& Worker::self() const { return core_->self; }
 
-WorkerInfo Worker::peer(std::string_view name) const {
-  return peer(valueOrThrow(core_->membership->rankOf(name)));
-}
+WorkerInfo Worker::peer(std::string_view name) const { return peer(valueOrThrow(core_->membership->rankOf(name))); }
 
 WorkerInfo Worker::peer(int rank) const {
   throwIfError(core_->membership->checkRank(rank));

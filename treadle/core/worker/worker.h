@@ -3,7 +3,8 @@
 // workers may live in one process. `join` returns when every expected worker is there; `shutdown` when all are done.
 // A worker that is destroyed without a shutdown leaves the job, and the others are told so.
 //
-// Any thread may call anything; `shutdown` and the destructor from none of the worker's own handlers.
+// Any thread may call anything, but `shutdown` from none of the worker's own handlers. The last owner may be a handler:
+// the worker then goes on a thread of its own, when its handlers have ended.
 
 #include <any>
 #include <functional>
@@ -23,8 +24,8 @@ class Worker;
 struct Metrics {
   uint64_t callsSent = 0, callsHandled = 0;
   size_t callsPending = 0, handlersRunning = 0;
-  size_t valuesOwned = 0;    // values that references point to and that live here
-  size_t forksOfOwned = 0;   // references of other workers to them
+  size_t valuesOwned = 0;     // values that references point to and that live here
+  size_t forksOfOwned = 0;    // references of other workers to them
   size_t referencesHeld = 0;  // references to values of others
   size_t referencesPending = 0;
 };
@@ -120,6 +121,7 @@ class Worker : public CallMethods<Worker>, public group::Job {
 
  private:
   friend class CallMethods<Worker>;
+  static void destroy(Worker* worker);
   CallOptions callOptions() const { return {}; }
   Status withOwnWork(const Status& status) const;
 

@@ -8,9 +8,7 @@ namespace treadle::autograd {
 inline auto fields(GradientMessage& message) {
   return std::tie(message.context, message.pass, message.retainGraph, message.message, message.gradients);
 }
-inline auto fields(FinishMessage& message) {
-  return std::tie(message.context, message.pass, message.failure);
-}
+inline auto fields(FinishMessage& message) { return std::tie(message.context, message.pass, message.failure); }
 
 namespace {
 
@@ -29,12 +27,10 @@ class Network final : public GradientSink {
     // Taken before the message leaves: the answer may be there before `async` returns, and a pass without
     // pending work could count as idle in between.
     auto pending = std::make_shared<Pass::Pending>(pass.addPending());
-    GradientMessage out{context_->id, pass.passId(), pass.retainGraph(), message.messageId,
-                        std::move(gradients)};
+    GradientMessage out{context_->id, pass.passId(), pass.retainGraph(), message.messageId, std::move(gradients)};
     // The gradients are values: sending them must not become part of the graph that is being run.
     CurrentContext none(interceptorOf(worker_), nullptr);
-    auto state =
-        worker_.with({.timeout = kWhilePeerLives}).async<&onGradients>(message.peerRank, out).share();
+    auto state = worker_.with({.timeout = kWhilePeerLives}).async<&onGradients>(message.peerRank, out).share();
     {
       MutexLock lock(mutex_);
       answers_.emplace_back(state);
@@ -173,8 +169,7 @@ Status finishEverywhere(Worker& worker, const ContextPtr& context, const FinishM
   CurrentContext none(interceptorOf(worker), nullptr);
   std::vector<Future<void>> others;
   Caller caller = worker.with({.timeout = kWhilePeerLives});
-  for (int rank : knownTo(*context, worker.self().rank))
-    others.push_back(caller.async<&onFinish>(rank, message));
+  for (int rank : knownTo(*context, worker.self().rank)) others.push_back(caller.async<&onFinish>(rank, message));
   for (Future<void>& other : others) {
     try {
       other.wait();
@@ -196,8 +191,7 @@ void onRelease(Call& call, int64_t contextId) { releaseEverywhere(call.worker(),
 
 }  // namespace
 
-void runBackward(Worker& worker, const ContextPtr& context, std::vector<Root> roots,
-                 const BackwardOptions& options) {
+void runBackward(Worker& worker, const ContextPtr& context, std::vector<Root> roots, const BackwardOptions& options) {
   FinishMessage end{context->id, interceptorOf(worker).contexts().nextId(), ""};
   std::shared_ptr<Pass> pass =
       valueOrThrow(makePass(worker, context, {end.pass, options.retainGraph}, std::move(roots)));

@@ -38,8 +38,7 @@ struct FinishMessage {
 // Runs a whole pass from `roots` and returns when all gradients are in the contexts of all workers. Throws
 // the failure of any worker, with its name; the context is of no use then. Blocks the calling thread, which
 // reads the answers itself; any thread, but one pass of a context at a time.
-void runBackward(Worker& worker, const ContextPtr& context, std::vector<Root> roots,
-                 const BackwardOptions& options);
+void runBackward(Worker& worker, const ContextPtr& context, std::vector<Root> roots, const BackwardOptions& options);
 
 // Ends a context here and on all workers that it reached, without waiting for them: each passes the word on.
 // Idempotent. A worker that a late call reaches afterwards refuses it (Contexts::arrived).

@@ -21,8 +21,7 @@ Status checkRoot(const Root& root, size_t index) {
   } else if (!root.tensor.requires_grad()) {
     message << "does not require grad and has no grad_fn, so nothing can be differentiated";
   } else if (!root.gradient.defined() && root.tensor.numel() != 1) {
-    message << "has shape " << root.tensor.sizes()
-            << ": only a tensor of one element can do without a gradient";
+    message << "has shape " << root.tensor.sizes() << ": only a tensor of one element can do without a gradient";
   } else {
     return {};
   }
@@ -30,8 +29,7 @@ Status checkRoot(const Root& root, size_t index) {
 }
 
 // The gradients of the roots, checked by libtorch against the shapes of what they are the gradients of.
-Result<std::vector<at::Tensor>> rootGradients(const std::vector<Root>& roots,
-                                              const torch::autograd::edge_list& edges) {
+Result<std::vector<at::Tensor>> rootGradients(const std::vector<Root>& roots, const torch::autograd::edge_list& edges) {
   std::vector<at::Tensor> gradients;
   for (const Root& root : roots) {
     gradients.push_back(root.gradient.defined() ? root.gradient : at::ones_like(root.tensor));
@@ -78,8 +76,7 @@ Status GraphExecutor::checkEnds() {
   // knows nothing of this pass.
   for (const RecvNode* receive : dependencies_.receives()) {
     if (receive->contextId() == contextId_) continue;
-    return failedPrecondition(receive->name() + " belongs to autograd context " +
-                              std::to_string(receive->contextId()) +
+    return failedPrecondition(receive->name() + " belongs to autograd context " + std::to_string(receive->contextId()) +
                               " and cannot take part in a pass of context " + std::to_string(contextId_));
   }
   // Claimed before anything runs, so that a refused pass has changed nothing.

@@ -23,15 +23,11 @@ namespace treadle::autograd {
 class GraphExecutor {
  public:
   GraphExecutor(int64_t contextId, Gradients& gradients, LeafSlots& slots, bool retainGraph)
-      : contextId_(contextId),
-        gradients_(gradients),
-        retainGraph_(retainGraph),
-        hookedLeaves_(slots, contextId) {}
+      : contextId_(contextId), gradients_(gradients), retainGraph_(retainGraph), hookedLeaves_(slots, contextId) {}
 
   // Counts everything behind the sends and the roots, and reserves the parameters with hooks among it.
   // Returns the nodes that are ready with the gradients of the roots alone. Call it once, first.
-  Result<std::vector<ReadyNode>> prepare(const std::vector<NodeRef<SendNode>>& sends,
-                                         const std::vector<Root>& roots);
+  Result<std::vector<ReadyNode>> prepare(const std::vector<NodeRef<SendNode>>& sends, const std::vector<Root>& roots);
 
   void push(ReadyNode ready) { ready_.push(std::move(ready)); }
   bool hasReady() const { return !ready_.empty(); }

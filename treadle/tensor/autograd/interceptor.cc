@@ -108,16 +108,14 @@ ContextPtr AutogradInterceptor::exchangeCurrent(ContextPtr context) {
 std::unique_ptr<rpc::OutgoingHook> AutogradInterceptor::onRequest(int rank, const std::string& function) {
   auto found = currentContexts.find(this);
   if (found == currentContexts.end()) return nullptr;
-  return std::make_unique<OutgoingContextHook>(found->second,
-                                               MessageInfo{contexts_.nextId(), rank, function});
+  return std::make_unique<OutgoingContextHook>(found->second, MessageInfo{contexts_.nextId(), rank, function});
 }
 
 std::unique_ptr<rpc::OutgoingHook> AutogradInterceptor::onReply(int rank, const std::string& function,
                                                                 rpc::IncomingHook* request) {
   ContextPtr context = contextOf(request);
   if (!context) return nullptr;
-  return std::make_unique<OutgoingContextHook>(std::move(context),
-                                               MessageInfo{contexts_.nextId(), rank, function});
+  return std::make_unique<OutgoingContextHook>(std::move(context), MessageInfo{contexts_.nextId(), rank, function});
 }
 
 std::shared_ptr<rpc::IncomingHook> AutogradInterceptor::onArrival(int rank, Bytes field) {
@@ -128,8 +126,7 @@ std::shared_ptr<rpc::IncomingHook> AutogradInterceptor::onArrival(int rank, Byte
   throwIfError(reader.finished("the autograd field of a message"));
   ContextPtr context = valueOrThrow(contexts_.arrived(id));
   // No function name: only a send is named in error messages, by the worker that made it.
-  return std::make_shared<IncomingContextHook>(std::move(context), MessageInfo{message, rank, ""},
-                                               std::move(indexes));
+  return std::make_shared<IncomingContextHook>(std::move(context), MessageInfo{message, rank, ""}, std::move(indexes));
 }
 
 std::unique_ptr<rpc::HandlerScope> AutogradInterceptor::onHandler(rpc::IncomingHook* request) {

@@ -13,8 +13,7 @@ Status LeafSlots::claim(const at::Tensor& leaf, int64_t contextId) {
   message << "a parameter of shape " << leaf.sizes()
           << " has hooks on its .grad (DistributedDataParallel sets them, or "
           << "register_post_accumulate_grad_hook) and cannot be in the backward passes of autograd contexts "
-          << found->second << " and " << contextId
-          << " at once: let the first finish before the second starts";
+          << found->second << " and " << contextId << " at once: let the first finish before the second starts";
   return failedPrecondition(message.str());
 }
 

@@ -1,6 +1,5 @@
 #pragma once
-// Which parameters with gradient hooks are in use by which context. Such a parameter accumulates into its
-// real
+// Which parameters with gradient hooks are in use by which context. Such a parameter accumulates into its real
 // `.grad` (the hooks look at it), and there is only one: two passes over it at once would mix their
 // gradients, so the second is refused. One table per worker, outliving its passes. Any thread may call it.
 

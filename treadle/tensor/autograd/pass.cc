@@ -29,8 +29,7 @@ thread_local Pass::Running* Pass::Running::innermost = nullptr;
 // graph task: the task id tells them apart.
 Pass* Pass::current() {
   Running* running = Running::innermost;
-  if (running == nullptr || running->engineTask != torch::autograd::get_current_graph_task_id())
-    return nullptr;
+  if (running == nullptr || running->engineTask != torch::autograd::get_current_graph_task_id()) return nullptr;
   return running->pass;
 }
 
@@ -39,8 +38,7 @@ Pass::Pass(Key, std::shared_ptr<ContextGraph> graph, std::shared_ptr<GradientSin
     : graph_(std::move(graph)),
       sink_(std::move(sink)),
       options_(options),
-      executor_(std::make_unique<GraphExecutor>(graph_->contextId(), graph_->gradients(), slots,
-                                                options.retainGraph)),
+      executor_(std::make_unique<GraphExecutor>(graph_->contextId(), graph_->gradients(), slots, options.retainGraph)),
       engine_(std::make_unique<EngineLoop>(options.retainGraph)) {}
 
 // No lock is needed: whoever could call anything else would hold a pointer to this pass.
@@ -50,16 +48,15 @@ Pass::~Pass() {
   end();
 }
 
-Result<std::shared_ptr<Pass>> Pass::create(std::shared_ptr<ContextGraph> graph,
-                                           std::shared_ptr<GradientSink> sink, LeafSlots& slots,
-                                           PassOptions options, std::vector<Root> roots) {
+Result<std::shared_ptr<Pass>> Pass::create(std::shared_ptr<ContextGraph> graph, std::shared_ptr<GradientSink> sink,
+                                           LeafSlots& slots, PassOptions options, std::vector<Root> roots) {
   auto pass = std::make_shared<Pass>(Key{}, std::move(graph), std::move(sink), slots, options);
   TREADLE_RETURN_IF_ERROR(pass->prepare(roots));
   return pass;
 }
 
-Result<std::shared_ptr<Pass>> Pass::create(std::shared_ptr<ContextGraph> graph, GradientSink& sink,
-                                           LeafSlots& slots, PassOptions options, std::vector<Root> roots) {
+Result<std::shared_ptr<Pass>> Pass::create(std::shared_ptr<ContextGraph> graph, GradientSink& sink, LeafSlots& slots,
+                                           PassOptions options, std::vector<Root> roots) {
   std::shared_ptr<GradientSink> notOwned(std::shared_ptr<void>(), &sink);
   return create(std::move(graph), std::move(notOwned), slots, options, std::move(roots));
 }
@@ -90,13 +87,12 @@ Status Pass::checkArrival(int64_t messageId, size_t gradients) const {
   if (state_ != State::kOpen) return failedPrecondition("the backward pass of " + context + " is over");
   auto found = awaited_.find(messageId);
   if (found == awaited_.end()) {
-    return invalidArgument("gradients came for message " + std::to_string(messageId) +
-                           ", which this pass of " + context + " never sent or already has gradients for");
+    return invalidArgument("gradients came for message " + std::to_string(messageId) + ", which this pass of " +
+                           context + " never sent or already has gradients for");
   }
   if (found->second->num_inputs() == gradients) return {};
-  return invalidArgument(std::to_string(gradients) + " gradients came for message " +
-                         std::to_string(messageId) + " of " + context + ", which needs " +
-                         std::to_string(found->second->num_inputs()));
+  return invalidArgument(std::to_string(gradients) + " gradients came for message " + std::to_string(messageId) +
+                         " of " + context + ", which needs " + std::to_string(found->second->num_inputs()));
 }
 
 Status Pass::addReady(int64_t messageId, std::vector<at::Tensor> gradients) {
@@ -164,9 +160,7 @@ bool Pass::stopDraining() {
   return true;
 }
 
-bool Pass::idleLocked() const {
-  return !draining_ && (!status_.ok() || (incoming_.empty() && pending_ == 0));
-}
+bool Pass::idleLocked() const { return !draining_ && (!status_.ok() || (incoming_.empty() && pending_ == 0)); }
 
 bool Pass::idle() const {
   std::lock_guard lock(mutex_);
@@ -230,8 +224,7 @@ void Pass::onFinish(UniqueFunction<void(const Status&)> callback) {
 
 Status Pass::finish() {
   for (Running* running = Running::innermost; running != nullptr; running = running->outer) {
-    if (running->pass == this)
-      return failedPrecondition("a node or hook of a backward pass cannot finish that pass");
+    if (running->pass == this) return failedPrecondition("a node or hook of a backward pass cannot finish that pass");
   }
   {
     std::unique_lock lock(mutex_);
@@ -256,9 +249,8 @@ void Pass::noteMissingGradients() {
   {
     std::lock_guard lock(mutex_);
     if (!status_.ok() || awaited_.empty()) return;
-    message << awaited_.size() << " of " << sentIds_.size() << " messages sent in autograd context "
-            << contextId() << " never got a gradient, so " << executor_->waiting()
-            << " local autograd nodes did not run:";
+    message << awaited_.size() << " of " << sentIds_.size() << " messages sent in autograd context " << contextId()
+            << " never got a gradient, so " << executor_->waiting() << " local autograd nodes did not run:";
     constexpr size_t kNamed = 8;  // a model that is wired wrongly may miss thousands
     size_t named = 0;
     for (const auto& [messageId, send] : awaited_) {

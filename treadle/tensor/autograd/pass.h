@@ -48,14 +48,12 @@ class Pass : public std::enable_shared_from_this<Pass> {
   // sends, and makes the gradients of the roots ready; runs nothing. The pass keeps `sink`, because pending
   // work may outlive whoever made the pass; `slots` must outlive the pass. Fails when a root cannot be
   // differentiated, or a parameter with hooks is in another pass (see leaf_slots.h).
-  static Result<std::shared_ptr<Pass>> create(std::shared_ptr<ContextGraph> graph,
-                                              std::shared_ptr<GradientSink> sink, LeafSlots& slots,
-                                              PassOptions options, std::vector<Root> roots = {});
+  static Result<std::shared_ptr<Pass>> create(std::shared_ptr<ContextGraph> graph, std::shared_ptr<GradientSink> sink,
+                                              LeafSlots& slots, PassOptions options, std::vector<Root> roots = {});
 
   // The same with a sink that the caller keeps alive as long as the pass and its pending work.
-  static Result<std::shared_ptr<Pass>> create(std::shared_ptr<ContextGraph> graph, GradientSink& sink,
-                                              LeafSlots& slots, PassOptions options,
-                                              std::vector<Root> roots = {});
+  static Result<std::shared_ptr<Pass>> create(std::shared_ptr<ContextGraph> graph, GradientSink& sink, LeafSlots& slots,
+                                              PassOptions options, std::vector<Root> roots = {});
 
   // A pass that was not finished ends as cancelled: callbacks are told, each `.grad` is put back.
   ~Pass();
@@ -152,7 +150,7 @@ class Pass : public std::enable_shared_from_this<Pass> {
   const std::shared_ptr<GradientSink> sink_;
   const PassOptions options_;
   const std::unique_ptr<GraphExecutor>
-      executor_;  // the draining thread's; nobody's otherwise, then it has nothing ready
+      executor_;                              // the draining thread's; nobody's otherwise, then it has nothing ready
   const std::unique_ptr<EngineLoop> engine_;  // likewise
 
   mutable std::mutex mutex_;

@@ -24,9 +24,8 @@ Status checkAttachable(const at::Tensor& tensor, size_t index) {
                            ", which cannot carry a gradient");
   }
   if (tensor.requires_grad() || tensor.is_view() || tensor.is_inference()) {
-    return invalidArgument(
-        which + " has a history of its own (it requires grad, is a view or an inference tensor); " +
-        "only a plain tensor can stand for a received one");
+    return invalidArgument(which + " has a history of its own (it requires grad, is a view or an inference tensor); " +
+                           "only a plain tensor can stand for a received one");
   }
   return {};
 }
@@ -55,14 +54,13 @@ torch::autograd::variable_list RecvNode::apply(torch::autograd::variable_list&& 
   // Who calls Tensor::backward on something that came from another worker learns here what to call instead.
   Pass* pass = Pass::current();
   if (pass == nullptr) {
-    raise(failedPrecondition("a local backward pass reached " + name() +
-                             ", whose gradients belong on worker " + std::to_string(message_.peerRank) +
+    raise(failedPrecondition("a local backward pass reached " + name() + ", whose gradients belong on worker " +
+                             std::to_string(message_.peerRank) +
                              ": call AutogradContext::backward instead of Tensor::backward"));
   }
   if (pass->contextId() != contextId_) {
     raise(failedPrecondition(name() + " belongs to autograd context " + std::to_string(contextId_) +
-                             " and cannot take part in a pass of context " +
-                             std::to_string(pass->contextId())));
+                             " and cannot take part in a pass of context " + std::to_string(pass->contextId())));
   }
   // Only handed over: the pass goes on while the peer works.
   throwIfError(pass->sink().sendGradients(*pass, message_, std::move(gradients)));

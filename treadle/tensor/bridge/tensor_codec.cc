@@ -3,6 +3,7 @@
 #include <ATen/ops/from_blob.h>
 #include <c10/core/ScalarType.h>
 
+#include <algorithm>
 #include <array>
 #include <limits>
 
@@ -18,9 +19,9 @@ constexpr size_t kMaxDimensions = 64;
 
 // By wire number. Append only: the numbers are the protocol's.
 constexpr std::array kTypes = {
-    at::kByte,          at::kChar,         at::kShort,         at::kInt,         at::kLong,          at::kHalf,
-    at::kFloat,         at::kDouble,       at::kComplexHalf,   at::kComplexFloat, at::kComplexDouble, at::kBool,
-    at::kBFloat16,      at::kFloat8_e5m2,  at::kFloat8_e4m3fn, at::kUInt16,      at::kUInt32,        at::kUInt64,
+    at::kByte,     at::kChar,        at::kShort,         at::kInt,          at::kLong,          at::kHalf,
+    at::kFloat,    at::kDouble,      at::kComplexHalf,   at::kComplexFloat, at::kComplexDouble, at::kBool,
+    at::kBFloat16, at::kFloat8_e5m2, at::kFloat8_e4m3fn, at::kUInt16,       at::kUInt32,        at::kUInt64,
 };
 
 // Refused before anything is written, by what the sender can do about it. Nothing is converted silently: a
@@ -54,6 +55,12 @@ size_t bytesOf(const std::vector<int64_t>& sizes, at::ScalarType type) {
 at::Tensor tensorOver(const Buffer& buffer, const std::vector<int64_t>& sizes, at::ScalarType type) {
   auto keep = [owner = buffer.owner](void*) mutable { owner.reset(); };
   return at::from_blob(buffer.data, sizes, std::move(keep), at::TensorOptions().dtype(type));
+}
+
+// Any other byte in a bool is undefined behaviour for whoever reads it.
+void checkBools(Bytes bytes) {
+  if (std::any_of(bytes.begin(), bytes.end(), [](std::byte each) { return each > std::byte{1}; }))
+    raise(dataLoss("a bool tensor came with bytes other than 0 and 1"));
 }
 
 }  // namespace
@@ -105,6 +112,7 @@ at::Tensor decodeTensor(rpc::Decoder& decoder) {
     if (buffer.sizeBytes != bytes)
       raise(dataLoss("a tensor's sizes need " + std::to_string(bytes) + " bytes and " +
                      std::to_string(buffer.sizeBytes) + " came"));
+    if (dtype == at::kBool) checkBools({buffer.data, buffer.sizeBytes});
     tensor = tensorOver(buffer, sizes, dtype);
   }
   if (auto* hook = dynamic_cast<IncomingTensorHook*>(decoder.hook())) hook->add(tensor);

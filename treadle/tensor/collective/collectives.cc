@@ -38,7 +38,8 @@ Future<void> onContiguous(at::Tensor& tensor, Operate operate) {
   checkDense(tensor);
   // A parameter may be given: the operation is not part of any graph.
   at::Tensor target = tensor.detach();
-  at::Tensor flat = target.contiguous();
+  // What is sent are the numbers themselves and not what lies behind a conjugated or negated view of them.
+  at::Tensor flat = target.resolve_conj().resolve_neg().contiguous();
   Future<void> done = operate(flat);
   if (flat.is_same(target) || flat.data_ptr() == target.data_ptr()) {
     // No `then`: its future would become ready on a thread of the pool, later than the operation.
@@ -56,8 +57,8 @@ Future<void> onContiguous(at::Tensor& tensor, Operate operate) {
 
 Future<void> allReduce(const Group& group, at::Tensor& tensor, ReduceOp op) {
   return onContiguous(tensor, [&](at::Tensor& flat) {
-    return group::allReduce(group, flat.data_ptr(), static_cast<size_t>(flat.numel()),
-                            dataTypeOf(flat.scalar_type()), op);
+    return group::allReduce(group, flat.data_ptr(), static_cast<size_t>(flat.numel()), dataTypeOf(flat.scalar_type()),
+                            op);
   });
 }
 

@@ -53,7 +53,8 @@ struct ForwardResult<I, std::tuple<V...>, Count> {
   static auto find() {
     static_assert(works || Count < sizeof...(V), "this module has no forward that can be called remotely");
     if constexpr (works) {
-      using R = decltype(call(std::declval<I&>(), std::declval<std::tuple<V...>&>(), std::make_index_sequence<Count>()));
+      using R =
+          decltype(call(std::declval<I&>(), std::declval<std::tuple<V...>&>(), std::make_index_sequence<Count>()));
       return std::type_identity<std::decay_t<R>>{};
     } else {
       return ForwardResult<I, std::tuple<V...>, Count + 1>::find();
@@ -71,8 +72,8 @@ struct Forward {
   // Names the class and the result, so that two classes under one name are told apart before a byte is
   // decoded.
   static std::string signature() {
-    return rpc::nameOf<Result>() + " " + demangled(typeid(I).name()) + "::forward(" +
-           rpc::NamesIn<Values>::text() + ")";
+    return rpc::nameOf<Result>() + " " + demangled(typeid(I).name()) + "::forward(" + rpc::NamesIn<Values>::text() +
+           ")";
   }
 
   // Converts each argument to the type of its parameter. A compile error when there are too many.

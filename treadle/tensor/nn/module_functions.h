@@ -78,8 +78,8 @@ std::string signatureOfMaker() {
 template <class I, class... Args, class Make>
 void makeModule(rpc::Decoder& decoder, const rpc::Responder& responder, Make make) {
   auto values = rpc::decodeValues<std::tuple<rpc::Loose<Args>...>>(decoder);
-  std::shared_ptr<I> module = std::apply(
-      [&](auto&... value) { return make(rpc::tighten<std::decay_t<Args>>(std::move(value))...); }, values);
+  std::shared_ptr<I> module =
+      std::apply([&](auto&... value) { return make(rpc::tighten<std::decay_t<Args>>(std::move(value))...); }, values);
   if (!module) raise(failedPrecondition("the factory made no module"));
   responder.keep(rpc::ownedValue(std::move(module)));
 }
@@ -101,8 +101,8 @@ template <class I, class... Args>
 Functions& putModule(Functions& functions, const std::string& name, rpc::Invoker invoke) {
   bool declared = invoke == nullptr;
   functions.put(&rpc::typeKey<I>, {name, rpc::makerSignature<I, Args...>(), invoke, false});
-  functions.put(&forwardKey<I>, {name + ".forward", Forward<I>::signature(),
-                                 declared ? nullptr : &Forward<I>::invoke, false});
+  functions.put(&forwardKey<I>,
+                {name + ".forward", Forward<I>::signature(), declared ? nullptr : &Forward<I>::invoke, false});
   if (declared) {
     functions.declare<&remoteParameters<I>>(name + ".parameters");
     functions.declare<&setTraining<I>>(name + ".train");

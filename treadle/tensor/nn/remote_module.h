@@ -50,18 +50,14 @@ class RemoteModule {
   }
 
   // References to the module's parameters, for DistributedOptimizer.
-  std::vector<RRef<at::Tensor>> remoteParameters() const {
-    return call<&nn::remoteParameters<Impl>>(".parameters");
-  }
+  std::vector<RRef<at::Tensor>> remoteParameters() const { return call<&nn::remoteParameters<Impl>>(".parameters"); }
   // For member functions other than forward: moduleRef().call<&Impl::method>(...), where they were added.
   RRef<Impl> moduleRef() const { return module_; }
   WorkerInfo owner() const { return module_.owner(); }
   const std::string& name() const { return name_; }
 
   // Module::train on the owner, for all who use the module. Waits until it is done.
-  void train(bool on = true) {
-    call<&nn::setTraining<Impl>>(".train", on);
-  }
+  void train(bool on = true) { call<&nn::setTraining<Impl>>(".train", on); }
   void eval() { train(false); }
 
  private:

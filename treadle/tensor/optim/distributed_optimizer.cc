@@ -27,8 +27,21 @@ std::vector<Future<void>> DistributedOptimizer::startSteps(const AutogradContext
     if (!part.isOwner()) steps.push_back(part.async<&optim::Part::step>(context.id()));
   // This worker's own part needs no message; it steps while the others do.
   for (const RRef<optim::Part>& part : parts_)
-    if (part.isOwner()) part.local().stepHere(*worker_, context.id());
+    if (part.isOwner()) steps.push_back(stepHere(part, context));
   return steps;
+}
+
+// A failure is told like that of the others, which step all the same.
+Future<void> DistributedOptimizer::stepHere(const RRef<optim::Part>& part, const AutogradContext& context) {
+  Promise<void> promise;
+  Future<void> done = promise.future();
+  try {
+    part.local().stepHere(*worker_, context.id());
+    promise.set();
+  } catch (...) {
+    promise.fail(statusOfCurrentException("a step of the optimizer"));
+  }
+  return done;
 }
 
 // Each future is waited for by itself: the waiting thread then reads the answer from the socket.

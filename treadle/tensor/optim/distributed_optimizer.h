@@ -39,6 +39,7 @@ class DistributedOptimizer {
   static std::map<int, std::vector<RRef<at::Tensor>>> byOwner(const std::vector<RRef<at::Tensor>>& parameters);
   void checkMade() const;
   std::vector<Future<void>> startSteps(const AutogradContext& context);
+  Future<void> stepHere(const RRef<optim::Part>& part, const AutogradContext& context);
 
   Worker* worker_;
   std::vector<RRef<optim::Part>> parts_;  // one per owner

@@ -41,8 +41,7 @@ Part makePart(Call& call, const std::vector<RRef<at::Tensor>>& parameters, const
   ParameterOptimizers::Make make = [&](std::vector<at::Tensor> aliases) {
     return std::make_unique<Optimizer>(std::move(aliases), options);
   };
-  return Part(
-      std::make_shared<ParameterOptimizers>(locksOf(call.worker()), localParameters(parameters), make));
+  return Part(std::make_shared<ParameterOptimizers>(locksOf(call.worker()), localParameters(parameters), make));
 }
 
 // libtorch's SGD and Adam, and the step.

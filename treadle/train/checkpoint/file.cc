@@ -78,9 +78,7 @@ NewFile::NewFile(std::string path, std::string temporary, io::Fd fd)
     : path_(std::move(path)), temporary_(std::move(temporary)), fd_(std::move(fd)) {}
 
 NewFile::NewFile(NewFile&& other) noexcept
-    : path_(std::move(other.path_)),
-      temporary_(std::exchange(other.temporary_, {})),
-      fd_(std::move(other.fd_)) {}
+    : path_(std::move(other.path_)), temporary_(std::exchange(other.temporary_, {})), fd_(std::move(other.fd_)) {}
 
 NewFile::~NewFile() {
   if (!temporary_.empty()) unlink(temporary_.c_str());
@@ -132,8 +130,7 @@ Result<OldFile> OldFile::open(const std::string& path) {
 // pread keeps no position, so that readers do not disturb each other.
 Status OldFile::read(uint64_t offset, std::span<std::byte> into) const {
   while (!into.empty()) {
-    ssize_t got =
-        pread(fd_.get(), into.data(), std::min(into.size(), kLargestTransfer), static_cast<off_t>(offset));
+    ssize_t got = pread(fd_.get(), into.data(), std::min(into.size(), kLargestTransfer), static_cast<off_t>(offset));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return systemError("cannot read it");
     // The header was checked against the size at opening; another program has cut the file since.

@@ -32,8 +32,8 @@ std::optional<uint64_t> sizeBytesOf(const TensorEntry& tensor) {
 
 // The numbers are said as the file has them: whoever wrote the file looks for these.
 Status wrongOffsets(const TensorEntry& tensor, const std::string& why) {
-  return dataLoss("tensor " + inQuotes(tensor.name) + " claims bytes " + std::to_string(tensor.begin) +
-                  " to " + std::to_string(tensor.end) + " of the data, " + why);
+  return dataLoss("tensor " + inQuotes(tensor.name) + " claims bytes " + std::to_string(tensor.begin) + " to " +
+                  std::to_string(tensor.end) + " of the data, " + why);
 }
 
 // `expectedBegin` is where the tensor before it ended: with the tensors in order this finds every overlap and
@@ -41,11 +41,9 @@ Status wrongOffsets(const TensorEntry& tensor, const std::string& why) {
 Status checkOffsets(const TensorEntry& tensor, uint64_t expectedBegin, uint64_t dataBytes) {
   std::optional<uint64_t> sizeBytes = sizeBytesOf(tensor);
   if (!sizeBytes)
-    return dataLoss("the shape of tensor " + inQuotes(tensor.name) +
-                    " holds more elements than can be addressed");
+    return dataLoss("the shape of tensor " + inQuotes(tensor.name) + " holds more elements than can be addressed");
   if (tensor.begin > tensor.end) return wrongOffsets(tensor, "which end before they begin");
-  if (tensor.end > dataBytes)
-    return wrongOffsets(tensor, "of which there are only " + std::to_string(dataBytes));
+  if (tensor.end > dataBytes) return wrongOffsets(tensor, "of which there are only " + std::to_string(dataBytes));
   if (tensor.begin < expectedBegin) return wrongOffsets(tensor, "which overlap another tensor's");
   if (tensor.begin > expectedBegin) return wrongOffsets(tensor, "which leaves a gap before them");
   if (tensor.end - tensor.begin != *sizeBytes)
@@ -73,8 +71,7 @@ Result<std::string> asJson(const std::string& text, std::string_view what) {
   try {
     return Json(text).dump();
   } catch (const Json::exception&) {  // thrown for one reason only
-    return invalidArgument(std::string(what) + " " + inQuotes(text) +
-                           " is not UTF-8, which the format demands");
+    return invalidArgument(std::string(what) + " " + inQuotes(text) + " is not UTF-8, which the format demands");
   }
 }
 
@@ -99,8 +96,8 @@ Status appendTensor(const TensorEntry& tensor, std::string& out) {
   Result<std::string> name = asJson(tensor.name, "the tensor name");
   if (!name.ok()) return name.status();
   out += *name + ":{\"dtype\":\"" + std::string(infoOf(tensor.type).name) +
-         "\",\"shape\":" + Json(tensor.shape).dump() + ",\"data_offsets\":[" + std::to_string(tensor.begin) +
-         "," + std::to_string(tensor.end) + "]}";
+         "\",\"shape\":" + Json(tensor.shape).dump() + ",\"data_offsets\":[" + std::to_string(tensor.begin) + "," +
+         std::to_string(tensor.end) + "]}";
   return {};
 }
 
@@ -108,8 +105,7 @@ Status appendTensor(const TensorEntry& tensor, std::string& out) {
 Status checkNamesDiffer(const std::vector<TensorEntry>& tensors) {
   std::set<std::string_view> names;
   for (const TensorEntry& tensor : tensors) {
-    if (!names.insert(tensor.name).second)
-      return invalidArgument("two tensors are named " + inQuotes(tensor.name));
+    if (!names.insert(tensor.name).second) return invalidArgument("two tensors are named " + inQuotes(tensor.name));
   }
   return {};
 }

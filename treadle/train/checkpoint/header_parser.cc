@@ -95,8 +95,7 @@ std::string HeaderParser::subject() const {
 }
 
 bool HeaderParser::unexpected(std::string_view what) {
-  return fail(subject() +
-              (place_ == Place::kDimensions || place_ == Place::kOffsetNumbers ? " holds " : " is ") +
+  return fail(subject() + (place_ == Place::kDimensions || place_ == Place::kOffsetNumbers ? " holds " : " is ") +
               std::string(what));
 }
 
@@ -168,8 +167,7 @@ bool HeaderParser::string(string_t& text) {
   if (place_ != Place::kDtype) return unexpected("a string");
   std::optional<ElementType> type = elementTypeOf(text);
   if (!type)
-    return fail("the dtype " + inQuotes(text) + " of tensor " + inQuotes(tensor_.name) +
-                " is unknown to Treadle");
+    return fail("the dtype " + inQuotes(text) + " of tensor " + inQuotes(tensor_.name) + " is unknown to Treadle");
   tensor_.type = *type;
   place_ = Place::kFields;
   return true;
@@ -192,8 +190,7 @@ bool HeaderParser::number_unsigned(number_unsigned_t value) {
     // Here and not later: a shape of a hundred million dimensions is never stored.
     if (tensor_.shape.size() == kMaxRank)
       return fail(subject() + " has more than " + std::to_string(kMaxRank) + " dimensions");
-    if (value > static_cast<uint64_t>(std::numeric_limits<int64_t>::max()))
-      return unexpected(std::to_string(value));
+    if (value > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) return unexpected(std::to_string(value));
     tensor_.shape.push_back(static_cast<int64_t>(value));
     return true;
   }

@@ -56,8 +56,7 @@ Status torchFailed(const std::string& what) {
 Result<TensorEntry> entryOf(const std::string& name, const at::Tensor& tensor) {
   if (!tensor.defined()) return invalidArgument("tensor " + inQuotes(name) + " is undefined");
   if (tensor.layout() != at::kStrided || tensor.is_nested() || tensor.is_quantized() || tensor.is_meta())
-    return invalidArgument("tensor " + inQuotes(name) +
-                           " is not a plain dense tensor; save the tensors it is made of");
+    return invalidArgument("tensor " + inQuotes(name) + " is not a plain dense tensor; save the tensors it is made of");
   auto found = std::find(kScalarTypes.begin(), kScalarTypes.end(), tensor.scalar_type());
   if (found == kScalarTypes.end()) {
     return invalidArgument("tensor " + inQuotes(name) + " is of type " + c10::toString(tensor.scalar_type()) +
@@ -120,8 +119,7 @@ Result<OpenedFile> openChecked(const std::string& path) {
   Result<OldFile> file = OldFile::open(path);
   if (!file.ok()) return file.status();
   if (file->sizeBytes() < kLengthBytes)
-    return dataLoss("it is cut short: " + std::to_string(file->sizeBytes()) +
-                    " bytes are too few for any header");
+    return dataLoss("it is cut short: " + std::to_string(file->sizeBytes()) + " bytes are too few for any header");
   std::array<std::byte, kLengthBytes> lengthBytes{};
   TREADLE_RETURN_IF_ERROR(file->read(0, lengthBytes));
   Result<uint64_t> length = parseHeaderLength(lengthBytes, file->sizeBytes());
@@ -137,8 +135,7 @@ Result<OpenedFile> openChecked(const std::string& path) {
 // libtorch's kernels may do anything with a bool that is neither 0 nor 1.
 Status checkBools(const TensorEntry& entry, std::span<const std::byte> bytes) {
   bool fine = std::all_of(bytes.begin(), bytes.end(), [](std::byte byte) { return byte <= std::byte{1}; });
-  return fine ? Status()
-              : dataLoss("tensor " + inQuotes(entry.name) + " is BOOL and holds bytes other than 0 and 1");
+  return fine ? Status() : dataLoss("tensor " + inQuotes(entry.name) + " is BOOL and holds bytes other than 0 and 1");
 }
 
 Result<at::Tensor> readTensor(const OpenedFile& opened, const TensorEntry& entry) {
@@ -169,9 +166,7 @@ Result<NamedTensors> readAll(const std::string& path) {
 }
 
 // The path is said once, here: the functions below speak of "it".
-std::string cannotRead(const std::string& path) {
-  return "cannot read " + inQuotes(path) + " as safetensors";
-}
+std::string cannotRead(const std::string& path) { return "cannot read " + inQuotes(path) + " as safetensors"; }
 
 }  // namespace
 
@@ -198,8 +193,6 @@ void saveSafetensors(const std::string& path, const NamedTensors& tensors, const
 
 NamedTensors loadSafetensors(const std::string& path) { return valueOrThrow(tryLoadSafetensors(path)); }
 
-Metadata loadSafetensorsMetadata(const std::string& path) {
-  return valueOrThrow(tryLoadSafetensorsMetadata(path));
-}
+Metadata loadSafetensorsMetadata(const std::string& path) { return valueOrThrow(tryLoadSafetensorsMetadata(path)); }
 
 }  // namespace treadle::checkpoint

@@ -36,8 +36,7 @@ NamedTensors loadSafetensors(const std::string& path);
 Metadata loadSafetensorsMetadata(const std::string& path);
 
 // The same three inside Treadle.
-Status trySaveSafetensors(const std::string& path, const NamedTensors& tensors,
-                          const Metadata& metadata = {});
+Status trySaveSafetensors(const std::string& path, const NamedTensors& tensors, const Metadata& metadata = {});
 Result<NamedTensors> tryLoadSafetensors(const std::string& path);
 Result<Metadata> tryLoadSafetensorsMetadata(const std::string& path);
 

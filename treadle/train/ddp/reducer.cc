@@ -20,7 +20,9 @@ int64_t currentPassId() {
 }  // namespace
 
 Reducer::Reducer(std::vector<at::Tensor> parameters, Group group, const BucketLimits& limits)
-    : parameters_(std::move(parameters)), group_(std::move(group)), placeOf_(parameters_.size()),
+    : parameters_(std::move(parameters)),
+      group_(std::move(group)),
+      placeOf_(parameters_.size()),
       arrived_(parameters_.size()) {
   for (std::vector<size_t>& indexes : planBuckets(parameters_, limits)) {
     Bucket bucket;
@@ -110,9 +112,8 @@ void Reducer::launch(Bucket& bucket) {
     // Pending work keeps this worker from counting as idle, so that the distributed pass is not over before
     // the averages are there, and a failed all-reduce fails the pass everywhere.
     auto state = bucket.reduced.share();
-    state->onReady([state, pending] {
-      state->result().ok() ? pending->complete() : pending->fail(state->result().status());
-    });
+    state->onReady(
+        [state, pending] { state->result().ok() ? pending->complete() : pending->fail(state->result().status()); });
   }
 }
 

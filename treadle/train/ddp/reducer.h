@@ -30,7 +30,7 @@ class Reducer {
   // shape.
   struct Bucket {
     std::vector<size_t> parameters;
-    at::Tensor flat;               // their gradients, one after the other
+    at::Tensor flat;                // their gradients, one after the other
     std::vector<at::Tensor> views;  // of each within `flat`
     size_t arrived = 0;
     Future<void> reduced;

@@ -1,0 +1,172 @@
+// What can be wrong about joining: one clear error for every worker concerned. How the workers meet is tested
+// in tests/core/cluster, and with real processes in tests/jobs.
+
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <thread>
+
+#include "tests/core/worker/here.h"
+
+namespace treadle {
+namespace {
+
+using test::contains;
+using test::messageOf;
+using test::statusOf;
+using namespace std::chrono_literals;
+
+int add(int a, int b) { return a + b; }
+int subtract(int a, int b) { return a - b; }
+
+class Join : public ::testing::Test {
+ protected:
+  JoinOptions options(const std::string& name, int rank, int size) {
+    JoinOptions made = test::joinOptions(name, rank, size, port);
+    made.joinTimeout = 20s;
+    return made;
+  }
+  // All join at once; why each could not, OK for those that could.
+  static std::vector<Status> joinAll(const std::vector<JoinOptions>& all) {
+    std::vector<std::future<Status>> joining;
+    for (const JoinOptions& one : all)
+      joining.push_back(std::async(std::launch::async, [&one] {
+        try {
+          Worker::join(one);
+          return Status();
+        } catch (const Error& error) {
+          return error.status();
+        }
+      }));
+    std::vector<Status> outcomes;
+    for (auto& one : joining) outcomes.push_back(one.get());
+    return outcomes;
+  }
+
+  uint16_t port = test::freePort();
+};
+
+TEST_F(Join, returnsWhenEveryWorkerIsThere) {
+  std::atomic<bool> lastBegan = false;
+  auto last = std::async(std::launch::async, [&] {
+    std::this_thread::sleep_for(200ms);  // the others have to wait for it
+    lastBegan = true;
+    Worker::join(options("c", 2, 3))->shutdown();
+  });
+  auto second = std::async(std::launch::async, [&] {
+    auto worker = Worker::join(options("b", 1, 3));
+    EXPECT_TRUE(lastBegan);
+    worker->shutdown();
+  });
+  auto first = Worker::join(options("a", 0, 3));
+  EXPECT_TRUE(lastBegan);
+  EXPECT_EQ("c", first->peer(2).name);
+  first->shutdown();
+  last.get();
+  second.get();
+}
+
+TEST_F(Join, refusesANameThatIsUsedTwice) {
+  for (const Status& why : joinAll({options("first", 0, 3), options("same", 1, 3), options("same", 2, 3)})) {
+    EXPECT_TRUE(contains(why.message(), "'same' is used twice"));
+    EXPECT_TRUE(contains(why.message(), "rank 1"));
+    EXPECT_TRUE(contains(why.message(), "rank 2"));
+  }
+}
+
+TEST_F(Join, namesTheRankThatDoesNotCome) {
+  std::vector<JoinOptions> two = {options("a", 0, 3), options("c", 2, 3)};
+  for (JoinOptions& one : two) one.joinTimeout = 1s;
+  for (const Status& why : joinAll(two)) {
+    EXPECT_EQ(Code::kDeadlineExceeded, why.code());
+    EXPECT_TRUE(contains(why.message(), "rank 1 of 3"));
+    EXPECT_TRUE(contains(why.message(), "1 s"));
+  }
+}
+
+TEST_F(Join, refusesWorldSizesThatDiffer) {
+  for (const Status& why : joinAll({options("a", 0, 2), options("b", 1, 3)})) {
+    EXPECT_TRUE(contains(why.message(), "3"));
+    EXPECT_TRUE(contains(why.message(), "2"));
+    EXPECT_TRUE(contains(why.message(), "rank 0"));
+  }
+}
+
+TEST_F(Join, refusesRanksThatDoNotFitTheWorld) {
+  EXPECT_TRUE(contains(messageOf<ArgumentError>([&] { Worker::join(options("a", 2, 2)); }), "rank is 2"));
+  EXPECT_TRUE(contains(messageOf<ArgumentError>([&] { Worker::join(options("a", -1, 2)); }), "rank is -1"));
+  EXPECT_TRUE(contains(messageOf<ArgumentError>([&] { Worker::join(options("a", 0, 0)); }), "world size is 0"));
+}
+
+TEST_F(Join, refusesNamesThatNoWorkerMayHave) {
+  for (std::string name :
+       {std::string(), std::string("a b"), std::string("ä"), std::string("a/b"), std::string(128, 'n')})
+    EXPECT_TRUE(contains(messageOf<ArgumentError>([&] { Worker::join(options(name, 0, 1)); }), "'" + name + "'"));
+  Worker::join(options(std::string(127, 'n'), 0, 1))->shutdown();
+  Worker::join(options("A-z_0.9:", 0, 1))->shutdown();
+}
+
+TEST_F(Join, refusesAddressesBeyondThisHost) {
+  JoinOptions far = options("a", 0, 1);
+  far.launch->masterAddress = "192.0.2.1";
+  std::string why = messageOf<StateError>([&] { Worker::join(far); });
+  EXPECT_TRUE(contains(why, "192.0.2.1"));
+  EXPECT_TRUE(contains(why, "loopback"));
+  far = options("a", 0, 1);
+  far.listenAddress = "tcp://0.0.0.0:0";
+  why = messageOf<StateError>([&] { Worker::join(far); });
+  EXPECT_TRUE(contains(why, "tcp://0.0.0.0:0"));
+  EXPECT_TRUE(contains(why, "loopback"));
+  far.listenAddress = "nonsense";
+  EXPECT_TRUE(contains(messageOf<ArgumentError>([&] { Worker::join(far); }), "nonsense"));
+}
+
+TEST_F(Join, worksOverTcpAndOverUnixSockets) {
+  for (const char* address : {"tcp://127.0.0.1:0", "unix:"}) {
+    std::vector<JoinOptions> two = {options("a", 0, 2), options("b", 1, 2)};
+    for (JoinOptions& one : two) {
+      one.listenAddress = address;
+      if (*one.listenAddress == "unix:") *one.listenAddress += "treadle-test-" + std::to_string(port) + one.name;
+      one.functions.add<&add>("add");
+    }
+    auto other = std::async(std::launch::async, [&] { Worker::join(two[1])->shutdown(); });
+    auto worker = Worker::join(two[0]);
+    EXPECT_EQ(3, worker->call<&add>("b", 1, 2));
+    worker->shutdown();
+    other.get();
+  }
+}
+
+TEST_F(Join, checksItsOptions) {
+  auto refused = [&](auto change) {
+    JoinOptions wrong = options("a", 0, 1);
+    change(wrong);
+    return messageOf<ArgumentError>([&] { Worker::join(wrong); });
+  };
+  EXPECT_TRUE(contains(refused([](JoinOptions& o) { o.rpcTimeout = 0s; }), "rpcTimeout"));
+  EXPECT_TRUE(contains(refused([](JoinOptions& o) { o.joinTimeout = -1s; }), "joinTimeout"));
+  EXPECT_TRUE(contains(refused([](JoinOptions& o) { o.lostAfter = 50ms; }), "lostAfter is 50 ms"));
+  EXPECT_TRUE(contains(refused([](JoinOptions& o) { o.spin = -1ns; }), "spin"));
+  EXPECT_TRUE(contains(refused([](JoinOptions& o) { o.maxRunning = -1; }), "maxRunning"));
+  EXPECT_TRUE(contains(refused([](JoinOptions& o) { o.maxBlocked = 0; }), "maxBlocked"));
+  EXPECT_TRUE(contains(refused([](JoinOptions& o) { o.launch->masterPort = 0; }), "port"));
+  EXPECT_TRUE(contains(refused([](JoinOptions& o) { o.launch->jobKey = "short"; }), "job key"));
+}
+
+TEST_F(Join, needsToKnowHowItWasLaunched) {
+  for (const char* name : {"RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TREADLE_RANK"}) ::unsetenv(name);
+  JoinOptions alone;
+  alone.name = "a";
+  EXPECT_TRUE(contains(messageOf<StateError>([&] { Worker::join(alone); }), "treadle run"));
+}
+
+TEST_F(Join, ofExtensionsWhoseNamesContradictTheProgramsIsRefused) {
+  JoinOptions mine = options("a", 0, 1);
+  mine.functions.add<&add>("plus");
+  WorkerExtensions theirs;
+  theirs.functions.add<&subtract>("plus");
+  EXPECT_TRUE(contains(messageOf<ArgumentError>([&] { Worker::join(mine, theirs); }), "'plus'"));
+}
+
+}  // namespace
+}  // namespace treadle

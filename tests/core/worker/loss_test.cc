@@ -1,0 +1,207 @@
+// A worker that goes while others need it: whatever waits for it ends with its name, the rest goes on.
+
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include "tests/core/worker/here.h"
+#include "tests/core/worker/peer_functions.h"
+#include "treadle/core/io/process.h"
+
+namespace treadle {
+namespace {
+
+using test::contains;
+using test::Counter;
+using test::Gate;
+using test::Here;
+using test::messageOf;
+using test::statusOf;
+using test::WorkerJob;
+using namespace std::chrono_literals;
+
+int add(int a, int b) { return a + b; }
+struct Promised {
+  Gate begun;
+  std::optional<Promise<int>> promise{std::in_place};
+};
+Future<int> answerByPromise(Here<Promised> promised) {
+  Future<int> future = promised->promise->future();
+  promised->begun.open();
+  return future;
+}
+struct Number {
+  explicit Number(int n) : number(n) {}
+  int get() { return number; }
+  int number;
+};
+int getOf(const RRef<Number>& ref) { return ref.call<&Number::get>(); }
+// Waits until its caller is lost.
+void watchCaller(Call& call, Here<Counter> begun, Here<Counter> saw) {
+  begun->add();
+  blocking([&] { EXPECT_TRUE(test::eventually([&] { return call.cancelled(); })); });
+  saw->add();
+}
+
+Functions functions() {
+  Functions all;
+  all.add<&add>("add").add<&answerByPromise>("answerByPromise").addType<Number, int>("Number").add<&getOf>("getOf");
+  all.add<&Number::get>("Number.get").add<&watchCaller>("watchCaller");
+  return all;
+}
+
+class Loss : public ::testing::Test {
+ protected:
+  // What every failure for the loss of b says.
+  static void namesB(const Status& why) {
+    EXPECT_EQ("b", why.worker());
+    EXPECT_TRUE(contains(why.message(), "worker 'b' (rank 1)"));
+  }
+
+  Promised promised;  // outlive the job
+  Counter begun, saw;
+  WorkerJob job{{"a", "b", "c"}, functions()};
+  Worker &a = job[0], &c = job[2];
+};
+
+TEST_F(Loss, endsTheCallsThatWaitForTheLostWorker) {
+  Future<int> waiting = a.async<&answerByPromise>("b", promised);
+  RRef<int> ref = c.remote<&answerByPromise>("b", promised);
+  Future<int> fetched = ref.toHereAsync();
+  promised.begun.wait();
+  job.kill(1);
+  Status why = statusOf<PeerLostError>([&] { waiting.wait(); });
+  namesB(why);
+  EXPECT_EQ("answerByPromise", why.function());
+  EXPECT_TRUE(contains(why.message(), "without shutdown()"));
+  namesB(statusOf<PeerLostError>([&] { fetched.wait(); }));
+}
+
+TEST_F(Loss, failsLaterCallsAtOnceAndLeavesTheOthersAlone) {
+  job.kill(1);
+  // It takes each of the others a moment to hear of it.
+  EXPECT_TRUE(test::eventually([&] {
+    try {
+      a.call<&add>("b", 1, 2);
+    } catch (const PeerLostError&) {
+      return true;
+    }
+    return false;
+  }));
+  namesB(statusOf<PeerLostError>([&] { a.call<&add>("b", 1, 2); }));
+  namesB(statusOf<PeerLostError>([&] { a.async<&add>(1, 1, 2).wait(); }));
+  namesB(statusOf<PeerLostError>([&] { a.remote<&add>("b", 1, 2).toHere(); }));
+  namesB(statusOf<PeerLostError>([&] { a.make<Number>("b", 1).waitUntilMade(); }));
+  EXPECT_EQ("b", a.peer(1).name);
+  EXPECT_EQ(3, a.call<&add>("c", 1, 2));
+  EXPECT_EQ(3, c.call<&add>("a", 1, 2));
+}
+
+TEST_F(Loss, ofAnOwnerFailsTheReferencesToItsValues) {
+  RRef<Number> ref = a.make<Number>("b", 5);
+  EXPECT_EQ(5, a.call<&getOf>("c", ref));
+  Future<int> waiting = a.async<&answerByPromise>("b", promised);
+  job.kill(1);
+  messageOf<PeerLostError>([&] { waiting.wait(); });
+  namesB(statusOf<PeerLostError>([&] { ref.call<&Number::get>(); }));
+  namesB(statusOf<PeerLostError>([&] { ref.waitUntilMade(); }));
+  namesB(statusOf<PeerLostError>([&] { RRef<int>(ref.share()).toHere(); }));
+  namesB(statusOf<PeerLostError>([&] { ref.remote<&Number::get>().toHere(); }));
+  namesB(statusOf<PeerLostError>([&] { a.call<&getOf>("c", ref); }));
+  EXPECT_EQ("b", ref.owner().name);
+  ref = {};
+  EXPECT_TRUE(test::eventually([&] { return a.metrics().referencesHeld + a.metrics().referencesPending == 0; }));
+}
+
+TEST_F(Loss, freesTheValuesThatOnlyTheLostWorkerReferredTo) {
+  RRef<Number> ref = job[1].make<Number>("a", 5);
+  ref.waitUntilMade();
+  EXPECT_EQ(1U, a.metrics().valuesOwned);
+  job.kill(1);
+  EXPECT_TRUE(test::eventually([&] { return a.metrics().valuesOwned == 0; }));
+  messageOf<StateError>([&] { ref.call<&Number::get>(); });  // the reference of the worker that is no more
+}
+
+TEST_F(Loss, tellsTheHandlersThatWorkForTheLostWorker) {
+  Future<void> one = job[1].async<&watchCaller>("a", begun, saw), two = job[1].async<&watchCaller>("c", begun, saw);
+  begun.waitFor(2);
+  job.kill(1);
+  saw.waitFor(2);
+  messageOf<CancelledError>([&] { one.wait(); });  // its own worker has left
+  messageOf<CancelledError>([&] { two.wait(); });
+}
+
+TEST_F(Loss, endsBarrierAndShutdownOfTheOthers) {
+  Future<void> inBarrier = a.fork([&] { a.barrier(); });
+  job.kill(1);
+  Status why = statusOf<PeerLostError>([&] { inBarrier.wait(); });
+  EXPECT_EQ("b", why.worker());
+  EXPECT_TRUE(contains(why.message(), "the barrier"));
+  for (Worker* worker : {&a, &c}) {
+    why = statusOf<PeerLostError>([&] { worker->shutdown(); });
+    EXPECT_EQ("b", why.worker());
+    EXPECT_TRUE(contains(why.message(), "the shutdown"));
+    EXPECT_TRUE(contains(why.message(), "worker 'b' (rank 1) left the job: it ended without shutdown()"));
+  }
+}
+
+// A handler's promise may be kept, or dropped, by a thread that knows nothing of the worker's end.
+TEST_F(Loss, ofAWorkerWhosePromiseIsKeptLaterHarmsNobody) {
+  Future<int> one = a.async<&answerByPromise>("b", promised);
+  promised.begun.wait();
+  job.kill(1);
+  messageOf<PeerLostError>([&] { one.wait(); });
+  promised.promise->set(5);
+}
+
+TEST_F(Loss, ofOnesOwnWorkerEndsWhatWaitsThere) {
+  Future<int> waiting = job[1].async<&answerByPromise>("a", promised);
+  RRef<Number> ref = job[1].make<Number>("a", 5), own = job[1].own(Number(6));
+  job.kill(1);
+  messageOf<CancelledError>([&] { waiting.wait(); });
+  std::string why = messageOf<StateError>([&] { ref.call<&Number::get>(); });
+  EXPECT_TRUE(contains(why, "has left its job"));
+  messageOf<StateError>([&] { own.local(); });
+  messageOf<StateError>([&] { ref.owner(); });
+}
+
+// ---- a peer in a process of its own
+
+TEST(LostProcess, isNoticedAtOnceByWhatWaitsForIt) {
+  uint16_t port = test::freePort();
+  io::ProcessOptions options;
+  options.program = std::string(TREADLE_TEST_PROGRAM_DIR) + "/core_worker_peer_program";
+  options.arguments = {std::to_string(port)};
+  io::Process process = valueOrThrow(io::Process::start(options));
+  auto worker = Worker::join(test::joinOptions("parent", 0, 2, port, test::peerFunctions()));
+  EXPECT_EQ(5, worker->call<&test::peerAdd>("child", 2, 3));
+  RRef<int> ref = worker->remote<&test::peerAdd>("child", 2, 3);
+  Future<void> waiting = worker->async<&test::peerWait>("child");
+  TimePoint killed = Clock::now();
+  Status why = statusOf<PeerLostError>([&] { worker->call<&test::peerDie>("child"); });
+  EXPECT_LT(Clock::now() - killed, 10s);  // long before heartbeats would tell
+  EXPECT_EQ("child", why.worker());
+  EXPECT_EQ("die", why.function());
+  EXPECT_TRUE(contains(why.message(), "'die' on worker 'child' (rank 1)"));
+  EXPECT_EQ("child", statusOf<PeerLostError>([&] { waiting.wait(); }).worker());
+  EXPECT_EQ("child", statusOf<PeerLostError>([&] { ref.toHere(); }).worker());
+  EXPECT_EQ("child", statusOf<PeerLostError>([&] { worker->shutdown(); }).worker());
+}
+
+TEST(StoppedProcess, isGivenUpAfterTheLimit) {
+  uint16_t port = test::freePort();
+  io::ProcessOptions options;
+  options.program = std::string(TREADLE_TEST_PROGRAM_DIR) + "/core_worker_peer_program";
+  options.arguments = {std::to_string(port)};
+  io::Process process = valueOrThrow(io::Process::start(options));
+  JoinOptions join = test::joinOptions("parent", 0, 2, port, test::peerFunctions());
+  join.lostAfter = 1s;
+  auto worker = Worker::join(join);
+  Future<void> waiting = worker->with({.timeout = kWhilePeerLives}).async<&test::peerWait>("child");
+  process.signal(SIGSTOP);
+  Status why = statusOf<PeerLostError>([&] { waiting.wait(); });
+  EXPECT_EQ("child", why.worker());
+  EXPECT_TRUE(contains(why.message(), "nothing was heard of it"));
+}
+
+}  // namespace
+}  // namespace treadle

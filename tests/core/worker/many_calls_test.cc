@@ -1,0 +1,176 @@
+// Many calls at a time: handlers that wait or run long hold up neither answers nor heartbeats nor each other,
+// and no answer reaches another's caller.
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "tests/core/worker/here.h"
+#include "tests/support/seeds.h"
+
+namespace treadle {
+namespace {
+
+using test::contains;
+using test::Counter;
+using test::Gate;
+using test::Here;
+using test::openGate;
+using test::statusOf;
+using test::waitAtGate;
+using test::WorkerJob;
+using namespace std::chrono_literals;
+
+int add(int a, int b) { return a + b; }
+
+// Waits without saying so, as a handler does that computes for long.
+void runUntil(Here<Counter> arrived, Here<Gate> gate) {
+  arrived->add();
+  gate->wait();
+}
+
+// To and fro between two workers, every handler waiting for the next.
+int bounce(Call& call, int depth) {
+  if (depth == 0) return 0;
+  return 1 + call.worker().call<&bounce>(call.caller(), depth - 1);
+}
+
+std::string echo(uint64_t number, const std::string& text) { return std::to_string(number) + text; }
+Future<std::string> echoLater(Call& call, uint64_t number, const std::string& text) {
+  return call.worker().fork([number, text] { return std::to_string(number) + text; });
+}
+std::string echoFurther(Call& call, uint64_t number, const std::string& text) {
+  int next = (call.worker().self().rank + 1) % static_cast<int>(call.worker().peers().size());
+  return call.worker().call<&echo>(next, number, text);
+}
+
+Functions functions() {
+  Functions all;
+  all.add<&add>("add").add<&openGate>("openGate").add<&waitAtGate>("waitAtGate").add<&runUntil>("runUntil");
+  all.add<&bounce>("bounce").add<&echo>("echo").add<&echoLater>("echoLater").add<&echoFurther>("echoFurther");
+  return all;
+}
+
+class ManyCalls : public ::testing::Test {
+ protected:
+  Counter arrived;  // outlive the job
+  Gate gate;
+};
+
+TEST_F(ManyCalls, waitingHandlersBringInThreadsForTheCallThatReleasesThem) {
+  WorkerJob job({"a", "b"}, functions(), [](JoinOptions& options) { options.maxRunning = 2; });
+  std::vector<Future<void>> waiting;
+  for (int i = 0; i < 50; ++i) waiting.push_back(job[0].async<&waitAtGate>("b", arrived, gate));
+  arrived.waitFor(50);
+  EXPECT_EQ(50U, job[1].metrics().handlersRunning);
+  job[0].call<&openGate>("b", gate);
+  for (auto& one : waiting) one.wait();
+}
+
+TEST_F(ManyCalls, waitingHandlersAreLimitedAndTheOneTooManyIsToldSo) {
+  WorkerJob job({"a", "b"}, functions(), [](JoinOptions& options) { options.maxBlocked = 3; });
+  std::vector<Future<void>> waiting;
+  for (int i = 0; i < 3; ++i) waiting.push_back(job[0].async<&waitAtGate>("b", arrived, gate));
+  arrived.waitFor(3);
+  // Each may have arrived a moment before it waits: then one of them is the one too many.
+  std::vector<Status> refused;
+  waiting.push_back(job[0].async<&waitAtGate>("b", arrived, gate));
+  EXPECT_TRUE(test::eventually([&] {
+    for (auto& one : waiting)
+      if (one.ready()) return true;
+    return false;
+  }));
+  EXPECT_EQ(3, job[0].call<&add>("b", 1, 2));
+  gate.open();
+  for (auto& one : waiting) {
+    try {
+      one.wait();
+    } catch (const ResourceError& error) {
+      refused.push_back(error.status());
+    }
+  }
+  ASSERT_EQ(1U, refused.size());
+  EXPECT_EQ("b", refused[0].worker());
+  EXPECT_TRUE(contains(refused[0].message(), "maxBlocked"));
+}
+
+// b may run two handlers at a time, and both run until the test ends them: what b itself asks is answered,
+// what it answered is acknowledged, and nobody takes it for lost.
+TEST_F(ManyCalls, longHandlersHoldUpNeitherAnswersNorHeartbeats) {
+  constexpr Duration kLostAfter = 500ms;
+  WorkerJob job({"a", "b"}, functions(), [&](JoinOptions& options) {
+    options.maxRunning = 2;
+    options.lostAfter = kLostAfter;
+  });
+  std::vector<Future<void>> running;
+  for (int i = 0; i < 2; ++i) running.push_back(job[0].async<&runUntil>("b", arrived, gate));
+  arrived.waitFor(2);
+  TimePoint end = Clock::now() + 3 * kLostAfter;
+  int answers = 0;
+  for (; Clock::now() < end; ++answers) ASSERT_EQ(answers, job[1].async<&add>("a", answers, 0).wait());
+  EXPECT_GT(answers, 10);
+  Future<int> queued = job[0].async<&add>("b", 1, 2);
+  EXPECT_FALSE(running[0].ready());
+  gate.open();
+  EXPECT_EQ(3, queued.wait());
+  for (auto& one : running) one.wait();
+}
+
+TEST_F(ManyCalls, callsBackAndForthNestDeeplyEvenOnFewThreads) {
+  WorkerJob job({"a", "b"}, functions(), [](JoinOptions& options) { options.maxRunning = 1; });
+  EXPECT_EQ(100, job[0].call<&bounce>("b", 100));
+  EXPECT_EQ(50, job[0].call<&bounce>("a", 50));  // and with oneself
+}
+
+TEST_F(ManyCalls, nestedCallsOfBothSidesAtOnceDoNotWaitForEachOther) {
+  WorkerJob job({"a", "b"}, functions(), [](JoinOptions& options) { options.maxRunning = 1; });
+  std::vector<Future<int>> all;
+  for (int i = 0; i < 10; ++i)
+    for (size_t from : {0, 1}) all.push_back(job[from].async<&bounce>(from == 0 ? "b" : "a", 20));
+  for (auto& one : all) EXPECT_EQ(20, one.wait());
+}
+
+// One thread of a worker: random calls, several under way at a time, collected in random order.
+void callAtRandom(Worker& worker, uint64_t seed) {
+  test::Random random(seed);
+  std::vector<std::pair<std::string, Future<std::string>>> underWay;
+  std::vector<std::pair<std::string, RRef<std::string>>> refs;
+  for (int i = 0; i < 40; ++i) {
+    auto to = static_cast<int>(test::pick(random, worker.peers().size()));
+    uint64_t number = random();
+    std::string text(test::pick(random, 20) == 0 ? 300'000 : test::pick(random, 200), static_cast<char>('a' + i % 26));
+    std::string expected = std::to_string(number) + text;
+    switch (test::pick(random, 6)) {
+      case 0: EXPECT_EQ(expected, worker.call<&echo>(to, number, text)); break;
+      case 1: EXPECT_EQ(expected, worker.call<&echoFurther>(to, number, text)); break;
+      case 2: underWay.emplace_back(expected, worker.async<&echo>(to, number, text)); break;
+      case 3: underWay.emplace_back(expected, worker.async<&echoLater>(to, number, text)); break;
+      case 4: underWay.emplace_back(expected, worker.async<&echoFurther>(to, number, text)); break;
+      default: refs.emplace_back(expected, worker.remote<&echo>(to, number, text));
+    }
+  }
+  std::shuffle(underWay.begin(), underWay.end(), random);
+  for (auto& [expected, future] : underWay) EXPECT_EQ(expected, future.wait());
+  std::shuffle(refs.begin(), refs.end(), random);
+  for (auto& [expected, ref] : refs) EXPECT_EQ(expected, ref.toHere());
+}
+
+TEST_F(ManyCalls, ofManyThreadsAndWorkersGetEachItsOwnAnswer) {
+  WorkerJob job({"a", "b", "c"}, functions());
+  test::forSeeds(10, [&](test::Random& random) {
+    std::vector<std::thread> threads;
+    for (size_t i = 0; i < 6; ++i) threads.emplace_back([&job, i, seed = random()] { callAtRandom(job[i % 3], seed); });
+    for (auto& thread : threads) thread.join();
+  });
+}
+
+TEST_F(ManyCalls, aThousandAtATimeAreAllAnswered) {
+  WorkerJob job({"a", "b"}, functions());
+  std::vector<Future<int>> all;
+  for (int i = 0; i < 1000; ++i) all.push_back(job[0].async<&add>("b", i, 1));
+  for (int i = 999; i >= 0; --i) EXPECT_EQ(i + 1, all[static_cast<size_t>(i)].wait());
+}
+
+}  // namespace
+}  // namespace treadle

@@ -1,0 +1,20 @@
+// Rank 1 of a job of two in a process of its own, which the test kills or stops: peer_program PORT. Serves
+// until then, or until it has lost the test.
+
+#include <cstdlib>
+#include <exception>
+
+#include "tests/core/worker/peer_functions.h"
+
+int main(int, char** arguments) {
+  treadle::JoinOptions options;
+  options.name = "child";
+  options.functions = treadle::test::peerFunctions();
+  options.launch = treadle::Launch{1, 2, "127.0.0.1", static_cast<uint16_t>(std::atoi(arguments[1])), ""};
+  options.joinTimeout = options.lostAfter = std::chrono::seconds(60);
+  try {
+    treadle::Worker::join(options)->shutdown();
+  } catch (const std::exception&) {
+    std::_Exit(1);  // a handler may still wait for a signal
+  }
+}

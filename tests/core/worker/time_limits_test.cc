@@ -1,0 +1,190 @@
+// Calls that take too long or are given up: the caller is told at once which one it was, the callee hears of
+// it, and what the handler does afterwards harms nobody.
+
+#include <gtest/gtest.h>
+
+#include "tests/core/worker/here.h"
+
+namespace treadle {
+namespace {
+
+using test::contains;
+using test::Here;
+using test::messageOf;
+using test::statusOf;
+using test::WorkerJob;
+using namespace std::chrono_literals;
+
+constexpr Duration kShort = 100ms;
+
+int add(int a, int b) { return a + b; }
+
+// A handler that outlives its caller's patience, and what it saw.
+struct Late {
+  test::Gate begun, go;
+  test::Counter done;
+  std::atomic<bool> cancelled = false;
+};
+std::string answerLate(Call& call, Here<Late> late) {
+  late->begun.open();
+  blocking([&] { late->go.wait(); });
+  late->cancelled = call.cancelled();
+  late->done.add();
+  return std::string(100'000, 'x');
+}
+// Never answers, and keeps no thread for it, until the test sets the promise.
+struct Kept {
+  test::Gate begun;
+  Promise<int> promise;
+};
+Future<int> answerByPromise(Here<Kept> kept) {
+  kept->begun.open();
+  return kept->promise.future();
+}
+// Calls on with a limit of its own, which is below what its caller grants.
+std::string callOn(Call& call, Here<Late> late) {
+  return call.worker().with({.timeout = kShort}).call<&answerLate>("c", late);
+}
+struct Slow {
+  explicit Slow(uint64_t late) {
+    auto* state = reinterpret_cast<Late*>(late);
+    state->begun.open();
+    blocking([&] { state->go.wait(); });
+    state->done.add();
+  }
+  int get() { return 5; }
+};
+
+Functions functions() {
+  Functions all;
+  all.add<&add>("add").add<&answerLate>("answerLate").add<&answerByPromise>("answerByPromise").add<&callOn>("callOn");
+  all.addType<Slow, uint64_t>("Slow").add<&Slow::get>("Slow.get");
+  return all;
+}
+
+class TimeLimits : public ::testing::Test {
+ protected:
+  Late late;  // outlives the job
+  Kept kept;
+  WorkerJob job{{"a", "b", "c"}, functions()};
+  Worker& a = job[0];
+};
+
+TEST_F(TimeLimits, endACallWithAnErrorThatNamesFunctionAndWorker) {
+  TimePoint begin = Clock::now();
+  Status why = statusOf<TimeoutError>([&] { a.with({.timeout = kShort}).call<&answerLate>("b", late); });
+  Duration took = Clock::now() - begin;
+  EXPECT_GE(took, kShort);
+  EXPECT_LT(took, 20s);
+  EXPECT_EQ(Code::kDeadlineExceeded, why.code());
+  EXPECT_EQ("b", why.worker());
+  EXPECT_EQ("answerLate", why.function());
+  EXPECT_TRUE(contains(why.message(), "'answerLate' on worker 'b' (rank 1)"));
+  EXPECT_TRUE(contains(why.message(), "100 ms"));
+  late.go.open();
+}
+
+TEST_F(TimeLimits, endAsynchronousAndNamedCallsToo) {
+  Caller impatient = a.with({.timeout = kShort});
+  Future<std::string> future = impatient.async<&answerLate>("b", late);
+  EXPECT_EQ("b", statusOf<TimeoutError>([&] { future.wait(); }).worker());
+  messageOf<TimeoutError>([&] { impatient.callNamed<int>("b", "answerByPromise", Here(kept)); });
+  kept.promise.set(1);
+  messageOf<TimeoutError>([&] { impatient.async<&answerLate>("a", late).wait(); });
+  late.go.open();
+}
+
+TEST_F(TimeLimits, ofTheWorkerHoldForCallsThatSayNothing) {
+  WorkerJob hasty({"x", "y"}, functions(), [](JoinOptions& options) { options.rpcTimeout = kShort; });
+  EXPECT_EQ("y", statusOf<TimeoutError>([&] { hasty[0].call<&answerLate>("y", late); }).worker());
+  RRef<std::string> ref = hasty[0].remote<&answerLate>("y", late);
+  EXPECT_EQ("y", statusOf<TimeoutError>([&] { ref.toHere(); }).worker());
+  late.go.open();
+}
+
+TEST_F(TimeLimits, aHandlerThatOutlivesItsCallersPatienceDoesNoHarm) {
+  messageOf<TimeoutError>([&] { a.with({.timeout = kShort}).call<&answerLate>("b", late); });
+  late.begun.wait();
+  late.go.open();
+  late.done.waitFor(1);
+  EXPECT_TRUE(late.cancelled);
+  for (int i = 0; i < 100; ++i) ASSERT_EQ(i, a.call<&add>("b", i, 0));  // no answer is taken for another
+  EXPECT_EQ(0U, a.metrics().callsPending);
+}
+
+TEST_F(TimeLimits, aPromiseThatIsKeptTooLateDoesNoHarm) {
+  messageOf<TimeoutError>([&] { a.with({.timeout = kShort}).call<&answerByPromise>("b", kept); });
+  kept.begun.wait();
+  kept.promise.set(1);
+  for (int i = 0; i < 100; ++i) ASSERT_EQ(i, a.call<&add>("b", i, 0));
+}
+
+TEST_F(TimeLimits, ofACallWithinACallNameTheInnerOne) {
+  Status why = statusOf<TimeoutError>([&] { a.call<&callOn>("b", late); });
+  EXPECT_EQ("c", why.worker());
+  EXPECT_TRUE(contains(why.message(), "'callOn' on worker 'b'"));
+  EXPECT_TRUE(contains(why.message(), "'answerLate' on worker 'c'"));
+  late.go.open();
+}
+
+TEST_F(TimeLimits, waitingForAFutureHasOneOfItsOwnAndLeavesTheCallAlone) {
+  Future<std::string> future = a.async<&answerLate>("b", late);
+  messageOf<TimeoutError>([&] { future.wait(kShort); });
+  EXPECT_FALSE(future.ready());
+  late.go.open();
+  EXPECT_EQ(100'000U, future.wait().size());
+}
+
+TEST_F(TimeLimits, waitingForAReferenceHasOneOfItsOwnAndLeavesTheValueAlone) {
+  RRef<std::string> ref = a.remote<&answerLate>("b", late);
+  EXPECT_EQ("b", statusOf<TimeoutError>([&] { ref.toHere(kShort); }).worker());
+  EXPECT_EQ("b", statusOf<TimeoutError>([&] { ref.waitUntilMade(kShort); }).worker());
+  late.go.open();
+  EXPECT_EQ(100'000U, ref.toHere().size());
+}
+
+TEST_F(TimeLimits, holdForAReferenceToAValueOfOnesOwnToo) {
+  RRef<std::string> mine = a.remote<&answerLate>("a", late);
+  EXPECT_EQ("a", statusOf<TimeoutError>([&] { mine.toHere(kShort); }).worker());
+  messageOf<TimeoutError>([&] { mine.waitUntilMade(kShort); });
+  Future<std::string> future = mine.toHereAsync();  // waits for nothing
+  EXPECT_FALSE(future.ready());
+  late.go.open();
+  EXPECT_EQ(100'000U, future.wait().size());
+  EXPECT_EQ(100'000U, mine.local().size());
+}
+
+TEST_F(TimeLimits, anObjectThatIsMadeTooLateIsDestroyed) {
+  {
+    RRef<Slow> slow = a.with({.timeout = kShort}).make<Slow>("b", reinterpret_cast<uint64_t>(&late));
+    late.begun.wait();
+    EXPECT_TRUE(test::eventually([&] { return a.metrics().callsPending == 0; }));
+    EXPECT_EQ("b", statusOf<TimeoutError>([&] { slow.call<&Slow::get>(); }).worker());
+  }
+  late.go.open();
+  late.done.waitFor(1);
+  EXPECT_TRUE(test::eventually([&] { return job[1].metrics().valuesOwned == 0; }));
+}
+
+TEST_F(TimeLimits, aCancelledCallEndsAtOnceAndTellsItsHandler) {
+  Future<std::string> future = a.async<&answerLate>("b", late);
+  late.begun.wait();
+  future.cancel();
+  EXPECT_TRUE(future.ready());
+  messageOf<CancelledError>([&] { future.wait(); });
+  a.call<&add>("b", 0, 0);  // on the same connection: the cancellation has arrived
+  late.go.open();
+  late.done.waitFor(1);
+  EXPECT_TRUE(late.cancelled);
+}
+
+TEST_F(TimeLimits, aCallWhilePeersLiveOutlastsTheWorkersDefault) {
+  WorkerJob hasty({"x", "y"}, functions(), [](JoinOptions& options) { options.rpcTimeout = kShort; });
+  Future<std::string> future = hasty[0].with({.timeout = kWhilePeerLives}).async<&answerLate>("y", late);
+  messageOf<TimeoutError>([&] { future.wait(5 * kShort); });
+  late.go.open();
+  EXPECT_EQ(100'000U, future.wait().size());
+}
+
+}  // namespace
+}  // namespace treadle

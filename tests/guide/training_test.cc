@@ -1,0 +1,113 @@
+// The code of docs/guide/distributed_training.md: an embedding on a server, a linear layer on two trainers,
+// trained by a distributed backward pass, and saved.
+
+#include <torch/nn/functional/loss.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
+// [headers]
+#include <treadle/autograd.h>
+#include <treadle/checkpoint.h>
+#include <treadle/ddp.h>
+#include <treadle/nn.h>
+#include <treadle/optim.h>
+// [/headers]
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "tests/support/tensor_job.h"
+
+namespace {
+
+// [remote-module]
+torch::nn::Embedding makeEmbedding(int64_t rows, int64_t width) { return torch::nn::Embedding(rows, width); }
+
+using Embedding = treadle::RemoteModule<torch::nn::Embedding>;
+// [/remote-module]
+
+// [train]
+// Runs on each trainer, called by the master. `embedding` is a handle: the module stays on the server.
+double train(treadle::Call& call, const Embedding& embedding, int64_t steps) {
+  treadle::Worker& worker = call.worker();
+  auto group = treadle::Group::make(worker, {"trainer0", "trainer1"});
+  treadle::DistributedDataParallel<torch::nn::Linear> linear(torch::nn::Linear(8, 2), group);
+
+  std::vector<treadle::RRef<at::Tensor>> parameters = embedding.remoteParameters();
+  for (auto& own : treadle::parameterRefs(worker, *linear)) parameters.push_back(own);
+  auto optimizer =
+      treadle::DistributedOptimizer::make<torch::optim::SGD>(worker, parameters, torch::optim::SGDOptions(0.1));
+  at::Tensor indices = at::arange(8) + 8 * group.rank(), labels = indices % 2;
+  double last = 0;
+  for (int64_t step = 0; step < steps; ++step) {
+    treadle::AutogradContext context(worker);  // one forward and backward pass
+    at::Tensor loss = torch::nn::functional::cross_entropy(linear.forward(embedding.forward(indices)), labels);
+    context.backward({loss});  // on the server too; DDP averages the linear layer's gradients meanwhile
+    optimizer.step(context);   // each parameter where it lives
+    last = loss.item<double>();
+  }
+  return last;
+}
+// [/train]
+
+// [training-functions]
+treadle::Functions functions() {
+  treadle::Functions functions;
+  treadle::addModule<&makeEmbedding>(functions, "Embedding");
+  functions.add<&train>("train");
+  return functions;
+}
+// [/training-functions]
+
+class TrainingGuide : public ::testing::Test {
+ protected:
+  treadle::test::TensorJob job{{"master", "server", "trainer0", "trainer1"}, functions()};
+  treadle::Worker& worker = job[0];
+};
+
+TEST_F(TrainingGuide, TheLossFallsOnBothTrainers) {
+  // [master]
+  Embedding embedding(worker, "server", 16, 8);  // makeEmbedding(16, 8), there
+  treadle::Caller whileTheyLive = worker.with({.timeout = treadle::kWhilePeerLives});
+  std::vector<treadle::Future<double>> losses;
+  for (const std::string trainer : {"trainer0", "trainer1"})
+    losses.push_back(whileTheyLive.async<&train>(trainer, embedding, 100));
+  for (treadle::Future<double>& loss : losses) std::cout << "loss " << loss.wait() << std::endl;
+  // [/master]
+  for (treadle::Future<double>& loss : losses) EXPECT_LT(loss.wait(), 0.3);
+}
+
+TEST_F(TrainingGuide, GradientsAreInTheContext) {
+  Embedding embedding(worker, "server", 16, 8);
+  at::Tensor indices = at::arange(4);
+  // [gradients]
+  at::Tensor weight = at::ones({8}).requires_grad_();
+  treadle::AutogradContext context(worker);
+  context.backward({(embedding.forward(indices) * weight).sum()});
+  at::Tensor gradient = context.gradient(weight);  // weight.grad() stays undefined
+  // [/gradients]
+  at::Tensor rows = embedding.remoteParameters().at(0).toHere().detach();
+  EXPECT_TRUE(at::allclose(gradient, rows.slice(0, 0, 4).sum(0)));
+  EXPECT_FALSE(weight.grad().defined());
+}
+
+TEST(CheckpointGuide, ComesBackAsItWas) {
+  std::string folder = std::filesystem::temp_directory_path() / "treadle-guide-XXXXXX";
+  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+  const std::string path = folder + "/model.safetensors";
+  torch::nn::Linear linear(8, 2), other(8, 2);
+  // [checkpoint]
+  treadle::saveSafetensors(path, {{"linear.weight", linear->weight}, {"linear.bias", linear->bias}}, {{"epoch", "3"}});
+
+  std::map<std::string, at::Tensor> loaded = treadle::loadSafetensors(path);
+  torch::NoGradGuard noGradients;
+  other->weight.copy_(loaded.at("linear.weight"));
+  other->bias.copy_(loaded.at("linear.bias"));
+  // [/checkpoint]
+  EXPECT_TRUE(at::equal(other->weight, linear->weight));
+  EXPECT_TRUE(at::equal(other->bias, linear->bias));
+  EXPECT_EQ(treadle::loadSafetensorsMetadata(path).at("epoch"), "3");
+  std::filesystem::remove_all(folder);
+}
+
+}  // namespace
