@@ -49,6 +49,7 @@ def parse_arguments():
     parser.add_argument(
         "--build", type=pathlib.Path, default=ROOT / "build" / "release", help="folder of the build"
     )
+    parser.add_argument("--at-least", type=float, default=0, help="fail when the ratio is below this")
     parser.add_argument("--timeout", type=float, default=180, help="seconds for one run")
     parser.add_argument("--out", type=pathlib.Path, default=ROOT / "build" / "bench" / "hybrid.json")
     options = parser.parse_args()
@@ -213,7 +214,8 @@ def main():
         f"bench-hybrid: ratio {ratio:.2f} (ours {summaries['ours']['median']:.0f}, "
         f"pytorch {summaries['pytorch']['median']:.0f} steps/s, {options.runs} runs)"
     )
+    return 0 if ratio >= options.at_least else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -53,7 +53,7 @@ RunFolder RunFolder::make(const std::string& named) {
   if (named.empty()) return RunFolder(makeDatedFolder());
   std::error_code error;
   std::filesystem::create_directories(named, error);
-  if (error) fail(named, "the run folder cannot be made", error);
+  if (error) fail(named, "the run folder cannot be made; name another with --run-folder", error);
   RunFolder folder(named);
   if (std::filesystem::exists(folder.metricsPath(), error)) {
     throw std::runtime_error(named +

@@ -107,6 +107,8 @@ void runRole(const Options& options) {
   Digits digits = loadDigits(options.dataPath, static_cast<uint64_t>(options.training.seed));
   treadle::JoinOptions join{
       .name = nameOfRank(launch.rank), .functions = functions(), .launch = launch, .joinTimeout = 20s, .lostAfter = 4s};
+  // Nobody gives up on a peer that lives, however slow it is.
+  join.rpcTimeout = treadle::kWhilePeerLives;
   auto worker = treadle::join(std::move(join));
   if (launch.rank == 0) {
     runMaster(*worker, options, digits);

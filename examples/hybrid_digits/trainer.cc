@@ -66,7 +66,7 @@ Trainer makeTrainer(treadle::Worker& worker, const Bag& bag, const treadle::RRef
   Digits digits = loadDigits(task.dataPath, static_cast<uint64_t>(task.options.seed));
   Samples share = shareOf(digits.train, task.trainer, kTrainers);
   torch::nn::Linear linear = makeLinear(task.options.seed);
-  auto group = treadle::Group::make(worker, {trainerName(0), trainerName(1)});
+  auto group = treadle::Group::make(worker, {trainerName(0), trainerName(1)}, {.timeout = treadle::kWhilePeerLives});
   std::vector<treadle::RRef<at::Tensor>> parameters = bag.remoteParameters();
   for (auto& own : treadle::parameterRefs(worker, *linear)) parameters.push_back(std::move(own));
   auto optimizer = treadle::DistributedOptimizer::make<torch::optim::SGD>(

@@ -18,6 +18,10 @@ class Story {
   }
   Story& exits(size_t rank, int code, int at) { return ends(rank, {false, code, false}, at); }
   Story& dies(size_t rank, int signal, int at) { return ends(rank, {true, signal, false}, at); }
+  Story& tellsFailure(size_t rank, int at) {
+    workers_[rank].toldFailureAt = start_ + std::chrono::milliseconds(at);
+    return *this;
+  }
   Story& stops(size_t rank, int at) {
     workers_[rank].stop = WorkerRecord::Stop{start_ + std::chrono::milliseconds(at), SIGSTOP};
     return *this;
@@ -42,6 +46,11 @@ class Story {
   TimePoint start_ = Clock::now();
   std::vector<WorkerRecord> workers_;
 };
+
+TEST(Report, takesTheWordOfAWorkerThatFailsByItself) {
+  EXPECT_EQ(1, Story(3).exits(0, 1, 5).tellsFailure(1, 4).exits(1, 1, 900).exits(2, 1, 6).first());
+  EXPECT_EQ(2, Story(3).exits(0, 1, 5).tellsFailure(1, 4).exits(1, 1, 9).dies(2, SIGKILL, 3).first());
+}
 
 TEST(Report, findsNobodyWhenAllEndWell) {
   EXPECT_EQ(-1, Story(2).exits(0, 0, 5).exits(1, 0, 3).first());

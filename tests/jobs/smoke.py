@@ -26,7 +26,7 @@ def problems(job, run):
         found.append("the last line is not the result")
     elif float(result[1]) < 0.8 or abs(float(result[1]) - float(result[2])) > 0.05:
         found.append(f"after {EPOCHS} epochs the accuracy is {result[1]}, in one process {result[2]}")
-    missing = [name for name in ("metrics.jsonl", "model.safetensors") if not os.path.exists(os.path.join(run, name))]
+    missing = [name for name in ("metrics.jsonl", "metrics.png", "model.safetensors") if not os.path.exists(os.path.join(run, name))]
     found += [f"there is no {name}" for name in missing]
     if "metrics.jsonl" not in missing:
         with open(os.path.join(run, "metrics.jsonl"), encoding="utf-8") as file:

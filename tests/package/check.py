@@ -74,6 +74,9 @@ def check_program(kind, prefix, scratch, torch):
     output = run(os.path.join(build, "outside"), env=environment | job_of_one())
     if output.strip().splitlines()[-1:] != ["outside: ok"]:
         raise Failed(f"the program of tests/package/{kind} printed\n{output}")
+    output = run(os.path.join(prefix, "bin", "treadle"), "run", "-n", "1", "--", os.path.join(build, "outside"))
+    if "[0] outside: ok" not in output.splitlines():
+        raise Failed(f"started by the installed launcher, the program of tests/package/{kind} printed\n{output}")
 
 
 def main(build, *kinds):

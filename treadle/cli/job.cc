@@ -71,7 +71,7 @@ Status Job::startWorker(int rank, uint16_t masterPort, const std::string& jobKey
   worker.record.pid = worker.process.pid();
   // The ends are watched by descriptors and not by SIGCHLD: the reactor hands descriptors out in the order in
   // which they became ready, so that of two ends between two looks the earlier one is told first.
-  auto onName = std::make_shared<OnEvents>([this, &worker] { takeName(worker); });
+  auto onName = std::make_shared<OnEvents>([this, &worker] { takeMessages(worker); });
   auto onEnd = std::make_shared<OnEvents>([this, &worker] { this->onEnd(worker); });
   TREADLE_RETURN_IF_ERROR(reactor_.add(worker.names.get(), EPOLLIN, std::move(onName)));
   TREADLE_RETURN_IF_ERROR(reactor_.add(worker.process.endFd(), EPOLLIN, std::move(onEnd)));
@@ -79,16 +79,18 @@ Status Job::startWorker(int rank, uint16_t masterPort, const std::string& jobKey
   return relay_.add(rank, Stream::kErr, std::move(worker.process.standardError()));
 }
 
-void Job::takeName(Worker& worker) {
+void Job::takeMessages(Worker& worker) {
   // One byte more than a name may have tells a name that is too long.
   std::array<char, cluster::kMaxNameLength + 1> bytes;
-  ssize_t size = ::recv(worker.names.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
-  if (size > 0) {
-    std::string name = cluster::nameFromMessage(bytes.data(), static_cast<size_t>(size));
+  ssize_t size = 0;
+  while ((size = ::recv(worker.names.get(), bytes.data(), bytes.size(), MSG_DONTWAIT)) > 0) {
+    auto length = static_cast<size_t>(size);
+    if (cluster::tellsFailure(bytes.data(), length) && !worker.record.toldFailureAt)
+      worker.record.toldFailureAt = Clock::now();
+    std::string name = cluster::nameFromMessage(bytes.data(), length);
     if (!name.empty()) worker.record.name = name;
-  } else if (size == 0 || errno != EAGAIN) {
-    reactor_.remove(worker.names.get());
   }
+  if (size == 0 || errno != EAGAIN) reactor_.remove(worker.names.get());
 }
 
 void Job::onChildrenChanged() {
@@ -112,7 +114,7 @@ void Job::onEnd(Worker& worker) {
   if (!record.end) return;
   record.endedAt = Clock::now();
   reactor_.remove(worker.process.endFd());
-  takeName(worker);  // it may have told its name and died before we looked
+  takeMessages(worker);  // it may have told its name and died before we looked
   --left_;
   bool first = phase_ == Phase::kWorking && !record.end->good() && left_ > 0;
   if (first)

@@ -68,7 +68,7 @@ class Job {
 
   Status startWorker(int rank, uint16_t masterPort, const std::string& jobKey);
   void onEnd(Worker& worker);
-  void takeName(Worker& worker);
+  void takeMessages(Worker& worker);
   void reconsider();
   bool anyFailed() const;
   bool onlyStoppedLeft() const;

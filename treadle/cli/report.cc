@@ -12,7 +12,9 @@ namespace {
 using namespace std::chrono_literals;
 
 // Note [First failure]
-// The order of the ends is nearly the answer, with two exceptions.
+// The order of the ends is nearly the answer, with three exceptions.
+// * A worker that ends by an exception of its own says so before it leaves the job. It may well take longer to be gone
+//   than those that end because it left.
 // * A worker that is stopped (SIGSTOP) ends last, when the launcher kills it. It failed when it stopped; a SIGCONT
 //   makes up for it.
 // * The kernel closes a dying process's sockets a moment before it tells the parent of the death. On a busy machine
@@ -22,7 +24,9 @@ using namespace std::chrono_literals;
 constexpr Duration kReportDelay = 1s;
 
 // When it stopped counts, even if somebody else than the launcher killed it later.
-TimePoint failedAt(const WorkerRecord& worker) { return worker.stop ? worker.stop->at : worker.endedAt; }
+TimePoint failedAt(const WorkerRecord& worker) {
+  return worker.stop ? worker.stop->at : worker.toldFailureAt.value_or(worker.endedAt);
+}
 
 // By itself: one that the launcher had to end did nothing wrong, unless it stood still by then.
 bool failed(const WorkerRecord& worker) {
@@ -31,7 +35,9 @@ bool failed(const WorkerRecord& worker) {
 }
 
 // A death that the loss of a peer does not bring about.
-bool isCause(const WorkerRecord& worker) { return !worker.stop && worker.end->killed && worker.end->value != SIGABRT; }
+bool isCause(const WorkerRecord& worker) {
+  return worker.toldFailureAt || (!worker.stop && worker.end->killed && worker.end->value != SIGABRT);
+}
 
 // What became of a worker besides the first; `plural` for several of the same fate.
 std::string fateOf(const WorkerRecord& worker, TimePoint first, bool plural) {

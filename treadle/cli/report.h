@@ -26,8 +26,9 @@ struct WorkerRecord {
   std::string name;                   // as it told; may be empty
   std::optional<io::ProcessEnd> end;  // nothing while it runs
   TimePoint endedAt;
-  std::optional<Stop> stop;  // since when it has been stopped, or was when it ended
-  int sentSignal = 0;        // the signal by which the launcher asked it to end, if it did before the end
+  std::optional<TimePoint> toldFailureAt;  // when it said that it fails by itself, and not over the loss of another
+  std::optional<Stop> stop;                // since when it has been stopped, or was when it ended
+  int sentSignal = 0;                      // the signal by which the launcher asked it to end, if it did before the end
 };
 
 // The index of the worker that failed first; nothing when none failed by itself. See Note [First failure].

@@ -5,15 +5,19 @@
 namespace treadle::cluster {
 namespace {
 
+using namespace std::chrono_literals;
+
 Roster someRoster() {
   return {{{"ps", 0}, {"unix:a", "tcp://127.0.0.1:1"}}, {{"trainer", 1}, {}}, {{"x", 2}, {"unix:c"}}};
 }
 
 TEST(RendezvousMessages, comeBackAsTheyWereMade) {
-  Result<RendezvousMessage> registration = parseRendezvous(encodeRegistration({4, {"unix:a", "tcp://127.0.0.1:1"}}));
+  Result<RendezvousMessage> registration =
+      parseRendezvous(encodeRegistration({4, {"unix:a", "tcp://127.0.0.1:1"}, 1500ms}));
   ASSERT_TRUE(registration.ok());
   EXPECT_EQ(Step::kRegister, registration->step);
   EXPECT_EQ(4, registration->registration.worldSize);
+  EXPECT_EQ(1500ms, registration->registration.timeLeft);
   EXPECT_EQ((std::vector<std::string>{"unix:a", "tcp://127.0.0.1:1"}), registration->registration.addresses);
   Result<RendezvousMessage> roster = parseRendezvous(encodeRoster(someRoster()));
   ASSERT_TRUE(roster.ok());

@@ -222,6 +222,15 @@ TEST(Rendezvous, tellsWhoComesAfterTheFailureWhyThereIsNoJob) {
   expectTold(late.get(), Code::kPeerLost, "worker 'dying' (rank 1) was lost");
 }
 
+// Rank 2 was started long before the server, and would leave before the server's own time limit.
+TEST(Rendezvous, namesTheMissingRankWithinTheTimeLimitThatEndsFirst) {
+  Meeting meeting(3);
+  auto first = meeting.connect("w0", 0), early = meeting.connect("early", 2);
+  auto told = allAtOnce({[&] { return first->exchange(3, {}, patience()).status(); },
+                         [&] { return early->exchange(3, {}, Clock::now() + 300ms).status(); }});
+  for (const Status& status : told) expectTold(status, Code::kDeadlineExceeded, "rank 1 of 3 did not arrive");
+}
+
 TEST(Rendezvous, waitsForLateComersNoLongerThanItsLimit) {
   Meeting meeting(3);
   meeting.connect("dying", 1).reset();

@@ -9,7 +9,9 @@
 
 #include <set>
 
+#include "tests/support/gate.h"
 #include "tests/support/tensor_job.h"
+#include "treadle/tensor/collective/collectives.h"
 
 namespace treadle::test {
 namespace {
@@ -88,8 +90,11 @@ TEST(DistributedDataParallel, RefusesReplicasOfOtherShapes) {
 }
 
 // Trains `net` alone on the batches of all ranks.
+// With momentum and decay a gradient of zero is not the same as none.
+torch::optim::SGDOptions sgd() { return torch::optim::SGDOptions(0.1).momentum(0.9).weight_decay(0.1); }
+
 void trainAlone(Net& net, int size, int steps, bool skip) {
-  torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+  torch::optim::SGD optimizer(net->parameters(), sgd());
   for (int step = 0; step < steps; ++step) {
     std::vector<at::Tensor> inputs;
     for (int rank = 0; rank < size; ++rank) inputs.push_back(inputOf(rank, step));
@@ -111,7 +116,7 @@ TEST_P(Training, EqualsOneProcessOnTheWholeBatch) {
     int rank = worker.self().rank;
     Net net(static_cast<uint64_t>(rank));
     DistributedDataParallel<Net> ddp(net, Group::make(worker, job.names()), smallBuckets());
-    torch::optim::SGD optimizer(net->parameters(), torch::optim::SGDOptions(0.1).momentum(0.9));
+    torch::optim::SGD optimizer(net->parameters(), sgd());
     for (int step = 0; step < kSteps; ++step) {
       optimizer.zero_grad();
       ddp.forward(inputOf(rank, step), skip).square().mean().backward();
@@ -139,6 +144,47 @@ TEST(DistributedDataParallel, AParameterUnusedOnOneRankCountsAsZeroThere) {
     expected.backward();
     for (const auto& entry : alone->named_parameters())
       EXPECT_TRUE(close(net->named_parameters()[entry.key()].grad(), entry.value().grad())) << entry.key();
+  });
+}
+
+// Three passes into the same gradients: all ranks use `skipped`, then one does, then none.
+TEST(DistributedDataParallel, AccumulatesOverPassesThatUseOtherParameters) {
+  TensorJob job(ranks(2));
+  auto skips = [](int rank, int pass) { return pass == 2 || (pass == 1 && rank == 0); };
+  Net alone(0);
+  for (int rank = 0; rank < 2; ++rank)
+    for (int pass = 0; pass < 3; ++pass)
+      alone->forward(inputOf(rank, pass), skips(rank, pass)).square().mean().div(2).backward();
+  job.onAll([&](Worker& worker) {
+    int rank = worker.self().rank;
+    Net net(0);
+    DistributedDataParallel<Net> ddp(net, Group::make(worker, job.names()), smallBuckets());
+    for (int pass = 0; pass < 3; ++pass) ddp.forward(inputOf(rank, pass), skips(rank, pass)).square().mean().backward();
+    for (const auto& entry : alone->named_parameters())
+      EXPECT_TRUE(close(net->named_parameters()[entry.key()].grad(), entry.value().grad())) << entry.key();
+  });
+}
+
+// Rank 1 does by hand what its buckets would: the first all-reduce ends, and only then does rank 0's pass go on.
+TEST(DistributedDataParallel, SendsABucketWhileThePassStillRuns) {
+  TensorJob job(ranks(2));
+  Gate firstIsThere;
+  job.onAll([&](Worker& worker) {
+    Net net(0);
+    Group group = Group::make(worker, job.names());
+    DistributedDataParallel<Net> ddp(net, group, smallBuckets());
+    if (worker.self().rank == 0) {
+      net->bias.register_hook([&](const at::Tensor&) { firstIsThere.wait(); });
+      ddp.forward(inputOf(0, 0), false).square().mean().backward();
+      return;
+    }
+    for (const auto& bucket : ddp::planBuckets(net->parameters(), smallBuckets().buckets)) {
+      int64_t elements = static_cast<int64_t>(bucket.size());  // the marks
+      for (size_t index : bucket) elements += net->parameters()[index].numel();
+      at::Tensor flat = at::zeros({elements}, at::kDouble);
+      allReduce(group, flat, ReduceOp::kAverage).wait();
+      firstIsThere.open();
+    }
   });
 }
 

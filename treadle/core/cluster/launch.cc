@@ -168,9 +168,13 @@ Status Launch::validate() const {
   return {};
 }
 
+namespace {
+
+constexpr std::string_view kFailure = "!";  // no name has this character
+
 // The inode is compared because a program may have closed the descriptor and opened something else under its
 // number; writing a name into a file of the user's would be worse than not telling it.
-void tellLauncher(const std::string& name) {
+void sayToLauncher(std::string_view message) {
   std::string where = base::environment(kStatusVariable).value_or("");
   std::string_view text = where;
   size_t colon = text.find(':');
@@ -183,8 +187,16 @@ void tellLauncher(const std::string& name) {
   if (fd < 0 || ::fstat(fd, &info) != 0 || !S_ISSOCK(info.st_mode) || info.st_ino != inode) return;
   // What this worker starts is not this worker.
   (void)::fcntl(fd, F_SETFD, FD_CLOEXEC);
-  (void)::send(fd, name.data(), name.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  (void)::send(fd, message.data(), message.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
 }
+
+}  // namespace
+
+void tellLauncher(const std::string& name) { sayToLauncher(name); }
+
+void tellLauncherOfFailure() { sayToLauncher(kFailure); }
+
+bool tellsFailure(const char* bytes, size_t size) { return std::string_view(bytes, size) == kFailure; }
 
 // What workers may be called (JoinOptions::name). It ends up on a terminal, so nothing else is believed.
 std::string nameFromMessage(const char* bytes, size_t size) {

@@ -36,8 +36,13 @@ inline constexpr size_t kMinJobKeyLength = 16, kMaxJobKeyLength = 1'024;
 // or when the launcher is gone. Never waits, never fails.
 void tellLauncher(const std::string& name);
 
-// The launcher's side of it: the name in one message of that socket, or nothing when it is not one a worker
-// may have.
+// Tells it that this worker ends the job by a failure of its own, before the others can end over that: the order of the
+// ends alone would not show who failed first.
+void tellLauncherOfFailure();
+
+// The launcher's side of it: whether a message of that socket tells a failure, else the name in it, or nothing when it
+// is not one a worker may have.
+bool tellsFailure(const char* bytes, size_t size);
 std::string nameFromMessage(const char* bytes, size_t size);
 
 // The longest name a worker may have, and the variable through which the launcher hands over the socket: its

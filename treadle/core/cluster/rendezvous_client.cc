@@ -53,7 +53,8 @@ Result<std::unique_ptr<RendezvousClient>> RendezvousClient::connect(const io::Ad
 
 Result<Roster> RendezvousClient::exchange(int worldSize, const std::vector<std::string>& addresses,
                                           TimePoint deadline) {
-  Status said = say(fd_.get(), encodeRegistration({worldSize, addresses}), deadline);
+  Duration timeLeft = deadline == kNever ? kWhilePeerLives : deadline - Clock::now();
+  Status said = say(fd_.get(), encodeRegistration({worldSize, addresses, timeLeft}), deadline);
   if (!said.ok()) return rankZeroLost(said);
   Result<RendezvousMessage> message = receive(fd_.get(), Step::kRoster, deadline);
   if (!message.ok()) return std::move(message).status();

@@ -14,6 +14,18 @@ wire::Writer begin(Step step) {
   return writer;
 }
 
+// On the wire: microseconds, the largest number for no limit.
+uint64_t microsecondsOf(Duration limit) {
+  if (limit == kWhilePeerLives) return UINT64_MAX;
+  auto count = std::chrono::duration_cast<std::chrono::microseconds>(limit).count();
+  return count > 0 ? static_cast<uint64_t>(count) : 0;
+}
+
+Duration durationOf(uint64_t microseconds) {
+  constexpr uint64_t kYear = uint64_t{366} * 24 * 3600 * 1'000'000;
+  return microseconds > kYear ? kWhilePeerLives : std::chrono::microseconds(microseconds);
+}
+
 void writeAddresses(wire::Writer& writer, const std::vector<std::string>& addresses) {
   writer.number(static_cast<uint32_t>(addresses.size()));
   for (const std::string& address : addresses) writer.string(address);
@@ -52,6 +64,7 @@ wire::FrameLimits rendezvousLimits() { return {.payloadBytes = 16U << 20, .buffe
 std::vector<std::byte> encodeRegistration(const Registration& registration) {
   wire::Writer writer = begin(Step::kRegister);
   writer.number(static_cast<int32_t>(registration.worldSize));
+  writer.number(microsecondsOf(registration.timeLeft));
   writeAddresses(writer, registration.addresses);
   return writer.take();
 }
@@ -84,6 +97,7 @@ Result<RendezvousMessage> parseRendezvous(Bytes payload) {
   message.step = static_cast<Step>(step);
   if (message.step == Step::kRegister) {
     message.registration.worldSize = reader.number<int32_t>();
+    message.registration.timeLeft = durationOf(reader.number<uint64_t>());
     message.registration.addresses = readAddresses(reader);
   }
   if (message.step == Step::kRoster) message.roster = readRoster(reader);

@@ -11,6 +11,7 @@ enum class Step : uint8_t { kRegister = 1, kRoster = 2, kReady = 3, kGo = 4, kFa
 struct Registration {
   int worldSize = 0;
   std::vector<std::string> addresses;
+  Duration timeLeft = kWhilePeerLives;  // until the worker gives up by itself
 };
 
 std::vector<std::byte> encodeRegistration(const Registration& registration);

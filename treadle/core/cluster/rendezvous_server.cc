@@ -16,9 +16,8 @@ class RendezvousServer::Core : public std::enable_shared_from_this<Core> {
       : reactor_(reactor), name_(std::move(name)), worldSize_(worldSize), joinTimeout_(joinTimeout) {}
 
   void begin(TimePoint deadline) {
-    timer_ = reactor_.at(deadline, [weak = weak_from_this()] {
-      if (auto self = weak.lock()) self->onDeadline();
-    });
+    MutexLock lock(mutex_);
+    endAt(deadline);
   }
   Status check(const link::Hello& hello) const;
   void accept(io::Fd fd, const link::Hello& hello);
@@ -31,6 +30,7 @@ class RendezvousServer::Core : public std::enable_shared_from_this<Core> {
   struct Guest;
   enum class Stage { kGathering, kConnecting, kOver };
 
+  void endAt(TimePoint deadline) TREADLE_REQUIRES(mutex_);
   void onDeadline();
   Status onRegister(int rank, Registration registration) TREADLE_REQUIRES(mutex_);
   Status onReady(int rank) TREADLE_REQUIRES(mutex_);
@@ -44,8 +44,9 @@ class RendezvousServer::Core : public std::enable_shared_from_this<Core> {
   const std::string name_;
   const int worldSize_;
   const Duration joinTimeout_;
-  io::Reactor::TimerId timer_ = 0;
   mutable Mutex mutex_;
+  TimePoint deadline_ TREADLE_GUARDED_BY(mutex_) = kNever;
+  io::Reactor::TimerId timer_ TREADLE_GUARDED_BY(mutex_) = 0;
   CondVar changed_;  // one more has come
   Stage stage_ TREADLE_GUARDED_BY(mutex_) = Stage::kGathering;
   Status failure_ TREADLE_GUARDED_BY(mutex_);  // why the job does not start
@@ -71,6 +72,17 @@ struct RendezvousServer::Core::Guest final : link::ConnectionSink {
   bool registered = false, ready = false;
   std::vector<std::string> addresses;
 };
+
+// The time limits of all count from their own starts. The earliest of them ends the wait for all, a little before that
+// worker would leave: else it could not be told who is missing, and would itself be taken for the one that was lost.
+void RendezvousServer::Core::endAt(TimePoint deadline) {
+  if (deadline >= deadline_) return;
+  if (timer_ != 0) reactor_.cancel(timer_);
+  deadline_ = deadline;
+  timer_ = reactor_.at(deadline, [weak = weak_from_this()] {
+    if (auto self = weak.lock()) self->onDeadline();
+  });
+}
 
 Status RendezvousServer::Core::check(const link::Hello& hello) const {
   if (hello.purpose != link::Purpose::kRendezvous) return failedPrecondition("workers only meet at this address");
@@ -127,6 +139,8 @@ Status RendezvousServer::Core::onRegister(int rank, Registration registration) {
       return invalidArgument("the name '" + guest.worker.name + "' is used twice, by rank " +
                              std::to_string(std::min(other, rank)) + " and rank " +
                              std::to_string(std::max(other, rank)) + "; give each worker a name of its own");
+  if (registration.timeLeft != kWhilePeerLives)
+    endAt(deadlineAfter(registration.timeLeft - registration.timeLeft / 20));
   guest.registered = true;
   guest.addresses = std::move(registration.addresses);
   if (!missing().empty()) return {};
@@ -166,7 +180,8 @@ void RendezvousServer::Core::onDeadline() {
                                     toText(joinTimeout_)));
   }
   failAll(deadlineExceeded("rank " + late + " of " + std::to_string(worldSize_) +
-                           " did not arrive within the join timeout of " + toText(joinTimeout_)));
+                           " did not arrive within the join timeout of " + toText(joinTimeout_) +
+                           "; look at its output, or raise joinTimeout"));
 }
 
 std::string RendezvousServer::Core::missing() const {
@@ -211,13 +226,15 @@ void RendezvousServer::Core::waitForAll(TimePoint deadline) {
 }
 
 void RendezvousServer::Core::end() {
-  reactor_.cancel(timer_);
+  io::Reactor::TimerId timer = 0;
   std::vector<std::shared_ptr<Guest>> guests;
   {
     MutexLock lock(mutex_);
+    timer = timer_;
     stage_ = Stage::kOver;
     guests = allConnected();  // a callback may still run for one of them: they go with the server
   }
+  reactor_.cancel(timer);
   for (const auto& guest : guests) {
     guest->connection->leave("", Clock::now() + std::chrono::seconds(1));
     guest->connection->close(cancelled("the rendezvous is over"));

@@ -95,6 +95,7 @@ Status Worker::Core::meet() {
   if (!met.ok()) return met;
   if (rendezvous) rendezvous->stop();
   membership->startWatch();
+  joined = true;
   return {};
 }
 
@@ -189,6 +190,7 @@ Status Worker::Core::connectTo(const cluster::RosterEntry& peer, const link::Cre
 void Worker::Core::leave(const std::string& reason) {
   if (left_.exchange(true)) return;
   Status why = cancelled("this worker has left its job");
+  if (joined && !reason.empty() && membership->firstLoss().ok()) cluster::tellLauncherOfFailure();
   acceptors.clear();
   if (rendezvous) rendezvous->stop();
   if (membership) {

@@ -28,6 +28,7 @@ class Worker::Core {
   std::unique_ptr<io::Reactor> reactor;
   std::unique_ptr<io::Executor> executor;
   std::unique_ptr<cluster::KeyService> keyService;
+  std::atomic<bool> joined = false;
   std::unique_ptr<cluster::RendezvousServer> rendezvous;
   std::vector<std::unique_ptr<link::Acceptor>> acceptors;
   std::unique_ptr<cluster::Membership> membership;

@@ -77,8 +77,13 @@ class Worker : public CallMethods<Worker>, public group::Job {
   RRef<T> ownShared(std::shared_ptr<T> value) {
     return RRef<T>(engine().references().own(rpc::ownedValue(std::move(value))));
   }
-  // Runs `f` on the pool here, where it counts as a handler (JoinOptions::maxRunning). The future has its result or
-  // what it threw; CancelledError if the worker leaves before it ran.
+  // Runs `f(arguments...)` on the pool here, where it counts as a handler (JoinOptions::maxRunning). The future has its
+  // result or what it threw; CancelledError if the worker leaves before it ran.
+  template <class F, class... A>
+    requires(sizeof...(A) > 0)
+  auto fork(F f, A... arguments) {
+    return fork([f = std::move(f), ... held = std::move(arguments)]() mutable { return f(std::move(held)...); });
+  }
   template <class F>
   auto fork(F f) {
     using R = std::invoke_result_t<F&>;

@@ -28,8 +28,10 @@ Reducer::Reducer(std::vector<at::Tensor> parameters, Group group, const BucketLi
     Bucket bucket;
     int64_t elements = 0;
     for (size_t index : indexes) elements += parameters_[index].numel();
-    // Uninitialised: every view is written, or zeroed in launch(), before it is sent.
-    bucket.flat = at::empty({elements}, parameters_[indexes.front()].options().requires_grad(false));
+    int64_t marks = static_cast<int64_t>(indexes.size());
+    // Uninitialised: everything is written before it is sent.
+    bucket.flat = at::empty({elements + marks}, parameters_[indexes.front()].options().requires_grad(false));
+    bucket.marks = bucket.flat.narrow(0, elements, marks);
     int64_t offset = 0;
     for (size_t position = 0; position < indexes.size(); ++position) {
       const at::Tensor& parameter = parameters_[indexes[position]];
@@ -102,8 +104,8 @@ void Reducer::launchReady(bool all) {
 }
 
 void Reducer::launch(Bucket& bucket) {
-  for (size_t position = 0; position < bucket.parameters.size(); ++position)
-    if (!arrived_[bucket.parameters[position]]) bucket.views[position].zero_();
+  bucket.marks.fill_(1);
+  if (bucket.arrived < bucket.parameters.size()) fillAbsent(bucket);
   // The same number of all-reduces of the same sizes on every rank, whatever got a gradient where: a rank
   // without one adds zeros.
   bucket.reduced = allReduce(group_, bucket.flat, ReduceOp::kAverage);
@@ -114,6 +116,19 @@ void Reducer::launch(Bucket& bucket) {
     auto state = bucket.reduced.share();
     state->onReady(
         [state, pending] { state->result().ok() ? pending->complete() : pending->fail(state->result().status()); });
+  }
+}
+
+// What this rank adds for parameters that its loss does not depend on. In a local pass `.grad` may hold the gradient of
+// earlier passes, which the ranks that go on with theirs have in it too.
+void Reducer::fillAbsent(Bucket& bucket) {
+  for (size_t position = 0; position < bucket.parameters.size(); ++position) {
+    size_t parameter = bucket.parameters[position];
+    if (arrived_[parameter]) continue;
+    bucket.marks[static_cast<int64_t>(position)].fill_(0);
+    const at::Tensor& earlier = parameters_[parameter].grad();
+    bool accumulates = autograd::Pass::current() == nullptr && earlier.defined();
+    accumulates ? bucket.views[position].copy_(earlier) : bucket.views[position].zero_();
   }
 }
 
@@ -133,9 +148,17 @@ void Reducer::endPass(autograd::Pass* pass) {
   for (Future<void>& reduction : reductions) reduction.wait();
   MutexLock lock(mutex_);
   at::NoGradGuard noGrad;
-  for (Bucket& bucket : buckets_)
-    for (size_t position = 0; position < bucket.parameters.size(); ++position)
-      putAverage(pass, bucket.parameters[position], bucket.views[position]);
+  for (Bucket& bucket : buckets_) putAverages(pass, bucket);
+}
+
+void Reducer::putAverages(autograd::Pass* pass, Bucket& bucket) {
+  for (size_t position = 0; position < bucket.parameters.size(); ++position) {
+    size_t parameter = bucket.parameters[position];
+    // What no rank used keeps what it has, like in one process: a gradient of zero is not the same as none to an
+    // optimizer with momentum or weight decay.
+    bool used = arrived_[parameter] || bucket.marks[static_cast<int64_t>(position)].item<double>() > 0;
+    if (used) putAverage(pass, parameter, bucket.views[position]);
+  }
 }
 
 // A distributed pass moves `.grad` into its context for the parameters that took part in it here, and for

@@ -2,8 +2,9 @@
 // Averages the gradients of a module's parameters over a group while the backward pass still runs: each
 // bucket is all-reduced as soon as its last gradient is there, in the same order on every rank, and when the
 // pass ends the averages take the place of the gradients. A parameter that got no gradient on this rank
-// counts as zero. Works in a plain `loss.backward()`, which then returns when the averages are there, and in
-// a distributed pass, which then is not over before they are.
+// counts with what its `.grad` holds already, or as zero; one that got none on any rank is left alone. Works in a plain
+// `loss.backward()`, which then returns when the averages are there, and in a distributed pass, which then is not over
+// before they are.
 //
 // Owned by a DistributedDataParallel; one backward pass over its parameters at a time. Hooks run on the
 // thread that runs the backward pass, and so does everything here but the answers of the group.
@@ -30,8 +31,9 @@ class Reducer {
   // shape.
   struct Bucket {
     std::vector<size_t> parameters;
-    at::Tensor flat;                // their gradients, one after the other
+    at::Tensor flat;                // their gradients, one after the other, then the marks
     std::vector<at::Tensor> views;  // of each within `flat`
+    at::Tensor marks;               // one number per parameter: 0 when it got no gradient, after the sum on no rank
     size_t arrived = 0;
     Future<void> reduced;
   };
@@ -43,6 +45,8 @@ class Reducer {
   void settle() TREADLE_REQUIRES(mutex_);
   void launchReady(bool all) TREADLE_REQUIRES(mutex_);
   void launch(Bucket& bucket) TREADLE_REQUIRES(mutex_);
+  void fillAbsent(Bucket& bucket) TREADLE_REQUIRES(mutex_);
+  void putAverages(autograd::Pass* pass, Bucket& bucket) TREADLE_REQUIRES(mutex_);
   void endPass(autograd::Pass* pass);
   void putAverage(autograd::Pass* pass, size_t parameter, const at::Tensor& average) TREADLE_REQUIRES(mutex_);
   void dropPass();
