@@ -42,6 +42,23 @@ TEST(Executor, runsWhatIsPostedFromAnyThread) {
   ran.waitFor(401);
 }
 
+TEST(Executor, dropsWhatIsQueuedBeforeItWaitsForWhatRuns) {
+  Pool pool({.maxRunning = 1});
+  Gate begun, dropped;
+  struct OpensWhenItGoes {
+    Gate& gate;
+    ~OpensWhenItGoes() { gate.open(); }
+  };
+  pool.executor->post([&] {
+    begun.open();
+    dropped.wait();
+  });
+  begun.wait();
+  pool.executor->post([held = std::make_shared<OpensWhenItGoes>(dropped)] {});
+  pool.executor->stop();
+  EXPECT_TRUE(dropped.isOpen());
+}
+
 TEST(Executor, startsTasksInTheOrderInWhichTheyCame) {
   Counter ran;
   std::vector<int> order;  // one task at a time: no lock needed

@@ -124,6 +124,13 @@ TEST(Safetensors, RefusesWhatTheFormatCannotHoldAndLeavesTheOldFile) {
   EXPECT_EQ(folder.files(), 1u);
 }
 
+TEST(Safetensors, PipesAndDevicesAreNotReplaced) {
+  TempFolder folder;
+  ASSERT_EQ(::mkfifo((folder / "pipe").c_str(), 0600), 0);
+  EXPECT_THROW(saveSafetensors(folder / "pipe", {}), StateError);
+  EXPECT_TRUE(std::filesystem::is_fifo(folder / "pipe"));
+}
+
 TEST(Safetensors, UnwritableAndUnreadablePathsAreNamed) {
   TempFolder folder;
   EXPECT_THROW(saveSafetensors(folder / "no/such/folder", {}), NotFoundError);

@@ -4,8 +4,13 @@
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include <array>
+#include <cctype>
+#include <cstdio>
 #include <memory>
 #include <string>
+#include <string_view>
+#include <utility>
 
 #include "treadle/core/base/environment.h"
 
@@ -25,7 +30,19 @@ spdlog::level::level_enum levelOf(LogLevel level) {
 
 spdlog::level::level_enum levelFromEnvironment() {
   std::string text = base::environment("TREADLE_LOG").value_or("warn");
-  return text == "error" ? spdlog::level::err : spdlog::level::from_str(text);
+  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  constexpr std::array<std::pair<std::string_view, LogLevel>, 7> kNames = {{{"debug", LogLevel::kDebug},
+                                                                            {"info", LogLevel::kInfo},
+                                                                            {"warn", LogLevel::kWarn},
+                                                                            {"warning", LogLevel::kWarn},
+                                                                            {"error", LogLevel::kError},
+                                                                            {"err", LogLevel::kError},
+                                                                            {"off", LogLevel::kOff}}};
+  for (const auto& [name, level] : kNames)
+    if (text == name) return levelOf(level);
+  std::fprintf(stderr, "TREADLE_LOG is '%s'; it can be debug, info, warn, error or off, and is taken for warn\n",
+               text.c_str());
+  return spdlog::level::warn;
 }
 
 // A logger of our own, not spdlog's global registry: a program that uses spdlog itself keeps its own settings.

@@ -212,6 +212,7 @@ void Membership::close(const std::string& reason, TimePoint deadline) {
     for (auto& connection : member->connections()) connections.push_back(std::move(connection));
   for (const auto& connection : connections) connection->leave(reason, deadline);
   for (const auto& connection : connections) connection->close(cancelled("this worker has left the job"));
+  for (const auto& connection : connections) connection->awaitReader();
 }
 
 }  // namespace treadle::cluster

@@ -51,7 +51,7 @@ class RendezvousServer::Core : public std::enable_shared_from_this<Core> {
   Stage stage_ TREADLE_GUARDED_BY(mutex_) = Stage::kGathering;
   Status failure_ TREADLE_GUARDED_BY(mutex_);  // why the job does not start
   std::map<int, std::shared_ptr<Guest>> guests_ TREADLE_GUARDED_BY(mutex_);
-  std::shared_ptr<Guest> twice_ TREADLE_GUARDED_BY(mutex_);  // has the rank of another, and is to hear so
+  std::vector<std::shared_ptr<Guest>> twice_ TREADLE_GUARDED_BY(mutex_);  // have the rank of another, and hear so
 };
 
 // One rank that has come. Kept by its connection's callbacks and the server.
@@ -100,7 +100,7 @@ void RendezvousServer::Core::accept(io::Fd fd, const link::Hello& hello) {
   if (stage_ != Stage::kGathering && failure_.ok()) return;
   auto guest = std::make_shared<Guest>(weak_from_this(), hello.worker);
   bool first = guests_.emplace(rank, guest).second;
-  if (!first) twice_ = guest;
+  if (!first) twice_.push_back(guest);
   link::ConnectionOptions options{.limits = rendezvousLimits()};
   auto connection = link::Connection::start(reactor_, std::move(fd), link::Connection::Kind::kServing, options, *guest);
   if (!connection.ok()) return failAll(connection.status());
@@ -185,12 +185,15 @@ void RendezvousServer::Core::onDeadline() {
 }
 
 std::string RendezvousServer::Core::missing() const {
+  constexpr int kNamed = 16;
   std::string ranks;
+  int count = 0;
   for (int rank = 0; rank < worldSize_; ++rank) {
     auto guest = guests_.find(rank);
-    if (guest == guests_.end() || !guest->second->registered)
-      ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank);
+    if (guest != guests_.end() && guest->second->registered) continue;
+    if (++count <= kNamed) ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank);
   }
+  if (count > kNamed) ranks += " and " + std::to_string(count - kNamed) + " more";
   return ranks;
 }
 
@@ -206,7 +209,8 @@ std::vector<std::shared_ptr<RendezvousServer::Core::Guest>> RendezvousServer::Co
   std::vector<std::shared_ptr<Guest>> all;
   for (const auto& [rank, guest] : guests_)
     if (guest->connection) all.push_back(guest);
-  if (twice_ && twice_->connection) all.push_back(twice_);
+  for (const auto& guest : twice_)
+    if (guest->connection) all.push_back(guest);
   return all;
 }
 

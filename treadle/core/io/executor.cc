@@ -80,6 +80,8 @@ void Executor::stop() {
     wakeIdle_.notifyAll();
     wakeWatchdog_.notifyAll();
   }
+  // Before the joins: a thread may wait for what one of these holds, a promise as a rule.
+  dropped.clear();
   reactor_.wake();
   if (watchdog_.joinable()) watchdog_.join();
   for (std::thread& thread : threads) thread.join();

@@ -219,6 +219,8 @@ auto Future<T>::then(F f) {
 template <class T>
 auto whenAll(std::vector<Future<T>> futures) {
   using R = std::conditional_t<std::is_void_v<T>, void, std::vector<io::Stored<T>>>;
+  for (const Future<T>& one : futures)
+    if (!one.valid()) raise(failedPrecondition("whenAll was given a Future that belongs to nothing"));
   auto all = std::make_shared<io::FutureState<io::Stored<R>>>();
   auto shared = std::make_shared<std::vector<Future<T>>>(std::move(futures));
   auto left = std::make_shared<std::atomic<size_t>>(shared->size() + 1);

@@ -36,6 +36,8 @@ class Acceptor::Core : public io::EventHandler, public std::enable_shared_from_t
 
  private:
   void accept(io::Fd fd);
+  void pause(const Status& why);
+  void resume();
 
   io::Reactor& reactor_;
   const io::Fd listener_;
@@ -141,10 +143,27 @@ class Pending : public io::EventHandler, public std::enable_shared_from_this<Pen
 void Acceptor::Core::onEvents(uint32_t) {
   for (;;) {
     Result<io::Fd> fd = io::acceptFrom(listener_.get());
-    if (!fd.ok()) return logWarn(credentials_.self.worker.name, fd.status().message());
+    if (!fd.ok()) return pause(fd.status());
     if (!fd->valid()) return;
     accept(std::move(*fd));
   }
+}
+
+// No descriptor is left, as a rule. The listener would be ready again and again until there is one.
+void Acceptor::Core::pause(const Status& why) {
+  constexpr Duration kPause = std::chrono::milliseconds(100);
+  logWarn(credentials_.self.worker.name, why.message());
+  MutexLock lock(mutex_);
+  if (ended_) return;
+  reactor_.change(listener_.get(), 0);
+  reactor_.at(Clock::now() + kPause, [weak = weak_from_this()] {
+    if (auto self = weak.lock()) self->resume();
+  });
+}
+
+void Acceptor::Core::resume() {
+  MutexLock lock(mutex_);
+  if (!ended_) reactor_.change(listener_.get(), EPOLLIN);
 }
 
 // Another user's process is turned away before it could send a byte.
@@ -185,12 +204,13 @@ void Acceptor::Core::hand(int fd, Hello hello) {
 }
 
 void Acceptor::Core::end() {
-  reactor_.remove(listener_.get());
   std::map<int, std::shared_ptr<Pending>> pending;
-  MutexLock lock(mutex_);
-  ended_ = true;
-  pending.swap(pending_);
-  lock.unlock();
+  {
+    MutexLock lock(mutex_);
+    ended_ = true;
+    pending.swap(pending_);
+  }
+  reactor_.remove(listener_.get());
   for (auto& [fd, one] : pending) one->stop();
 }
 

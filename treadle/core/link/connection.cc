@@ -17,6 +17,13 @@
 namespace treadle::link {
 namespace {
 
+// How many reads this thread is inside of: what a frame completes may run the user's code.
+thread_local int readsHere = 0;
+struct ReadsHere {
+  ReadsHere() { ++readsHere; }
+  ~ReadsHere() { --readsHere; }
+};
+
 constexpr size_t kReasonBytes = 4096;
 
 }  // namespace
@@ -81,6 +88,7 @@ void Connection::awaitAnswer(bool callerReads) {
 
 void Connection::giveReadTurn() {
   reading_.store(false);
+  reading_.notify_all();
   if (kind_ == Kind::kCalls && awaited_.load() > 0) setReadInterest(true);
 }
 
@@ -96,6 +104,7 @@ void Connection::onEvents(uint32_t events) {
 
 // Reads what is there; false when there was nothing. The caller has the read turn.
 bool Connection::readOnce() {
+  ReadsHere here;
   Result<bool> got = reader_.readFrom(fd_.get(), frameHandler_);
   if (!got.ok()) {
     close(got.status());
@@ -177,6 +186,13 @@ void Connection::close(const Status& why) {
   wakeReader();
   sink_.onClosed(*this, why);
 }
+
+void Connection::awaitReader() const {
+  if (readsOnThisThread()) return;
+  reading_.wait(true);
+}
+
+bool Connection::readsOnThisThread() { return readsHere > 0; }
 
 // A serving connection always reads: the peer may ask at any time.
 void Connection::setReadInterest(bool wanted) {

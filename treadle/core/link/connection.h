@@ -69,6 +69,10 @@ class Connection final : public io::EventHandler, public std::enable_shared_from
   void close(const Status& why);
 
   // When bytes came last from the peer.
+  // After close(): returns when nobody reads any more, so that the sink may go. At once on a thread that reads itself.
+  void awaitReader() const;
+  static bool readsOnThisThread();
+
   TimePoint lastHeard() const { return TimePoint(Duration(lastHeard_.load(std::memory_order_relaxed))); }
   bool sentSinceLastAsked() { return sent_.exchange(false, std::memory_order_relaxed); }
   size_t queuedBytes() const { return sendQueue_.queuedBytes(); }

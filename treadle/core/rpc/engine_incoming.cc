@@ -27,11 +27,13 @@ void Engine::onRequest(int rank, const std::shared_ptr<link::Connection>& from, 
   call->deadline = deadlineIn(header.timeLeftUs);
   call->function = header.function;
   call->result = header.result;
+  bool twice = false;
   {
     MutexLock lock(mutex_);
     if (!closed_.ok()) return;
-    incoming_.emplace(std::pair(rank, header.id), call);
+    if (!incoming_.emplace(std::pair(rank, header.id), call).second) twice = true;
   }
+  if (twice) return from->close(dataLoss("it used the number of a call twice"));
   try {
     if (interceptor_ && !header.field.empty()) call->hook = interceptor_->onArrival(rank, header.field);
   } catch (...) {

@@ -1,11 +1,20 @@
 #include "treadle/core/rpc/references.h"
 
+#include "treadle/core/rpc/engine.h"
+
 namespace treadle::rpc {
 
 RefHandle::~RefHandle() { references_->release(*this); }
 
 // Destroying a value or a handle may end in here again, and sending takes other locks: so both happen after
 // the lock is let go.
+// For the threads that read: the destructor of a user's value may take long, call or wait.
+void References::performElsewhere(Deferred later) {
+  std::shared_ptr<Engine> alive = engine();
+  if (alive && !later.dropped.empty()) alive->executor().post([dropped = std::move(later.dropped)] {});
+  perform(std::move(later));
+}
+
 void References::perform(Deferred later) {
   for (const auto& [rank, notice, entry] : later.notices) send_(rank, notice, entry);
   for (auto& call : later.calls) call();
@@ -96,6 +105,8 @@ HandlePtr References::expect(int owner) {
   MutexLock lock(mutex_);
   ForkEntry entry{nextId(), owner, nextId()};
   if (owner == self_) return localHandle(entry);
+  if (cleared_)
+    return std::make_shared<RefHandle>(shared_from_this(), entry, false);  // nobody would be told of its end
   held_[entry.fork] = Held{entry, false, false, {}, 0, {}};
   return std::make_shared<RefHandle>(shared_from_this(), entry, false);
 }
@@ -114,7 +125,7 @@ void References::confirm(const ForkEntry& entry, const Status& outcome) {
     found->second.failure = outcome;
     deleteIfDone(entry.fork, later);
   }
-  perform(std::move(later));
+  performElsewhere(std::move(later));
 }
 
 bool References::confirmed(const HandlePtr& handle) const {
@@ -176,7 +187,7 @@ ForkEntry References::fork(const HandlePtr& handle, int toRank) {
   ForkEntry entry{handle->entry().ref, handle->entry().owner, nextId()};
   if (handle->local()) {
     owned_[entry.ref].forks[entry.fork] = toRank;
-  } else if (!lost_.contains(entry.owner)) {
+  } else if (!cleared_ && !lost_.contains(entry.owner)) {
     children_[entry.fork] = Child{entry, toRank, handle};
     if (auto held = held_.find(handle->entry().fork); held != held_.end()) ++held->second.children;
   }
@@ -223,7 +234,7 @@ std::vector<HandlePtr> References::adopt(int fromRank, const std::vector<ForkEnt
         if (fromRank != self_) later.notices.emplace_back(fromRank, RefNotice::kChildAccepted, entry);
         continue;
       }
-      if (lost_.contains(entry.owner)) {  // the sender did not know; nobody would ever confirm it
+      if (cleared_ || lost_.contains(entry.owner)) {  // the sender did not know; nobody would ever confirm it
         handles.push_back(std::make_shared<RefHandle>(shared_from_this(), entry, false));
         continue;
       }
@@ -240,6 +251,7 @@ std::vector<HandlePtr> References::adopt(int fromRank, const std::vector<ForkEnt
 void References::adoptRequested(int fromRank, const ForkEntry& entry) {
   if (fromRank == self_) return;  // it holds a handle, see expect()
   MutexLock lock(mutex_);
+  if (cleared_ || lost_.contains(fromRank)) return;
   Owned& owned = namedByPeer(entry.ref);
   owned.requested = true;
   owned.forks[entry.fork] = fromRank;
@@ -249,6 +261,7 @@ void References::onNotice(int fromRank, RefNotice notice, const ForkEntry& entry
   Deferred later;
   {
     MutexLock lock(mutex_);
+    if (cleared_ || lost_.contains(fromRank)) return;
     switch (notice) {
       case RefNotice::kForkAdded:
         namedByPeer(entry.ref).forks[entry.fork] = fromRank;
@@ -265,13 +278,15 @@ void References::onNotice(int fromRank, RefNotice notice, const ForkEntry& entry
       case RefNotice::kChildAccepted: dropChild(entry.fork, later); break;
       case RefNotice::kForkDeleted:
         if (auto found = owned_.find(entry.ref); found != owned_.end()) {
-          found->second.forks.erase(entry.fork);
+          // Of another's fork it is no business of the sender.
+          auto fork = found->second.forks.find(entry.fork);
+          if (fork != found->second.forks.end() && fork->second == fromRank) found->second.forks.erase(fork);
           dropIfUnused(entry.ref, later);
         }
         break;
     }
   }
-  perform(std::move(later));
+  performElsewhere(std::move(later));
 }
 
 void References::onLost(int rank, const Status& why) {
@@ -297,7 +312,7 @@ void References::onLost(int rank, const Status& why) {
     for (const RefId& ref : values) dropIfUnused(ref, later);
     std::erase_if(held_, [&](const auto& held) { return held.second.entry.owner == rank; });
   }
-  perform(std::move(later));
+  performElsewhere(std::move(later));
 }
 
 // No notices: the farewell on the connections says it all, and the others drop this worker's forks.

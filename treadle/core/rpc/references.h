@@ -178,6 +178,7 @@ class References : public std::enable_shared_from_this<References> {
   void dropChild(const ForkId& fork, Deferred& later) TREADLE_REQUIRES(mutex_);
   HandlePtr localHandle(const ForkEntry& entry) TREADLE_REQUIRES(mutex_);
   void perform(Deferred later);
+  void performElsewhere(Deferred later);
 
   const int self_;
   const Send send_;

@@ -36,7 +36,10 @@ std::string randomName() {
 }  // namespace
 
 Worker::Core::Core(JoinOptions joinOptions, Launch launchInfo)
-    : options(std::move(joinOptions)), launch(std::move(launchInfo)), self{options.name, launch.rank} {}
+    : options(std::move(joinOptions)),
+      launch(std::move(launchInfo)),
+      self{options.name, launch.rank},
+      process(::getpid()) {}
 
 std::unique_ptr<Worker::Core> Worker::Core::make(JoinOptions options, Launch launch) {
   std::unique_ptr<Core> core(new Core(std::move(options), std::move(launch)));  // NOLINT: private constructor
@@ -94,6 +97,7 @@ Status Worker::Core::meet() {
   if (!met.ok() && rendezvous && serverDeadline != kNever) rendezvous->tellLateComers(serverDeadline);
   if (!met.ok()) return met;
   if (rendezvous) rendezvous->stop();
+  keyService.reset();  // all have it; the port is free for the next job
   membership->startWatch();
   joined = true;
   return {};
@@ -192,6 +196,7 @@ void Worker::Core::leave(const std::string& reason) {
   Status why = cancelled("this worker has left its job");
   if (joined && !reason.empty() && membership->firstLoss().ok()) cluster::tellLauncherOfFailure();
   acceptors.clear();
+  keyService.reset();
   if (rendezvous) rendezvous->stop();
   if (membership) {
     Status loss = membership->firstLoss();

@@ -25,6 +25,7 @@ class Worker::Core {
   const JoinOptions options;
   const Launch launch;
   const WorkerInfo self;
+  const pid_t process;  // that joined
   std::unique_ptr<io::Reactor> reactor;
   std::unique_ptr<io::Executor> executor;
   std::unique_ptr<cluster::KeyService> keyService;

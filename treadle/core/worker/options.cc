@@ -27,6 +27,9 @@ Status JoinOptions::validate() const {
   if (lostAfter > std::chrono::hours(24))
     return invalidArgument("lostAfter is " + toText(lostAfter) +
                            "; it must be at most 24 h, or no loss would be noticed");
+  if (messageLimits.bufferBytes > uint64_t{1} << 50)
+    return invalidArgument("messageLimits.bufferBytes is " + std::to_string(messageLimits.bufferBytes) +
+                           "; it must be at most 2^50");
   if (spin < Duration::zero() || spin > std::chrono::seconds(1))
     return invalidArgument("spin is " + toText(spin) + "; it must be between 0 and 1 s");
   if (maxRunning < 0 || maxBlocked < 1) return invalidArgument("maxRunning must be >= 0 and maxBlocked >= 1");

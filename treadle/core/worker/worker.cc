@@ -1,5 +1,7 @@
 #include "treadle/core/worker/worker.h"
 
+#include <unistd.h>
+
 #include <exception>
 #include <thread>
 
@@ -27,12 +29,18 @@ std::shared_ptr<Worker> Worker::join(JoinOptions options, WorkerExtensions exten
 // The last owner may be a handler or a callback, on one of the threads that the worker's end waits for.
 void Worker::destroy(Worker* worker) {
   std::unique_ptr<Worker> owner(worker);
-  if (io::Executor::onPoolThread()) std::thread([owner = std::move(owner)]() mutable { owner.reset(); }).detach();
+  bool awaited = io::Executor::onPoolThread() || link::Connection::readsOnThisThread();
+  if (awaited) std::thread([owner = std::move(owner)]() mutable { owner.reset(); }).detach();
 }
 
 Worker::Worker(std::unique_ptr<Core> core) : core_(std::move(core)) {}
 
 Worker::~Worker() {
+  // In a child of fork() nothing of this is ours: a farewell on the parent's sockets would end the parent's job.
+  if (core_->process != ::getpid()) {
+    (void)core_.release();
+    return;
+  }
   core_->leave(std::uncaught_exceptions() > 0 ? "it ended by an exception" : "it ended without shutdown()");
 }
 
@@ -75,6 +83,9 @@ Status Worker::withOwnWork(const Status& status) const {
 }
 
 void Worker::shutdown(ShutdownOptions options) {
+  if (core_->process != ::getpid())
+    raise(
+        failedPrecondition("this worker belongs to the process that joined; a child of fork() has no part in the job"));
   if (io::Executor::onPoolThread())
     raise(failedPrecondition("shutdown() was called inside a handler; call it from the program's own thread"));
   if (Status done = core_->coordinator->shutdown(deadlineAfter(options.timeout)); !done.ok()) raise(withOwnWork(done));

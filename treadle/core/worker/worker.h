@@ -75,6 +75,7 @@ class Worker : public CallMethods<Worker>, public group::Job {
   // The same for an object that others here hold too.
   template <class T>
   RRef<T> ownShared(std::shared_ptr<T> value) {
+    if (!value) raise(invalidArgument("ownShared was given a null pointer"));
     return RRef<T>(engine().references().own(rpc::ownedValue(std::move(value))));
   }
   // Runs `f(arguments...)` on the pool here, where it counts as a handler (JoinOptions::maxRunning). The future has its

@@ -59,6 +59,7 @@ Status keepPermissions(int fd, const std::string& path) {
   struct stat old{};
   if (stat(path.c_str(), &old) != 0) return {};
   if (S_ISDIR(old.st_mode)) return failedPrecondition("a folder has that name");
+  if (!S_ISREG(old.st_mode)) return failedPrecondition("a device, pipe or socket has that name");
   if (fchmod(fd, old.st_mode & 07777) != 0)
     return systemError("cannot give it the permissions of the file it replaces");
   return {};

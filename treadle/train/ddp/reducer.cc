@@ -54,7 +54,9 @@ void Reducer::onGradient(size_t parameter) {
   at::NoGradGuard noGrad;
   // A copy, not a gradient that lies in the bucket from the start: `.grad` belongs to the user or to the
   // context.
-  bucket.views[position].copy_(parameters_[parameter].grad());
+  const at::Tensor& gradient = parameters_[parameter].grad();
+  // Undefined, when nothing behind a node made one: there is nothing to wait for, and nothing to add.
+  gradient.defined() ? bucket.views[position].copy_(gradient) : bucket.views[position].zero_();
   arrived_[parameter] = true;
   ++bucket.arrived;
   launchReady(false);
@@ -80,17 +82,21 @@ void Reducer::beginPass() {
   }
 }
 
-// A local pass that failed told nobody of its end. What it began uses the buckets until it is over on all
-// ranks.
+// A local pass that failed told nobody of its end. The ranks on which it went well wait for this one's part.
 void Reducer::settle() {
+  for (Future<void>& reduction : giveUp()) reduction.cancel();
+}
+
+// What is to be cancelled of a pass that failed here. The buckets that it did not come to are begun too: operations are
+// matched by their number, and those of the next pass must meet those of the next pass on the other ranks.
+std::vector<Future<void>> Reducer::giveUp() {
+  std::vector<Future<void>> begun;
   for (Bucket& bucket : buckets_) {
-    if (!bucket.reduced.valid()) continue;
-    try {
-      bucket.reduced.wait();
-    } catch (const Error&) {
-      // Of a pass that has failed already; a broken group shows at once in the pass that begins.
-    }
+    if (!bucket.reduced.valid()) bucket.reduced = allReduce(group_, bucket.flat, ReduceOp::kAverage);
+    begun.push_back(bucket.reduced);
   }
+  launched_ = buckets_.size();
+  return begun;
 }
 
 // One order for all ranks: a full bucket waits for those before it.
@@ -175,14 +181,12 @@ void Reducer::putAverage(autograd::Pass* pass, size_t parameter, const at::Tenso
   }
 }
 
-// The pass failed here: what was begun is cancelled, which returns when the group has let go of the buckets
-// and tells the other ranks, and what was not is not begun.
+// The pass failed here. Cancelling returns when the group has let go of the buckets, and tells the other ranks.
 void Reducer::dropPass() {
   std::vector<Future<void>> reductions;
   {
     MutexLock lock(mutex_);
-    for (Bucket& bucket : buckets_)
-      if (bucket.reduced.valid()) reductions.push_back(bucket.reduced);
+    reductions = giveUp();
     inPass_ = false;
   }
   for (Future<void>& reduction : reductions) reduction.cancel();

@@ -43,6 +43,7 @@ class Reducer {
   void onGradient(size_t parameter);
   void beginPass() TREADLE_REQUIRES(mutex_);
   void settle() TREADLE_REQUIRES(mutex_);
+  std::vector<Future<void>> giveUp() TREADLE_REQUIRES(mutex_);
   void launchReady(bool all) TREADLE_REQUIRES(mutex_);
   void launch(Bucket& bucket) TREADLE_REQUIRES(mutex_);
   void fillAbsent(Bucket& bucket) TREADLE_REQUIRES(mutex_);
