@@ -4,6 +4,9 @@
 #include <ATen/ops/empty.h>
 #include <torch/csrc/autograd/engine.h>
 
+#include <cmath>
+#include <limits>
+
 #include "treadle/core/base/error.h"
 #include "treadle/tensor/collective/collectives.h"
 
@@ -88,11 +91,15 @@ void Reducer::settle() {
 }
 
 // What is to be cancelled of a pass that failed here. The buckets that it did not come to are begun too: operations are
-// matched by their number, and those of the next pass must meet those of the next pass on the other ranks.
+// matched by their number, and those of the next pass must meet those of the next pass on the other ranks. Marks that
+// are no numbers tell them that there is no average (a cancelled operation may have ended well for them by then).
 std::vector<Future<void>> Reducer::giveUp() {
   std::vector<Future<void>> begun;
   for (Bucket& bucket : buckets_) {
-    if (!bucket.reduced.valid()) bucket.reduced = allReduce(group_, bucket.flat, ReduceOp::kAverage);
+    if (!bucket.reduced.valid()) {
+      bucket.flat.fill_(std::numeric_limits<double>::quiet_NaN());
+      bucket.reduced = allReduce(group_, bucket.flat, ReduceOp::kAverage);
+    }
     begun.push_back(bucket.reduced);
   }
   launched_ = buckets_.size();
@@ -154,6 +161,9 @@ void Reducer::endPass(autograd::Pass* pass) {
   for (Future<void>& reduction : reductions) reduction.wait();
   MutexLock lock(mutex_);
   at::NoGradGuard noGrad;
+  for (const Bucket& bucket : buckets_)
+    if (std::isnan(bucket.marks[0].item<double>()))
+      raise(cancelled("the backward pass failed on another rank, so there are no averages of its gradients"));
   for (Bucket& bucket : buckets_) putAverages(pass, bucket);
 }
 
