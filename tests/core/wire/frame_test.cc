@@ -125,7 +125,7 @@ TEST(Frame, isRefusedWhenBufferSizesDoNotAddUp) {
   auto withSizes = [](uint64_t sum, std::vector<uint64_t> sizes) {
     std::vector<std::byte> front = frameFront(FrameKind::kMessage, 1, {}, buffersOf(std::vector<size_t>(sizes.size())));
     std::memcpy(front.data() + 16, &sum, sizeof sum);
-    std::memcpy(front.data() + kHeaderBytes, sizes.data(), 8 * sizes.size());
+    if (!sizes.empty()) std::memcpy(front.data() + kHeaderBytes, sizes.data(), 8 * sizes.size());
     uint32_t crc = 0;
     std::memcpy(front.data() + 12, &crc, sizeof crc);
     crc = crc32c(front);
