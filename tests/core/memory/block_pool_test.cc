@@ -1,0 +1,212 @@
+#include "treadle/core/memory/block_pool.h"
+
+#include <sys/mman.h>
+#include <sys/wait.h>
+
+#include <algorithm>
+#include <array>
+#include <thread>
+
+#include "tests/support/seeds.h"
+#include "treadle/core/base/error.h"
+#include "treadle/core/io/socket.h"
+
+namespace treadle::memory {
+namespace {
+
+constexpr size_t kMiB = 1U << 20;
+
+std::shared_ptr<BlockPool> poolOf(size_t limitBytes) { return valueOrThrow(BlockPool::make(limitBytes)); }
+
+std::vector<std::byte> randomBytes(test::Random& random, size_t size) {
+  std::vector<std::byte> bytes(size);
+  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
+  return bytes;
+}
+
+// The pages of [data, data + size) that are in memory.
+size_t residentBytes(const std::byte* data, size_t size) {
+  std::vector<unsigned char> pages((size + 4095) / 4096);
+  EXPECT_EQ(0, ::mincore(const_cast<std::byte*>(data), size, pages.data()));
+  return 4096 * static_cast<size_t>(std::count_if(pages.begin(), pages.end(), [](auto page) { return page & 1; }));
+}
+
+TEST(BlockPool, takesTheBlockThatWasFreedLast) {
+  auto pool = poolOf(16 * kMiB);
+  auto a = pool->allocate(kMiB), b = pool->allocate(kMiB);
+  size_t first = a->offset(), second = b->offset();
+  ASSERT_NE(first, second);
+  a->data()[0] = b->data()[0] = std::byte{1};
+  a.reset();
+  b.reset();
+  b = pool->allocate(kMiB - 5);  // of the same class
+  EXPECT_EQ(second, b->offset());
+  a = pool->allocate(kMiB);
+  EXPECT_EQ(first, a->offset());
+  EXPECT_EQ(2U, pool->counters().reused);
+}
+
+TEST(BlockPool, refusesWhatGoesOverItsLimitAndSaysSoInItsCounters) {
+  auto pool = poolOf(4 * kMiB);
+  auto a = pool->allocate(2 * kMiB), b = pool->allocate(2 * kMiB);
+  ASSERT_TRUE(a && b);
+  EXPECT_EQ(nullptr, pool->allocate(1));
+  EXPECT_EQ(nullptr, pool->allocate(5 * kMiB));
+  b.reset();
+  EXPECT_NE(nullptr, pool->allocate(1));
+  EXPECT_EQ(2 * kMiB, pool->counters().usedBytes);
+  EXPECT_LE(1U, pool->counters().refused);
+}
+
+TEST(BlockPool, givesIdleBlocksOfOtherSizesUpForNewOnes) {
+  auto pool = poolOf(4 * kMiB);
+  auto large = pool->allocate(4 * kMiB);
+  large->fill(std::vector<std::byte>(4 * kMiB, std::byte{7}));
+  large.reset();
+  EXPECT_EQ(4 * kMiB, pool->counters().freeBytes);
+  auto small = pool->allocate(kMiB);
+  ASSERT_NE(nullptr, small);
+  PoolCounters counters = pool->counters();
+  EXPECT_LE(counters.usedBytes + counters.freeBytes, 4 * kMiB);
+}
+
+TEST(BlockPool, trimGivesTheMemoryBackToTheSystem) {
+  auto pool = poolOf(64 * kMiB);
+  auto block = pool->allocate(8 * kMiB);
+  block->fill(std::vector<std::byte>(8 * kMiB, std::byte{7}));
+  const std::byte* data = block->data();
+  EXPECT_EQ(8 * kMiB, residentBytes(data, 8 * kMiB));
+  block.reset();
+  EXPECT_EQ(8 * kMiB, residentBytes(data, 8 * kMiB));  // kept warm
+  pool->trim();
+  EXPECT_EQ(0U, residentBytes(data, 8 * kMiB));
+  EXPECT_EQ(0U, pool->counters().freeBytes);
+  EXPECT_NE(nullptr, pool->allocate(60 * kMiB));  // in one piece again
+}
+
+TEST(BlockPool, findsABlockWhileItIsInUse) {
+  auto pool = poolOf(4 * kMiB);
+  auto block = pool->allocate(kMiB);
+  size_t offset = block->offset();
+  EXPECT_EQ(block, pool->find(offset));
+  EXPECT_EQ(nullptr, pool->find(offset + 4096));
+  block.reset();
+  EXPECT_EQ(nullptr, pool->find(offset));
+}
+
+TEST(BlockPool, holdsWhatItsBlocksAreFilledWithFreshAndWarm) {
+  auto pool = poolOf(64 * kMiB);
+  test::forSeeds(30, [&](test::Random& random) {
+    std::vector<std::pair<std::shared_ptr<Block>, std::vector<std::byte>>> held;
+    for (int i = 0; i < 4; ++i) {
+      std::vector<std::byte> bytes = randomBytes(random, 1 + test::pick(random, 3 * kMiB));
+      auto block = pool->allocate(bytes.size());
+      ASSERT_NE(nullptr, block);
+      block->fill(bytes);
+      held.emplace_back(std::move(block), std::move(bytes));
+    }
+    for (const auto& [block, bytes] : held) EXPECT_TRUE(std::equal(bytes.begin(), bytes.end(), block->data()));
+    if (test::pick(random, 5) == 0) pool->trim();
+  });
+}
+
+// Blocks never overlap, whatever threads take and give them back.
+TEST(BlockPool, givesNoByteToTwoHolders) {
+  auto pool = poolOf(32 * kMiB);
+  std::vector<std::thread> threads;
+  for (uint64_t id = 1; id <= 4; ++id)
+    threads.emplace_back([&pool, id] {
+      test::Random random(id);
+      std::vector<std::pair<std::shared_ptr<Block>, std::byte>> held;
+      for (int step = 0; step < 2000; ++step) {
+        if (held.size() < 6 && test::pick(random, 2) == 0) {
+          auto block = pool->allocate(1 + test::pick(random, 200'000));
+          if (!block) continue;
+          auto mark = static_cast<std::byte>(random());
+          std::fill_n(block->data(), block->capacity(), mark);
+          held.emplace_back(std::move(block), mark);
+        } else if (!held.empty()) {
+          auto [block, mark] = std::move(held.back());
+          held.pop_back();
+          bool same = std::all_of(block->data(), block->data() + block->capacity(),
+                                  [mark = mark](std::byte byte) { return byte == mark; });
+          ASSERT_TRUE(same);
+        }
+        if (step % 500 == 0) pool->trim();
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(0U, pool->counters().usedBytes);
+}
+
+// A peer that was only stopped may still write to what it held: its blocks are used again when its process has ended.
+TEST(BlockPool, usesTheBlocksOfALostPeerWhenItsProcessHasEnded) {
+  auto pool = poolOf(4 * kMiB);
+  std::array<int, 2> until{};
+  ASSERT_EQ(0, ::pipe(until.data()));
+  io::Fd listener = valueOrThrow(io::listenOn(valueOrThrow(io::Address::parse("unix:block-pool-test"))));
+  pid_t child = ::fork();
+  if (child == 0) {  // dials, and lives until it is told to end
+    io::Fd dialed = valueOrThrow(io::connectTo(valueOrThrow(io::Address::parse("unix:block-pool-test")), kNever));
+    char end;
+    ::close(until[1]);
+    (void)!::read(until[0], &end, 1);
+    ::_exit(0);
+  }
+  ASSERT_TRUE(io::waitFor(listener.get(), POLLIN, deadlineAfter(std::chrono::seconds(20))));
+  io::Fd accepted = valueOrThrow(io::acceptFrom(listener.get()));
+  io::ProcessHandle holder = io::ProcessHandle::ofPeer(accepted.get());
+  ASSERT_TRUE(holder.valid());
+  EXPECT_FALSE(holder.ended());
+  pool->recover({pool->allocate(4 * kMiB)}, std::move(holder));
+  EXPECT_EQ(4 * kMiB, pool->counters().lostBytes);
+  EXPECT_EQ(nullptr, pool->allocate(1));
+  ::close(until[1]);
+  ASSERT_EQ(child, ::waitpid(child, nullptr, 0));
+  EXPECT_NE(nullptr, pool->allocate(4 * kMiB));
+  EXPECT_EQ(0U, pool->counters().lostBytes);
+  ::close(until[0]);
+}
+
+TEST(BlockPool, neverUsesWhatSomebodyUnknownMayHold) {
+  auto pool = poolOf(4 * kMiB);
+  auto block = pool->allocate(4 * kMiB);
+  size_t offset = block->offset();
+  pool->recover({std::move(block)}, {});
+  EXPECT_EQ(0U, pool->counters().usedBytes);
+  EXPECT_EQ(0U, pool->counters().freeBytes);
+  auto next = pool->allocate(4 * kMiB);  // there is more address space than memory
+  ASSERT_NE(nullptr, next);
+  EXPECT_NE(offset, next->offset());
+}
+
+TEST(Copier, coversEveryByteOnceWhateverTheSize) {
+  Copier copier;
+  for (size_t size : {size_t{1}, size_t{4095}, kMiB - 1, kMiB, kMiB + 1, 5 * kMiB + 123}) {
+    std::vector<std::atomic<char>> touched(size);
+    copier.copy(size, [&](size_t begin, size_t length) {
+      for (size_t at = begin; at < begin + length; ++at) ++touched[at];
+    });
+    EXPECT_TRUE(std::all_of(touched.begin(), touched.end(), [](const auto& one) { return one == 1; })) << size;
+  }
+}
+
+TEST(Copier, servesManyThreadsAtOnce) {
+  Copier copier;
+  std::vector<std::thread> threads;
+  for (int id = 0; id < 4; ++id)
+    threads.emplace_back([&copier, id] {
+      std::vector<char> from(3 * kMiB, static_cast<char>(id)), to(from.size());
+      for (int round = 0; round < 20; ++round) {
+        std::fill(to.begin(), to.end(), 99);
+        copier.copy(from.size(), [&](size_t begin, size_t size) {
+          std::copy_n(from.begin() + static_cast<ptrdiff_t>(begin), size, to.begin() + static_cast<ptrdiff_t>(begin));
+        });
+        ASSERT_EQ(from, to);
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+}
+
+}  // namespace
+}  // namespace treadle::memory

@@ -1,0 +1,61 @@
+#pragma once
+// Memory that processes of one host can share (memfd_create(2)): made by one, which passes its descriptor on. Its size
+// is sealed by its maker, so that no peer can cut it off under a reader, who would die of SIGBUS. Where the kernel
+// forbids memfds it is private memory instead, and `shareable` is false.
+//
+// Mapped for reading and writing as long as the object lives; a child of fork(2) shares it too. Any thread.
+
+#include <sys/types.h>
+
+#include <compare>
+
+#include "treadle/core/base/buffer.h"
+#include "treadle/core/io/fd.h"
+
+namespace treadle::io {
+
+class SharedMemory {
+ public:
+  // Tells one memfd from another, whatever the numbers of their descriptors.
+  struct Identity {
+    dev_t device = 0;
+    ino_t inode = 0;
+    auto operator<=>(const Identity&) const = default;
+  };
+
+  // Of `sizeBytes`, a multiple of the page size, all zero. Costs address space only: pages come when they are written.
+  // ResourceExhausted when there is no address space or descriptor left.
+  static Result<SharedMemory> create(size_t sizeBytes);
+  // Memory of this process alone, where it cannot be shared.
+  static Result<SharedMemory> createPrivate(size_t sizeBytes);
+  // Over the descriptor of another process, which is closed: what is adopted cannot be passed on. DataLoss for anything
+  // but a memfd whose size is sealed.
+  static Result<SharedMemory> adopt(Fd fd);
+
+  SharedMemory(SharedMemory&& other) noexcept;
+  SharedMemory& operator=(SharedMemory&&) = delete;
+  ~SharedMemory();
+
+  MutableBytes bytes() const { return {data_, sizeBytes_}; }
+  bool shareable() const { return fd_.valid(); }
+  int fd() const { return fd_.get(); }
+  Identity identity() const { return identity_; }
+
+  // Writes to pages that were never touched at about half the cost of faulting them in: the kernel need not zero them.
+  // `offsetBytes` counts from the start. Falls back to a plain copy.
+  void writeFresh(size_t offsetBytes, Bytes bytes) const;
+  // Gives the pages back to the system; they read as zero afterwards, in every process.
+  void discard(size_t offsetBytes, size_t sizeBytes) const;
+
+ private:
+  SharedMemory(Fd fd, std::byte* data, size_t sizeBytes, Identity identity)
+      : fd_(std::move(fd)), data_(data), sizeBytes_(sizeBytes), identity_(identity) {}
+  static Result<SharedMemory> map(Fd fd, size_t sizeBytes);
+
+  Fd fd_;
+  std::byte* data_;
+  size_t sizeBytes_;
+  Identity identity_;
+};
+
+}  // namespace treadle::io

@@ -1,0 +1,200 @@
+#include "treadle/core/memory/block_pool.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+
+#include "treadle/core/base/log.h"
+
+namespace treadle::memory {
+namespace {
+
+// Address space beyond the limit, so that blocks of many sizes find a place beside each other's gaps.
+constexpr size_t kSpacePerByte = 2;
+
+size_t pageBytes() { return static_cast<size_t>(::sysconf(_SC_PAGESIZE)); }
+
+// Of the machine, or of the container (cgroup v2) when that has less.
+size_t halfOfMemory() {
+  size_t bytes = static_cast<size_t>(std::max(1L, ::sysconf(_SC_PHYS_PAGES))) * pageBytes();
+  size_t allowed = 0;
+  if (std::ifstream("/sys/fs/cgroup/memory.max") >> allowed && allowed > 0) bytes = std::min(bytes, allowed);
+  return bytes / 2;
+}
+
+Result<io::SharedMemory> makeArena(size_t sizeBytes) {
+  auto shared = io::SharedMemory::create(sizeBytes);
+  if (shared.ok()) return shared;
+  logInfo("", "tensors go through sockets on this host: " + shared.status().message());
+  return io::SharedMemory::createPrivate(sizeBytes);
+}
+
+}  // namespace
+
+Block::Block(std::shared_ptr<BlockPool> pool, size_t offset, uint32_t sizeClass, bool fresh)
+    : pool_(std::move(pool)), offset_(offset), sizeClass_(sizeClass), fresh_(fresh) {}
+
+Block::~Block() { pool_->giveBack(offset_, sizeClass_, fresh_, retired_.load()); }
+
+std::byte* Block::data() {
+  fresh_ = false;
+  return pool_->arena().bytes().data() + offset_;
+}
+
+void Block::fill(Bytes bytes) {
+  TREADLE_CHECK(bytes.size() <= capacity(), "a block is filled with what it was allocated for");
+  bool fresh = fresh_;
+  std::byte* to = data();
+  pool_->copier().copy(bytes.size(), [&](size_t begin, size_t size) {
+    if (fresh) return pool_->arena().writeFresh(offset_ + begin, bytes.subspan(begin, size));
+    std::memcpy(to + begin, bytes.data() + begin, size);
+  });
+}
+
+Result<std::shared_ptr<BlockPool>> BlockPool::make(size_t limitBytes) {
+  size_t space = (limitBytes * kSpacePerByte + pageBytes() - 1) / pageBytes() * pageBytes();
+  Result<io::SharedMemory> arena = makeArena(space);
+  if (!arena.ok()) return std::move(arena).status();
+  return std::shared_ptr<BlockPool>(new BlockPool(limitBytes, std::move(*arena)));  // NOLINT: private constructor
+}
+
+BlockPool::BlockPool(size_t limitBytes, io::SharedMemory arena)
+    : limitBytes_(limitBytes), arena_(std::move(arena)), unused_(arena_.bytes().size()) {}
+
+// A child of fork(2) has its parent's pool before its eyes, whose pages are the parent's: it gets one of its own.
+BlockPool* BlockPool::ofProcess() {
+  struct Owned {
+    pid_t process = 0;
+    std::shared_ptr<BlockPool> pool;  // null: none is to be had
+  };
+  static Mutex mutex;
+  static auto* const pools = new std::vector<Owned>();  // NOLINT: tensors may outlive everything else
+  MutexLock lock(mutex);
+  if (pools->empty() || pools->back().process != ::getpid()) {
+    auto pool = make(halfOfMemory());
+    if (!pool.ok()) logInfo("", "memory of tensors is not kept for reuse: " + pool.status().message());
+    pools->push_back({::getpid(), pool.ok() ? std::move(*pool) : nullptr});
+  }
+  return pools->back().pool.get();
+}
+
+std::shared_ptr<Block> BlockPool::allocate(size_t sizeBytes) {
+  if (sizeBytes > limitBytes_) return nullptr;
+  uint32_t wanted = sizeClass(sizeBytes);
+  MutexLock lock(mutex_);
+  if (!lost_.empty()) takeRecovered();
+  std::vector<size_t>& warm = warm_[wanted];
+  std::optional<size_t> offset;
+  const bool fresh = warm.empty();
+  if (fresh) {
+    offset = takeFresh(classBytes(wanted));
+  } else {
+    offset = warm.back();
+    warm.pop_back();
+    counters_.freeBytes -= classBytes(wanted);
+    ++counters_.reused;
+  }
+  if (!offset) {
+    ++counters_.refused;
+    lock.unlock();
+    return nullptr;
+  }
+  ++counters_.allocations;
+  counters_.usedBytes += classBytes(wanted);
+  auto block = std::make_shared<Block>(shared_from_this(), *offset, wanted, fresh);
+  used_[*offset] = block;
+  lock.unlock();
+  return block;
+}
+
+std::shared_ptr<Block> BlockPool::find(size_t offset) const {
+  MutexLock lock(mutex_);
+  auto found = used_.find(offset);
+  return found == used_.end() ? nullptr : found->second.lock();
+}
+
+// Blocks of other sizes that lie idle give way, the largest first, and of those the one that was not used for longest.
+std::optional<size_t> BlockPool::takeFresh(size_t bytes) {
+  for (auto blocks = warm_.rbegin();; ++blocks) {
+    bool fits = counters_.usedBytes + counters_.freeBytes + counters_.lostBytes + bytes <= limitBytes_;
+    if (std::optional<size_t> offset = fits ? unused_.take(bytes) : std::nullopt) return offset;
+    while (blocks != warm_.rend() && blocks->second.empty()) ++blocks;
+    if (blocks == warm_.rend()) return std::nullopt;
+    for (size_t offset : std::exchange(blocks->second, {})) discard(blocks->first, offset);
+  }
+}
+
+void BlockPool::discard(uint32_t sizeClass, size_t offset) {
+  arena_.discard(offset, classBytes(sizeClass));
+  counters_.freeBytes -= classBytes(sizeClass);
+  unused_.give(offset, classBytes(sizeClass));
+}
+
+void BlockPool::giveBack(size_t offset, uint32_t sizeClass, bool fresh, bool retired) {
+  MutexLock lock(mutex_);
+  counters_.usedBytes -= classBytes(sizeClass);
+  // A retired block's place may have been given to another by now.
+  if (auto found = used_.find(offset); found != used_.end() && found->second.expired()) used_.erase(found);
+  if (retired) return;
+  if (fresh) return unused_.give(offset, classBytes(sizeClass));
+  counters_.freeBytes += classBytes(sizeClass);
+  warm_[sizeClass].push_back(offset);
+}
+
+void BlockPool::recover(const std::vector<std::shared_ptr<Block>>& blocks, io::ProcessHandle holder) {
+  if (blocks.empty() || (holder.valid() && holder.ended())) return;
+  Lost lost{std::move(holder), {}};
+  for (const auto& block : blocks) {
+    block->retire();
+    lost.places.push_back({block->offset(), block->sizeClass()});
+  }
+  if (!lost.holder.valid()) return;
+  MutexLock lock(mutex_);
+  for (const Place& place : lost.places) counters_.lostBytes += classBytes(place.sizeClass);
+  lost_.push_back(std::move(lost));
+}
+
+void BlockPool::takeRecovered() {
+  for (Lost& lost : lost_) {
+    if (!lost.holder.ended()) continue;
+    for (const Place& place : std::exchange(lost.places, {})) {
+      counters_.lostBytes -= classBytes(place.sizeClass);
+      counters_.freeBytes += classBytes(place.sizeClass);
+      warm_[place.sizeClass].push_back(place.offset);
+    }
+  }
+  std::erase_if(lost_, [](const Lost& lost) { return lost.places.empty(); });
+}
+
+void BlockPool::trim() {
+  MutexLock lock(mutex_);
+  for (auto& [sizeClass, offsets] : warm_)
+    for (size_t offset : std::exchange(offsets, {})) discard(sizeClass, offset);
+}
+
+Buffer allocateFrom(BlockPool* pool, size_t sizeBytes) {
+  auto block = pool != nullptr && sizeBytes >= kSmallestBlock ? pool->allocate(sizeBytes) : nullptr;
+  if (!block) return allocateBuffer(sizeBytes);
+  std::byte* data = block->data();
+  return {data, sizeBytes, std::move(block)};
+}
+
+Buffer copyTo(BlockPool* pool, Bytes bytes) {
+  if (auto block = pool != nullptr && bytes.size() >= kSmallestBlock ? pool->allocate(bytes.size()) : nullptr) {
+    block->fill(bytes);
+    std::byte* data = block->data();
+    return {data, bytes.size(), std::move(block)};
+  }
+  Buffer copy = allocateBuffer(bytes.size());
+  if (!bytes.empty()) std::memcpy(copy.data, bytes.data(), bytes.size());
+  return copy;
+}
+
+PoolCounters BlockPool::counters() const {
+  MutexLock lock(mutex_);
+  return counters_;
+}
+
+}  // namespace treadle::memory
