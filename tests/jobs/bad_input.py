@@ -170,23 +170,26 @@ def other_world_size(case):
 
 # ---- strangers
 
+NEWER = protocol.VERSION + 1
+BOTH_VERSIONS = f"version {NEWER}.*version {protocol.VERSION}|version {protocol.VERSION}.*version {NEWER}"
+
 def peer_of_another_version(case):
     port = free_port()
     master = case.start(case.join, "master", "--join-timeout", "6", environment=keyed(port, 0))
     with connected(port) as peer:
-        peer.sendall(protocol.frame(protocol.greeting(protocol.HELLO, 2, 1, "newer")))
+        peer.sendall(protocol.frame(protocol.greeting(protocol.HELLO, NEWER, 1, "newer")))
         text = protocol.rejection(protocol.read_frame(peer))
-        require("version 2" in text and "version 1" in text, f"it is told: {text}")
+        require(re.search(BOTH_VERSIONS, text), f"it is told: {text}")
     # The job has lost nothing: the right rank 1 may still come.
     worker = case.start(case.join, "worker", environment=keyed(port, 1))
     case.ends(worker, 0)
     case.ends(master, 0)
-    require(master.first_line("warning.*refused.*version 2"), "the master does not log the version")
+    require(master.first_line(f"warning.*refused.*version {NEWER}"), "the master does not log the version")
 
 
 def master_of_another_version(case):
-    answers = [protocol.reject("it speaks version 1 of Treadle's protocol and this worker version 2"),
-               protocol.greeting(protocol.CHALLENGE, 2, 0, "newer") + bytes(32)]
+    answers = [protocol.reject(f"it speaks version {protocol.VERSION} of Treadle's protocol and this worker version {NEWER}"),
+               protocol.greeting(protocol.CHALLENGE, NEWER, 0, "newer") + bytes(32)]
     for answer in answers:
         server, port = listening()
         with server:
@@ -197,7 +200,7 @@ def master_of_another_version(case):
                 protocol.read_frame(connection)
                 connection.sendall(protocol.frame(answer))
                 case.ends(job, 1)
-        case.says(job, "join_program", "version 1.*version 2|version 2.*version 1")
+        case.says(job, "join_program", BOTH_VERSIONS)
 
 
 @contextlib.contextmanager

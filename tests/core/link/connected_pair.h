@@ -5,6 +5,8 @@
 
 #include "tests/support/gate.h"
 #include "tests/support/reactor_thread.h"
+#include "treadle/core/base/error.h"
+#include "treadle/core/io/socket.h"
 #include "treadle/core/link/connection.h"
 
 namespace treadle::link {
@@ -46,7 +48,12 @@ class Recorder final : public ConnectionSink {
     return closedWith_;
   }
 
+  Result<io::Fd> dialLane(Connection&, TimePoint) override {
+    return dial ? dial() : Result<io::Fd>(failedPrecondition("this test has no lanes"));
+  }
+
   std::function<void(Connection&, const Message&)> answer;  // set before the first message
+  std::function<Result<io::Fd>()> dial;                     // likewise
   test::Counter arrived, closed;
 
  private:
@@ -60,9 +67,9 @@ class Recorder final : public ConnectionSink {
 class End {
  public:
   End(io::Fd fd, Connection::Kind kind, const ConnectionOptions& options = {},
-      std::function<void(Connection&, const Message&)> answer = {}) {
+      std::function<void(Connection&, const Message&)> answer = {}, std::shared_ptr<PeerMemory> memory = nullptr) {
     sink.answer = std::move(answer);
-    connection_ = valueOrThrow(Connection::start(*reactor, std::move(fd), kind, options, sink));
+    connection_ = valueOrThrow(Connection::start(*reactor, std::move(fd), kind, options, sink, std::move(memory)));
   }
   ~End() {
     connection_->close(cancelled("the test is over"));
@@ -96,8 +103,18 @@ struct Sockets {
     a = io::Fd(ends[0]);
     b = io::Fd(ends[1]);
   }
+  Sockets(io::Fd a, io::Fd b) : a(std::move(a)), b(std::move(b)) {}
   io::Fd a, b;
 };
+
+// The same over TCP on the loopback.
+inline Sockets tcpSockets() {
+  io::Fd listener = valueOrThrow(io::listenOn(valueOrThrow(io::Address::parse("tcp://127.0.0.1:0"))));
+  io::Address address = valueOrThrow(io::Address::ofSocket(listener.get()));
+  io::Fd dialed = valueOrThrow(io::connectTo(address, deadlineAfter(std::chrono::seconds(10))));
+  EXPECT_TRUE(io::waitFor(listener.get(), POLLIN, deadlineAfter(std::chrono::seconds(10))));
+  return {std::move(dialed), valueOrThrow(io::acceptFrom(listener.get()))};
+}
 
 inline std::vector<std::byte> filled(size_t size, int value) {
   return std::vector<std::byte>(size, static_cast<std::byte>(value));

@@ -173,6 +173,22 @@ TEST(Connection, takesAnUnreadableFarewellAsOne) {
   EXPECT_EQ("for an unreadable reason", a.sink.leaveReason());
 }
 
+// What waited for it cannot be written any more, and its last words are still to be read.
+TEST(Connection, hearsAPeersFarewellThoughItTakesNoMoreBytes) {
+  Sockets sockets;
+  Recorder sink;
+  auto reactor = valueOrThrow(io::Reactor::make());  // polled below, by this thread
+  auto connection = valueOrThrow(Connection::start(*reactor, std::move(sockets.a), Kind::kServing, {}, sink));
+  wire::Writer farewell;
+  farewell.string("it was told to");
+  ASSERT_TRUE(
+      io::writeAll(sockets.b.get(), wire::frameFront(wire::FrameKind::kLeave, 0, farewell.bytes()), patience()).ok());
+  sockets.b.reset();
+  EXPECT_TRUE(connection->send(Subject::kRpc, filled(9, 1), {}, SendMode::kBatch, patience()).ok());
+  while (sink.closed.count() == 0) reactor->poll();
+  EXPECT_EQ("it was told to", sink.leaveReason());
+}
+
 TEST(Connection, aPeersDeathInTheMiddleOfAFrameLosesThatFrameAlone) {
   std::vector<std::byte> frame = wire::frameFront(wire::FrameKind::kMessage, 2, filled(50, 1), {});
   for (size_t cut : {size_t{1}, wire::kHeaderBytes, frame.size() - 1}) {

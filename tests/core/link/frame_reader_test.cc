@@ -35,8 +35,8 @@ Sent randomFrame(test::Random& random, size_t upTo) {
 std::vector<std::byte> streamOf(const std::vector<Sent>& frames) {
   std::vector<std::byte> stream;
   for (const Sent& sent : frames) {
-    std::vector<Buffer> buffers;
-    for (const auto& buffer : sent.buffers) buffers.push_back(Buffer::borrow(buffer.data(), buffer.size()));
+    std::vector<wire::BufferEntry> buffers;
+    for (const auto& buffer : sent.buffers) buffers.push_back({buffer.size()});
     auto front = wire::frameFront(FrameKind::kMessage, sent.subject, sent.payload, buffers);
     stream.insert(stream.end(), front.begin(), front.end());
     for (const auto& buffer : sent.buffers) stream.insert(stream.end(), buffer.begin(), buffer.end());

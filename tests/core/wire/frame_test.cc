@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "tests/support/seeds.h"
+#include "treadle/core/base/error.h"
 #include "treadle/core/wire/crc32c.h"
 
 namespace treadle::wire {
@@ -14,29 +15,29 @@ std::vector<std::byte> randomBytes(test::Random& random, size_t size) {
   return bytes;
 }
 
-std::vector<Buffer> buffersOf(const std::vector<size_t>& sizes) {
-  std::vector<Buffer> buffers;
-  for (size_t size : sizes) buffers.push_back(allocateBuffer(size));
-  return buffers;
+std::vector<BufferEntry> entriesOf(const std::vector<size_t>& sizes) {
+  std::vector<BufferEntry> entries;
+  for (size_t size : sizes) entries.push_back({size});
+  return entries;
 }
 
-// What a receiver does with the front of a frame: the buffers' sizes, or why it refuses it. `stream` may be longer.
-Result<std::vector<uint64_t>> receive(Bytes stream, const FrameLimits& limits = {}) {
+// What a receiver does with the front of a frame: the buffers' entries, or why it refuses it. `stream` may be longer.
+Result<std::vector<BufferEntry>> receive(Bytes stream, const FrameLimits& limits = {}) {
   Result<FrameHeader> header = parseHeader(stream.first(kHeaderBytes), limits);
   if (!header.ok()) return std::move(header).status();
   if (header->frontBytes() > stream.size()) return cancelled("it waits for more bytes");
   return parseFront(*header, stream.first(header->frontBytes()));
 }
 
-// A stranger's implementation has to make exactly these bytes (docs/protocol/frames.md).
+// A stranger's implementation has to make exactly these bytes (docs/protocol/link.md).
 TEST(Frame, hasTheDocumentedLayout) {
   std::vector<std::byte> payload = {std::byte{0xAA}, std::byte{0xBB}};
-  std::vector<Buffer> buffers = buffersOf({5, 0});
+  std::vector<BufferEntry> buffers = {{5}, {0x0102030405, Place::kReturned, 7}};
   std::vector<std::byte> front = frameFront(FrameKind::kMessage, 2, payload, buffers);
-  std::vector<int> expected = {'T', 'D', 'L', '1', 2, 2, 2, 0, 2,    0,   0, 0,  // magic kind subject count payload
-                               0,   0,   0,   0,   5, 0, 0, 0, 0,    0,   0, 0,  // crc bytes of buffers
-                               5,   0,   0,   0,   0, 0, 0, 0,                   // sizes
-                               0,   0,   0,   0,   0, 0, 0, 0, 0xAA, 0xBB};      // payload
+  std::vector<int> expected = {'T', 'D', 'L', '1', 2,  2, 2, 0, 2, 0, 0, 0,  // magic kind subject count payload
+                               0,   0,   0,   0,   10, 4, 3, 2, 1, 0, 0, 0,  // crc bytes of buffers
+                               5,   0,   0,   0,   0,  0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0,  // size and place, at
+                               5,   4,   3,   2,   1,  0, 0, 2, 7, 0, 0, 0, 0, 0, 0, 0, 0xAA, 0xBB};
   std::vector<std::byte> plain;
   for (int value : expected) plain.push_back(static_cast<std::byte>(value));
   uint32_t crc = crc32c(plain);
@@ -49,25 +50,27 @@ TEST(Frame, comesBackAsItWasMade) {
     std::vector<std::byte> payload = randomBytes(random, test::pick(random, 100));
     std::vector<size_t> sizes(test::pick(random, 6));
     for (size_t& size : sizes) size = test::pick(random, 1000);
-    auto kind = static_cast<FrameKind>(1 + test::pick(random, 4));
+    std::vector<BufferEntry> entries = entriesOf(sizes);
+    for (BufferEntry& entry : entries) entry = {entry.sizeBytes, static_cast<Place>(test::pick(random, 4)), random()};
+    auto kind = static_cast<FrameKind>(1 + test::pick(random, 8));
     auto subject = static_cast<uint8_t>(random());
-    std::vector<std::byte> front = frameFront(kind, subject, payload, buffersOf(sizes));
+    std::vector<std::byte> front = frameFront(kind, subject, payload, entries);
     Result<FrameHeader> header = parseHeader(front, {});
     ASSERT_TRUE(header.ok()) << header.status().toString();
     EXPECT_EQ(kind, header->kind);
     EXPECT_EQ(subject, header->subject);
     EXPECT_EQ(payload.size(), header->payloadBytes);
     ASSERT_EQ(front.size(), header->frontBytes());
-    Result<std::vector<uint64_t>> got = parseFront(*header, front);
+    Result<std::vector<BufferEntry>> got = parseFront(*header, front);
     ASSERT_TRUE(got.ok()) << got.status().toString();
-    EXPECT_EQ(std::vector<uint64_t>(sizes.begin(), sizes.end()), *got);
-    Bytes tail = Bytes(front).subspan(kHeaderBytes + header->sizesBytes());
+    EXPECT_EQ(entries, *got);
+    Bytes tail = Bytes(front).subspan(kHeaderBytes + header->entriesBytes());
     EXPECT_TRUE(std::equal(tail.begin(), tail.end(), payload.begin(), payload.end()));
   });
 }
 
 TEST(Frame, isRefusedWhenItsHeaderIsCutAnywhere) {
-  std::vector<std::byte> front = frameFront(FrameKind::kHeartbeat, 0, {}, {});
+  std::vector<std::byte> front = frameFront(FrameKind::kHeartbeat, 0, {});
   for (size_t cut = 0; cut < kHeaderBytes; ++cut)
     EXPECT_EQ(Code::kDataLoss, parseHeader(Bytes(front).first(cut), {}).status().code()) << cut;
 }
@@ -76,7 +79,7 @@ TEST(Frame, isRefusedWhenItsHeaderIsCutAnywhere) {
 TEST(Frame, withOneByteChangedIsRefused) {
   test::forSeeds(200, [](test::Random& random) {
     std::vector<std::byte> payload = randomBytes(random, test::pick(random, 40));
-    std::vector<std::byte> front = frameFront(FrameKind::kMessage, 2, payload, buffersOf({3, 9}));
+    std::vector<std::byte> front = frameFront(FrameKind::kMessage, 2, payload, entriesOf({3, 9}));
     std::vector<std::byte> stream = front;
     std::vector<std::byte> more = randomBytes(random, 200);  // what would follow
     stream.insert(stream.end(), more.begin(), more.end());
@@ -92,7 +95,7 @@ TEST(Frame, withOneByteChangedIsRefused) {
 
 TEST(Frame, survivesAHundredThousandMutations) {
   test::Random random(1);
-  std::vector<std::byte> front = frameFront(FrameKind::kMessage, 2, randomBytes(random, 64), buffersOf({7, 0, 100}));
+  std::vector<std::byte> front = frameFront(FrameKind::kMessage, 2, randomBytes(random, 64), entriesOf({7, 0, 100}));
   std::vector<std::byte> original = front;
   original.resize(512);
   int accepted = 0;
@@ -112,20 +115,20 @@ TEST(Frame, survivesAHundredThousandMutations) {
 TEST(Frame, isTakenUpToTheLimitsAndRefusedBeyond) {
   FrameLimits limits{.payloadBytes = 10, .bufferBytes = 20};
   std::vector<std::byte> payload(11);
-  EXPECT_TRUE(receive(frameFront(FrameKind::kMessage, 1, Bytes(payload).first(10), buffersOf({12, 8})), limits).ok());
-  Status large = receive(frameFront(FrameKind::kMessage, 1, payload, {}), limits).status();
+  EXPECT_TRUE(receive(frameFront(FrameKind::kMessage, 1, Bytes(payload).first(10), entriesOf({12, 8})), limits).ok());
+  Status large = receive(frameFront(FrameKind::kMessage, 1, payload), limits).status();
   EXPECT_EQ(Code::kResourceExhausted, large.code());
   EXPECT_NE(std::string::npos, large.message().find("11 bytes is over the limit of 10"));
-  Status many = receive(frameFront(FrameKind::kMessage, 1, {}, buffersOf({12, 9})), limits).status();
+  Status many = receive(frameFront(FrameKind::kMessage, 1, {}, entriesOf({12, 9})), limits).status();
   EXPECT_EQ(Code::kResourceExhausted, many.code());
 }
 
 // Headers that lie about buffers, with a checksum that fits: an authenticated peer can make them.
 TEST(Frame, isRefusedWhenBufferSizesDoNotAddUp) {
   auto withSizes = [](uint64_t sum, std::vector<uint64_t> sizes) {
-    std::vector<std::byte> front = frameFront(FrameKind::kMessage, 1, {}, buffersOf(std::vector<size_t>(sizes.size())));
+    std::vector<std::byte> front = frameFront(FrameKind::kMessage, 1, {}, entriesOf(std::vector<size_t>(sizes.size())));
     std::memcpy(front.data() + 16, &sum, sizeof sum);
-    if (!sizes.empty()) std::memcpy(front.data() + kHeaderBytes, sizes.data(), 8 * sizes.size());
+    for (size_t i = 0; i < sizes.size(); ++i) std::memcpy(front.data() + kHeaderBytes + 16 * i, &sizes[i], 8);
     uint32_t crc = 0;
     std::memcpy(front.data() + 12, &crc, sizeof crc);
     crc = crc32c(front);
@@ -135,19 +138,37 @@ TEST(Frame, isRefusedWhenBufferSizesDoNotAddUp) {
   EXPECT_TRUE(withSizes(10, {4, 6}).ok());
   EXPECT_EQ(Code::kDataLoss, withSizes(10, {4, 5}).code());
   EXPECT_EQ(Code::kDataLoss, withSizes(10, {4, 7}).code());
-  EXPECT_EQ(Code::kDataLoss, withSizes(10, {UINT64_MAX, 11}).code());  // wraps around to 10
+  EXPECT_EQ(Code::kDataLoss, withSizes(10, {(uint64_t{1} << 56) - 1, 11}).code());  // 56 bits would wrap around to 10
+  EXPECT_EQ(Code::kDataLoss, withSizes(10, {10 | uint64_t{4} << 56}).code());       // a place that there is not
   EXPECT_EQ(Code::kDataLoss, withSizes(10, {}).code());
 }
 
 TEST(Frame, ofAnUnknownKindOrAnotherProtocolSaysSo) {
-  std::vector<std::byte> front = frameFront(FrameKind::kMessage, 1, {}, {});
-  front[4] = std::byte{5};
-  EXPECT_NE(std::string::npos, receive(front).status().message().find("unknown kind 5"));
+  std::vector<std::byte> front = frameFront(FrameKind::kMessage, 1, {});
+  front[4] = std::byte{9};
+  EXPECT_NE(std::string::npos, receive(front).status().message().find("unknown kind 9"));
   front[4] = std::byte{0};
   EXPECT_EQ(Code::kDataLoss, receive(front).status().code());
   std::string http = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
   EXPECT_NE(std::string::npos,
             receive(std::as_bytes(std::span(http))).status().message().find("does not speak Treadle's protocol"));
+}
+
+TEST(Piece, comesBackAsItWasMadeAndIsRefusedOtherwise) {
+  std::vector<std::byte> front = pieceFront({7, 1 << 20, 5 << 20}, 4096);
+  Result<FrameHeader> header = parseHeader(front, {});
+  ASSERT_TRUE(header.ok());
+  EXPECT_EQ(FrameKind::kPiece, header->kind);
+  EXPECT_EQ((std::vector<BufferEntry>{{4096}}), valueOrThrow(parseFront(*header, front)));
+  Bytes payload = Bytes(front).last(header->payloadBytes);
+  PieceHeader piece = valueOrThrow(parsePiece(payload));
+  EXPECT_EQ(7U, piece.number);
+  EXPECT_EQ(1U << 20, piece.offsetBytes);
+  EXPECT_EQ(5U << 20, piece.totalBytes);
+  for (size_t cut = 0; cut < payload.size(); ++cut) EXPECT_FALSE(parsePiece(payload.first(cut)).ok());
+  std::vector<std::byte> longer(payload.begin(), payload.end());
+  longer.push_back({});
+  EXPECT_FALSE(parsePiece(longer).ok());
 }
 
 }  // namespace

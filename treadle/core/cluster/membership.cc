@@ -13,7 +13,14 @@ constexpr int kTicksPerLimit = 5;  // heartbeats within `lostAfter`
 // One member: its two connections, and why it is lost once it is.
 class Membership::Peer final : public link::ConnectionSink {
  public:
-  Peer(Membership& owner, int rank) : owner_(owner), rank_(rank) { info_.rank = rank; }
+  Peer(Membership& owner, int rank)
+      : owner_(owner),
+        rank_(rank),
+        memory_(std::make_shared<link::PeerMemory>(
+            owner.options_.lendLimitBytes > 0 ? owner.options_.connection.pool : nullptr,
+            owner.options_.lendLimitBytes)) {
+    info_.rank = rank;
+  }
 
   void onMessage(link::Connection& from, link::Message message) override {
     MessageHandler* handler = owner_.handlers_[static_cast<size_t>(message.subject)];
@@ -24,6 +31,22 @@ class Membership::Peer final : public link::ConnectionSink {
     farewell_ = std::move(reason);
   }
   void onClosed(link::Connection&, const Status& why) override { owner_.lose(rank_, why); }
+  Result<io::Fd> dialLane(link::Connection& from, TimePoint deadline) override {
+    bool calls = from.kind() == link::Connection::Kind::kCalls;
+    if (!owner_.dialLane_ || !owner_.options_.lanes) return failedPrecondition("this worker dials no lanes");
+    return owner_.dialLane_(rank_, calls ? link::Purpose::kRequestLane : link::Purpose::kAnswerLane, deadline);
+  }
+
+  Status attachLane(io::Fd fd, link::Purpose purpose) {
+    std::shared_ptr<link::Connection> connection;
+    {
+      MutexLock lock(mutex_);
+      // What the peer asks comes on the connection that serves it; what it answers, on the one that this worker dialed.
+      connection = purpose == link::Purpose::kRequestLane ? serving_ : calls_;
+    }
+    if (!connection) return failedPrecondition("rank " + std::to_string(rank_) + " has no connection for a lane");
+    return connection->addLane(std::move(fd));
+  }
 
   // Starts the connection in its place, which must be free: one that is refused is never read from.
   Status attach(const WorkerInfo& info, io::Fd fd, link::Connection::Kind kind) {
@@ -33,7 +56,8 @@ class Membership::Peer final : public link::ConnectionSink {
     if (!info_.name.empty() && info_.name != info.name)
       return failedPrecondition("rank " + std::to_string(rank_) + " has two names, '" + info_.name + "' and '" +
                                 info.name + "'");
-    auto connection = link::Connection::start(owner_.reactor_, std::move(fd), kind, owner_.options_.connection, *this);
+    auto connection =
+        link::Connection::start(owner_.reactor_, std::move(fd), kind, owner_.options_.connection, *this, memory_);
     if (!connection.ok()) return std::move(connection).status();
     info_ = info;
     place = std::move(*connection);
@@ -91,6 +115,7 @@ class Membership::Peer final : public link::ConnectionSink {
  private:
   Membership& owner_;
   const int rank_;
+  const std::shared_ptr<link::PeerMemory> memory_;
   mutable Mutex mutex_;
   WorkerInfo info_ TREADLE_GUARDED_BY(mutex_);
   std::shared_ptr<link::Connection> calls_ TREADLE_GUARDED_BY(mutex_), serving_ TREADLE_GUARDED_BY(mutex_);
@@ -114,6 +139,12 @@ Status Membership::attach(const WorkerInfo& peer, io::Fd fd, link::Connection::K
     return invalidArgument("rank " + std::to_string(peer.rank) + " is not in a job of " + std::to_string(worldSize()) +
                            " workers");
   return members_[static_cast<size_t>(peer.rank)]->attach(peer, std::move(fd), kind);
+}
+
+Status Membership::attachLane(int rank, io::Fd fd, link::Purpose purpose) {
+  TREADLE_RETURN_IF_ERROR(checkRank(rank));
+  if (!options_.lanes) return failedPrecondition("this worker was told to use no lanes");
+  return members_[static_cast<size_t>(rank)]->attachLane(std::move(fd), purpose);
 }
 
 WorkerInfo Membership::info(int rank) const { return members_[static_cast<size_t>(rank)]->info(); }

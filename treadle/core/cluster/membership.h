@@ -12,10 +12,12 @@
 
 #include <array>
 #include <atomic>
+#include <functional>
 #include <optional>
 #include <vector>
 
 #include "treadle/core/link/connection.h"
+#include "treadle/core/link/handshake.h"
 
 namespace treadle::cluster {
 
@@ -24,6 +26,8 @@ struct MembershipOptions {
   // given up after 1 to 1.2 times as long.
   Duration lostAfter = std::chrono::seconds(5);
   link::ConnectionOptions connection;
+  size_t lendLimitBytes = 0;  // of connection.pool's blocks that a peer may hold at a time; 0: no memory is shared
+  bool lanes = false;         // large buffers may have sockets of their own
 };
 
 class MessageHandler {
@@ -46,6 +50,13 @@ class Membership {
 
   // kServing: the peer dialed. The peer's name comes from the handshake. FailedPrecondition when there is one already.
   Status attach(const WorkerInfo& peer, io::Fd fd, link::Connection::Kind kind);
+
+  // A socket that a peer dialed for large buffers: those of its requests or of its answers. FailedPrecondition when the
+  // connection it belongs to is not there.
+  Status attachLane(int rank, io::Fd fd, link::Purpose purpose);
+  // How this worker dials one. Before the first connection is attached; on the thread that sends.
+  using DialLane = std::function<Result<io::Fd>(int rank, link::Purpose purpose, TimePoint deadline)>;
+  void setLaneDialer(DialLane dial) { dialLane_ = std::move(dial); }
 
   // Heartbeats and the watch for silent peers begin; every peer is attached.
   void startWatch();
@@ -85,6 +96,7 @@ class Membership {
   const WorkerInfo self_;
   const MembershipOptions options_;
   std::array<MessageHandler*, link::kSubjects> handlers_{};
+  DialLane dialLane_;
   std::vector<std::unique_ptr<Peer>> members_;  // by rank
   std::atomic<bool> finished_ = false;
 

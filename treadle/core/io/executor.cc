@@ -17,6 +17,9 @@ namespace {
 // no wake-up per task while one is busy.
 constexpr int kQuietTicks = 100;
 
+// How long small messages wait for each other while tasks are run one after the other.
+constexpr Duration kSoonEnough = std::chrono::microseconds(20);
+
 thread_local Executor* poolOfThread = nullptr;
 thread_local bool inPoll = false;
 thread_local bool blocking = false;
@@ -64,6 +67,7 @@ void Executor::post(Task task) {
   MutexLock lock(mutex_);
   if (stopping_) return;
   ready_.push_back(std::move(task));
+  readyCount_.store(ready_.size(), std::memory_order_relaxed);
   // The polling thread takes what it read itself as soon as it has done reading.
   if (!(inPoll && poolOfThread == this) && mayRun()) bringInThread();
 }
@@ -90,6 +94,16 @@ void Executor::stop() {
 int Executor::active() const {
   MutexLock lock(mutex_);
   return running_ + blocked_ + static_cast<int>(ready_.size());
+}
+
+void Executor::expectLong() {
+  if (poolOfThread == nullptr || inPoll) return;
+  MutexLock lock(poolOfThread->mutex_);
+  if (!poolOfThread->polling_ || poolOfThread->mayRun()) poolOfThread->bringInThread();
+}
+
+bool Executor::moreToRun() {
+  return poolOfThread != nullptr && poolOfThread->readyCount_.load(std::memory_order_relaxed) > 0;
 }
 
 bool Executor::onPoolThread() { return poolOfThread != nullptr; }
@@ -131,10 +145,12 @@ void Executor::threadLoop() {
 void Executor::runOne(MutexLock& lock) {
   Task task = std::move(ready_.front());
   ready_.pop_front();
+  readyCount_.store(ready_.size(), std::memory_order_relaxed);
   ++running_;
   ++progress_;
   if (watchdogParked_) wakeWatchdog_.notifyOne();
   lock.unlock();
+  reactor_.runSoon(kSoonEnough);  // before something that may take long
   task();
   task = Task();  // what the task holds goes before it counts as done
   lock.lock();

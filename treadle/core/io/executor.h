@@ -11,6 +11,7 @@
 //
 // `post` may be called from any thread; `stop` and the destructor from any but the pool's own.
 
+#include <atomic>
 #include <deque>
 #include <memory>
 #include <thread>
@@ -67,6 +68,14 @@ class Executor {
   // Whether the calling thread belongs to a pool, of this worker or of another one.
   static bool onPoolThread();
 
+  // For a task that will run for long without waiting: lets another thread poll now rather than when the watchdog sees
+  // it. Free of effect on other threads.
+  static void expectLong();
+
+  // Whether the calling thread belongs to a pool that has more tasks to begin at once: then what this one has to say
+  // may wait a moment for the others'.
+  static bool moreToRun();
+
   // Posts for those who may outlive the executor: once it is gone their tasks are dropped.
   class Door {
    public:
@@ -97,6 +106,7 @@ class Executor {
   mutable Mutex mutex_;
   CondVar wakeIdle_, wakeWatchdog_;
   std::deque<Task> ready_ TREADLE_GUARDED_BY(mutex_);
+  std::atomic<size_t> readyCount_ = 0;  // the size of ready_
   std::vector<std::thread> threads_ TREADLE_GUARDED_BY(mutex_);
   int running_ TREADLE_GUARDED_BY(mutex_) = 0;
   int blocked_ TREADLE_GUARDED_BY(mutex_) = 0;

@@ -77,8 +77,32 @@ bool Reactor::cancel(TimerId timer) {
   return true;
 }
 
-TimePoint Reactor::nextTimer() {
+void Reactor::soon(std::shared_ptr<EventHandler> handler) {
   MutexLock lock(mutex_);
+  if (soon_.empty()) soonSince_.store(Clock::now().time_since_epoch().count());
+  soon_.push_back(std::move(handler));
+  bool asleep = std::exchange(waiting_, false);
+  lock.unlock();
+  if (asleep) wake();
+}
+
+void Reactor::runSoon(Duration age) {
+  Duration::rep since = soonSince_.load();
+  if (since == 0 || Clock::now().time_since_epoch() - Duration(since) < age) return;
+  std::vector<std::shared_ptr<EventHandler>> handlers;
+  {
+    MutexLock lock(mutex_);
+    handlers.swap(soon_);
+    soonSince_.store(0);
+  }
+  for (const auto& handler : handlers) handler->onEvents(EPOLLOUT);
+}
+
+// When to wake up: at the next timer, or at once when there is something to do.
+TimePoint Reactor::beforeWait() {
+  MutexLock lock(mutex_);
+  if (!soon_.empty()) return TimePoint();
+  waiting_ = true;
   return timers_.empty() ? kNever : timers_.begin()->first.first;
 }
 
@@ -116,8 +140,13 @@ void Reactor::dispatch(const epoll_event& event) {
 }
 
 void Reactor::poll() {
+  runSoon();
   std::array<epoll_event, 64> events;
-  int count = ::epoll_wait(epoll_.get(), events.data(), events.size(), millisecondsUntil(nextTimer()));
+  int count = ::epoll_wait(epoll_.get(), events.data(), events.size(), millisecondsUntil(beforeWait()));
+  {
+    MutexLock lock(mutex_);
+    waiting_ = false;
+  }
   for (int i = 0; i < count; ++i) dispatch(events[static_cast<size_t>(i)]);
   runTimers();
 }

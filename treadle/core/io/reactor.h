@@ -5,10 +5,12 @@
 
 #include <sys/epoll.h>
 
+#include <atomic>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <unordered_map>
+#include <vector>
 
 #include "treadle/core/base/clock.h"
 #include "treadle/core/base/mutex.h"
@@ -43,6 +45,12 @@ class Reactor {
   // False when it has fired, is firing or never was. A callback that has begun may still run.
   bool cancel(TimerId timer);
 
+  // Calls handler->onEvents(EPOLLOUT) the next time that `poll` is called, or now that it waits. Wakes the poller only
+  // when it sleeps: handlers that are busy with each other's output pay nothing.
+  void soon(std::shared_ptr<EventHandler> handler);
+  // For a thread that is about to be busy with something else: does now what `soon` was asked for over `age` ago.
+  void runSoon(Duration age = {});
+
   // Waits for the next events or timer, calls back, returns. Returns early after `wake`. Takes up to 64 events at a
   // time; three uncontended locks for one event.
   void poll();
@@ -51,7 +59,7 @@ class Reactor {
  private:
   Reactor(Fd epoll, Fd wakeup) : epoll_(std::move(epoll)), wakeup_(std::move(wakeup)) {}
 
-  TimePoint nextTimer();
+  TimePoint beforeWait();
   void runTimers();
   void dispatch(const epoll_event& event);
 
@@ -61,6 +69,9 @@ class Reactor {
   std::map<std::pair<TimePoint, TimerId>, UniqueFunction<void()>> timers_ TREADLE_GUARDED_BY(mutex_);
   std::unordered_map<TimerId, TimePoint> due_ TREADLE_GUARDED_BY(mutex_);
   TimerId lastTimer_ TREADLE_GUARDED_BY(mutex_) = 0;
+  std::vector<std::shared_ptr<EventHandler>> soon_ TREADLE_GUARDED_BY(mutex_);
+  bool waiting_ TREADLE_GUARDED_BY(mutex_) = false;  // in epoll_wait
+  std::atomic<Duration::rep> soonSince_ = 0;         // 0: nothing is asked for
 };
 
 }  // namespace treadle::io

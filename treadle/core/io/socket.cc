@@ -71,6 +71,23 @@ Result<Fd> acceptFrom(int listener) {
   return errnoStatus(Code::kResourceExhausted, "a connection cannot be accepted", errno);
 }
 
+bool isUnixSocket(int fd) {
+  int domain = 0;
+  socklen_t size = sizeof domain;
+  return ::getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0 && domain == AF_UNIX;
+}
+
+bool isLocal(int fd) {
+  if (isUnixSocket(fd)) return true;
+  Result<Address> own = Address::ofSocket(fd);
+  return own.ok() && own->isLoopback();
+}
+
+void setBufferSizes(int fd, int sizeBytes) {
+  (void)::setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &sizeBytes, sizeof sizeBytes);
+  (void)::setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &sizeBytes, sizeof sizeBytes);
+}
+
 bool peerIsSameUser(int fd) {
   ucred peer{};
   socklen_t size = sizeof peer;

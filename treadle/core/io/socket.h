@@ -24,6 +24,12 @@ Result<Fd> acceptFrom(int listener);
 // Whether the process at the other end of a UNIX socket belongs to the user of this one (SO_PEERCRED).
 bool peerIsSameUser(int fd);
 
+bool isUnixSocket(int fd);
+// Whether the other end is on this host for sure: a UNIX socket or a loopback address.
+bool isLocal(int fd);
+// What the system keeps of bytes under way, in each direction (SO_SNDBUF, SO_RCVBUF); as far as it allows.
+void setBufferSizes(int fd, int sizeBytes);
+
 // Waits until `fd` has one of the poll(2) `events` (or an error): false when the deadline passed first.
 bool waitFor(int fd, short events, TimePoint deadline);
 

@@ -6,6 +6,8 @@
 #include <array>
 #include <thread>
 
+#include "treadle/core/base/log.h"
+#include "treadle/core/io/executor.h"
 #include "treadle/core/io/socket.h"
 #include "treadle/core/wire/reader.h"
 #include "treadle/core/wire/writer.h"
@@ -17,40 +19,61 @@
 namespace treadle::link {
 namespace {
 
+constexpr size_t kShareBytes = memory::kSmallestBlock;
+constexpr int kManyAwaited = 8;
+// How often a sleeper looks when the process has no descriptor left by which it could be woken.
+constexpr Duration kWithoutWakeup = std::chrono::milliseconds(10);
+constexpr Duration kLazyDelay = std::chrono::milliseconds(5);
+
 // How many reads this thread is inside of: what a frame completes may run the user's code.
 thread_local int readsHere = 0;
-struct ReadsHere {
-  ReadsHere() { ++readsHere; }
-  ~ReadsHere() { --readsHere; }
-};
-
-constexpr size_t kReasonBytes = 4096;
 
 }  // namespace
 
+Result<io::Fd> ConnectionSink::dialLane(Connection&, TimePoint) {
+  return failedPrecondition("no lanes are known of to this peer");
+}
+
+Connection::ReadScope::ReadScope(Connection& connection) : connection_(connection) {
+  ++readsHere;
+  connection_.reads_.fetch_add(1);
+}
+
+Connection::ReadScope::~ReadScope() {
+  --readsHere;
+  connection_.reads_.fetch_sub(1);
+  connection_.reads_.notify_all();
+}
+
 Result<std::shared_ptr<Connection>> Connection::start(io::Reactor& reactor, io::Fd fd, Kind kind,
-                                                      const ConnectionOptions& options, ConnectionSink& sink) {
-  io::Fd wakeup(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!wakeup.valid()) return io::errnoStatus(Code::kResourceExhausted, "no file descriptor is left", errno);
+                                                      const ConnectionOptions& options, ConnectionSink& sink,
+                                                      std::shared_ptr<PeerMemory> memory) {
   int socket = fd.get();
-  auto connection = std::make_shared<Connection>(reactor, std::move(fd), std::move(wakeup), kind, options, sink);
+  auto connection = std::make_shared<Connection>(reactor, std::move(fd), kind, options, sink, std::move(memory));
   TREADLE_RETURN_IF_ERROR(reactor.add(socket, 0, connection));
   connection->setReadInterest(kind == Kind::kServing);
+  connection->shareMemory();
   return connection;
 }
 
-Connection::Connection(io::Reactor& reactor, io::Fd fd, io::Fd wakeup, Kind kind, const ConnectionOptions& options,
-                       ConnectionSink& sink)
+Connection::Connection(io::Reactor& reactor, io::Fd fd, Kind kind, const ConnectionOptions& options,
+                       ConnectionSink& sink, std::shared_ptr<PeerMemory> memory)
     : reactor_(reactor),
       fd_(std::move(fd)),
-      wakeup_(std::move(wakeup)),
       kind_(kind),
       options_(options),
       sink_(sink),
-      sendQueue_(fd_.get(), options.sendLimitBytes, [this](bool wanted) { setWriteInterest(wanted); }),
-      reader_(options.limits),
+      memory_(std::move(memory)),
+      unix_(io::isUnixSocket(fd_.get())),
+      sendQueue_(fd_.get(), options.sendLimitBytes, *this),
+      reader_(options.limits, options.pool, memory_ != nullptr && unix_),
       frameHandler_([this](Frame frame) { onFrame(std::move(frame)); }),
       lastHeard_(Clock::now().time_since_epoch().count()),
+      laneSender_(std::make_shared<LaneSender>(reactor, options.pool, options.sendLimitBytes,
+                                               [this](const Status& why) {
+                                                 if (auto self = weak_from_this().lock()) self->breakOff(why);
+                                               })),
+      laneReceiver_(options.pool, options.limits.bufferBytes),
       wantRead_(false) {}
 
 Status Connection::send(Subject subject, Bytes payload, std::span<const Buffer> buffers, SendMode mode,
@@ -67,14 +90,82 @@ Status Connection::send(Subject subject, Bytes payload, std::span<const Buffer> 
     return resourceExhausted("a message's tensors take " + std::to_string(bufferBytes) + " bytes, over the limit of " +
                              std::to_string(options_.limits.bufferBytes));
   sent_.store(true, std::memory_order_relaxed);
-  return sendQueue_.send(wire::frameFront(wire::FrameKind::kMessage, static_cast<uint8_t>(subject), payload, buffers),
-                         buffers, mode, deadline);
+  Parts parts;
+  // Only calls may overtake each other: the messages of the other rooms are in order.
+  Status placed = place(buffers, subject == Subject::kRpc, mode, deadline, parts);
+  std::vector<std::byte> front =
+      wire::frameFront(wire::FrameKind::kMessage, static_cast<uint8_t>(subject), payload, parts.entries);
+  std::vector<uint64_t> releases = memory_ ? memory_->takeReleases() : std::vector<uint64_t>();
+  if (!releases.empty()) {
+    std::vector<std::byte> frame = releaseFrame(releases);
+    front.insert(front.begin(), frame.begin(), frame.end());
+  }
+  SendMode how = modeFor(mode, !parts.followers.empty());
+  Status sent = placed.ok() ? sendQueue_.send(std::move(front), parts.followers, how, deadline) : placed;
+  if (!sent.ok() && memory_) memory_->takeBack(parts.entries, releases);
+  if (sent.ok() && !parts.onLanes.empty()) laneSender_->send(parts.firstNumber, parts.onLanes, mode, deadline);
+  return sent;
+}
+
+// Shared memory first, lanes for what is large, the rest behind the message on its own socket.
+Status Connection::place(std::span<const Buffer> buffers, bool mayUseLanes, SendMode mode, TimePoint deadline,
+                         Parts& parts) {
+  size_t large = 0;
+  for (const Buffer& buffer : buffers) {
+    parts.entries.push_back(placeFor(buffer));
+    if (parts.entries.back().place == wire::Place::kInline && buffer.sizeBytes >= kShareBytes)
+      large += buffer.sizeBytes;
+  }
+  const bool lanes = mayUseLanes && useLanes(large, mode, deadline);
+  if (lanes) TREADLE_RETURN_IF_ERROR(laneSender_->waitForRoom(large, mode, deadline));
+  for (size_t i = 0; i < buffers.size(); ++i) {
+    wire::BufferEntry& entry = parts.entries[i];
+    if (entry.place != wire::Place::kInline) continue;
+    bool onLanes = lanes && entry.sizeBytes >= kShareBytes;
+    if (onLanes) entry.place = wire::Place::kOnLanes;
+    (onLanes ? parts.onLanes : parts.followers).push_back(buffers[i]);
+  }
+  parts.firstNumber = laneSender_->takeNumbers(parts.onLanes.size());
+  uint64_t number = parts.firstNumber;
+  for (wire::BufferEntry& entry : parts.entries)
+    if (entry.place == wire::Place::kOnLanes) entry.at = number++;
+  return {};
+}
+
+// Many small messages that follow each other share a system call: requests when many are unanswered already, answers
+// when their thread has the next request at hand.
+SendMode Connection::modeFor(SendMode mode, bool hasBuffers) const {
+  if (mode != SendMode::kCapture || hasBuffers) return mode;
+  bool more =
+      kind_ == Kind::kCalls ? awaited_.load(std::memory_order_relaxed) > kManyAwaited : io::Executor::moreToRun();
+  return more ? SendMode::kBatch : mode;
+}
+
+// Small buffers are cheaper sent than shared: beside the copy, which both have, sharing costs the way back of the
+// block.
+wire::BufferEntry Connection::placeFor(const Buffer& buffer) {
+  if (!memory_ || buffer.sizeBytes < kShareBytes) return {buffer.sizeBytes, wire::Place::kInline, 0};
+  return memory_->place(buffer);
+}
+
+void Connection::flush() { breakOff(sendQueue_.flush()); }
+
+// A socket that takes no more bytes may still hold the peer's farewell: the reader comes to it, and then to the end.
+void Connection::breakOff(const Status& why) {
+  if (why.ok()) return;
+  sendQueue_.close(why);
+  (void)::shutdown(fd_.get(), SHUT_RDWR);
 }
 
 void Connection::sendHeartbeat() {
   // Queued bytes say as much as a heartbeat would; a peer that reads nothing must not pile heartbeats up.
   if (sendQueue_.queuedBytes() > 0) return;
-  sendQueue_.send(wire::frameFront(wire::FrameKind::kHeartbeat, 0, {}, {}), {}, SendMode::kUrgent, kNever).ignore();
+  sendControl(wire::FrameKind::kHeartbeat, {});
+}
+
+// Few and small: they never wait. A failure means that the peer is lost, which others hear of.
+void Connection::sendControl(wire::FrameKind kind, Bytes payload, int descriptor) {
+  sendQueue_.send(wire::frameFront(kind, 0, payload), {}, SendMode::kUrgent, kNever, descriptor).ignore();
 }
 
 // Why the interest is turned off while callers read for themselves: the reactor's thread would wake on every
@@ -94,9 +185,7 @@ void Connection::giveReadTurn() {
 
 // Without the read turn there is nothing to do: who has it reads what is there.
 void Connection::onEvents(uint32_t events) {
-  if (events & EPOLLOUT) {
-    if (Status flushed = sendQueue_.flush(); !flushed.ok()) return close(flushed);
-  }
+  if (events & EPOLLOUT) flush();
   if ((events & ~uint32_t{EPOLLOUT}) == 0 || !takeReadTurn()) return;
   (void)readOnce();
   giveReadTurn();
@@ -104,13 +193,13 @@ void Connection::onEvents(uint32_t events) {
 
 // Reads what is there; false when there was nothing. The caller has the read turn.
 bool Connection::readOnce() {
-  ReadsHere here;
+  ReadScope here(*this);
   Result<bool> got = reader_.readFrom(fd_.get(), frameHandler_);
   if (!got.ok()) {
     close(got.status());
     return true;
   }
-  if (*got) lastHeard_.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed);
+  if (*got) heard();
   return *got;
 }
 
@@ -132,17 +221,29 @@ void Connection::readUntil(UniqueFunction<bool()> done, TimePoint deadline) {
   giveReadTurn();
 }
 
-// The eventfd wakes it when `done` may have changed without a byte: a deadline passed, a call was cancelled.
+// The eventfd wakes it when `done` may have changed without a byte: a deadline passed, a call was cancelled. It is made
+// for the first who sleeps, so that an idle peer costs no descriptor; who makes it looks at `done` once more.
 void Connection::sleepUntilReadable(TimePoint deadline) {
-  std::array<pollfd, 2> waited{pollfd{fd_.get(), POLLIN, 0}, pollfd{wakeup_.get(), POLLIN, 0}};
+  int wakeup = -1;
+  {
+    MutexLock lock(wakeupMutex_);
+    if (!wakeup_.valid()) {
+      wakeup_ = io::Fd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+      if (wakeup_.valid()) return;
+      deadline = std::min(deadline, Clock::now() + kWithoutWakeup);
+    }
+    wakeup = wakeup_.get();
+  }
+  std::array<pollfd, 2> waited{pollfd{fd_.get(), POLLIN, 0}, pollfd{wakeup, POLLIN, 0}};
   (void)::poll(waited.data(), waited.size(), io::millisecondsUntil(deadline));
   uint64_t count;
-  if (waited[1].revents != 0) (void)!::read(wakeup_.get(), &count, sizeof count);
+  if (waited[1].revents != 0) (void)!::read(wakeup, &count, sizeof count);
 }
 
 void Connection::wakeReader() {
+  MutexLock lock(wakeupMutex_);
   uint64_t one = 1;
-  (void)!::write(wakeup_.get(), &one, sizeof one);
+  if (wakeup_.valid()) (void)!::write(wakeup_.get(), &one, sizeof one);
 }
 
 void Connection::onFrame(Frame frame) {
@@ -153,21 +254,38 @@ void Connection::onFrame(Frame frame) {
       std::string reason = reader.string(kReasonBytes);
       return sink_.onLeave(*this, reader.ok() ? reason : "for an unreadable reason");
     }
-    case wire::FrameKind::kMessage: {
-      uint8_t subject = frame.header.subject;
-      if (subject == 0 || subject >= kSubjects) return close(dataLoss("it sent a message on an unknown subject"));
-      return sink_.onMessage(*this,
-                             {static_cast<Subject>(subject), std::move(frame.payload), std::move(frame.buffers)});
-    }
+    case wire::FrameKind::kMessage: return onMessageFrame(std::move(frame));
+    case wire::FrameKind::kArena: return onArena(std::move(frame));
+    case wire::FrameKind::kMapped: return onMapped(frame);
+    case wire::FrameKind::kRelease: return onRelease(frame);
+    case wire::FrameKind::kPiece: return;  // the reader refuses it here
     case wire::FrameKind::kHandshake: return close(dataLoss("it sent a handshake after the handshake"));
   }
+}
+
+void Connection::onMessageFrame(Frame frame) {
+  uint8_t subject = frame.header.subject;
+  if (subject == 0 || subject >= kSubjects) return close(dataLoss("it sent a message on an unknown subject"));
+  bool onLanes = false;
+  for (size_t i = 0; i < frame.entries.size(); ++i) {
+    wire::Place place = frame.entries[i].place;
+    if (place == wire::Place::kOnLanes) onLanes = true;
+    if (place == wire::Place::kInline || place == wire::Place::kOnLanes) continue;
+    Result<Buffer> buffer = memory_ ? memory_->resolve(frame.entries[i]) : dataLoss("no memory is shared with it");
+    if (!buffer.ok()) return close(buffer.status());
+    frame.buffers[i] = std::move(*buffer);
+  }
+  Message message{static_cast<Subject>(subject), std::move(frame.payload), std::move(frame.buffers)};
+  if (!onLanes) return sink_.onMessage(*this, std::move(message));
+  auto whole = laneReceiver_.announce(std::move(message), frame.entries);
+  if (!whole.ok()) return close(whole.status());
+  for (Message& one : *whole) sink_.onMessage(*this, std::move(one));
 }
 
 void Connection::leave(const std::string& reason, TimePoint deadline) {
   wire::Writer writer;
   writer.string(std::string_view(reason).substr(0, kReasonBytes));
-  sendQueue_.send(wire::frameFront(wire::FrameKind::kLeave, 0, writer.bytes(), {}), {}, SendMode::kUrgent, kNever)
-      .ignore();
+  sendControl(wire::FrameKind::kLeave, writer.bytes());
   (void)sendQueue_.drain(deadline);
   (void)::shutdown(fd_.get(), SHUT_WR);
 }
@@ -176,6 +294,8 @@ void Connection::close(const Status& why) {
   if (closed_.exchange(true)) return;
   auto self = shared_from_this();  // the reactor may hold the last other reference
   sendQueue_.close(why);
+  closeLanes(why);
+  if (memory_) memory_->close();
   {
     // From here on the reactor is not touched any more: this object may outlive it.
     MutexLock lock(interestMutex_);
@@ -190,6 +310,7 @@ void Connection::close(const Status& why) {
 void Connection::awaitReader() const {
   if (readsOnThisThread()) return;
   reading_.wait(true);
+  for (int reads; (reads = reads_.load()) > 0;) reads_.wait(reads);
 }
 
 bool Connection::readsOnThisThread() { return readsHere > 0; }
@@ -201,7 +322,18 @@ void Connection::setReadInterest(bool wanted) {
   updateInterest();
 }
 
-void Connection::setWriteInterest(bool wanted) {
+// Level-triggered by the reactor, like room in the socket: `onEvents` flushes.
+void Connection::wantFlush() {
+  if (auto self = weak_from_this().lock()) reactor_.soon(std::move(self));
+}
+
+void Connection::wantFlushLater() {
+  reactor_.at(Clock::now() + kLazyDelay, [weak = weak_from_this()] {
+    if (auto self = weak.lock()) self->breakOff(self->sendQueue_.flushLater());
+  });
+}
+
+void Connection::wantRoom(bool wanted) {
   MutexLock lock(interestMutex_);
   wantWrite_ = wanted;
   updateInterest();

@@ -14,7 +14,10 @@
 
 #include "treadle/core/io/reactor.h"
 #include "treadle/core/link/frame_reader.h"
+#include "treadle/core/link/lane_receiver.h"
+#include "treadle/core/link/lane_sender.h"
 #include "treadle/core/link/message.h"
+#include "treadle/core/link/peer_memory.h"
 #include "treadle/core/link/send_queue.h"
 
 namespace treadle::link {
@@ -29,21 +32,30 @@ class ConnectionSink {
   virtual void onLeave(Connection& from, std::string reason) = 0;
   // Exactly once, with why: the peer's end, damage, or the status given to `close`.
   virtual void onClosed(Connection& connection, const Status& why) = 0;
+  // A further socket to the peer, for large buffers that `from` sends: on the sending thread, which waits.
+  virtual Result<io::Fd> dialLane(Connection& from, TimePoint deadline);
 };
 
 struct ConnectionOptions {
   size_t sendLimitBytes = 64U << 20;  // queued for a peer that reads slowly; a larger frame is written by its sender
   wire::FrameLimits limits;
   Duration spin = std::chrono::microseconds(50);  // how long a waiting caller yields before it sleeps
+  memory::BlockPool* pool = nullptr;              // where large buffers lie; null: nothing is shared or kept
 };
 
-class Connection final : public io::EventHandler, public std::enable_shared_from_this<Connection> {
+class Connection final : public io::EventHandler,
+                         private SendQueueHost,
+                         public std::enable_shared_from_this<Connection> {
  public:
   enum class Kind { kCalls, kServing };
+  static constexpr size_t kReasonBytes = 4096;  // of a sentence that one side tells the other
 
-  // The socket is non-blocking and authenticated. The sink must outlive the connection's close. Begins to read.
+  // The socket is non-blocking and authenticated. The sink must outlive the connection's close. Begins to read, and on
+  // a UNIX socket of kind kCalls to share memory. `memory`: what both connections with this peer have in common; null:
+  // all bytes go through the socket.
   static Result<std::shared_ptr<Connection>> start(io::Reactor& reactor, io::Fd fd, Kind kind,
-                                                   const ConnectionOptions& options, ConnectionSink& sink);
+                                                   const ConnectionOptions& options, ConnectionSink& sink,
+                                                   std::shared_ptr<PeerMemory> memory = nullptr);
 
   // InvalidArgument or ResourceExhausted for a message that the format or this side's limits, which are taken to be the
   // peer's too, do not admit; otherwise what SendQueue::send says. Success means that the bytes are on their way or
@@ -68,42 +80,97 @@ class Connection final : public io::EventHandler, public std::enable_shared_from
   // that no thread that still reads meets a number that has come to mean something else.
   void close(const Status& why);
 
-  // When bytes came last from the peer.
   // After close(): returns when nobody reads any more, so that the sink may go. At once on a thread that reads itself.
   void awaitReader() const;
   static bool readsOnThisThread();
 
+  // When bytes came last from the peer.
   TimePoint lastHeard() const { return TimePoint(Duration(lastHeard_.load(std::memory_order_relaxed))); }
   bool sentSinceLastAsked() { return sent_.exchange(false, std::memory_order_relaxed); }
   size_t queuedBytes() const { return sendQueue_.queuedBytes(); }
 
+  // A lane that the peer dialed for this connection.
+  Status addLane(io::Fd fd);
+  Kind kind() const { return kind_; }
+
   void onEvents(uint32_t events) override;
 
-  Connection(io::Reactor& reactor, io::Fd fd, io::Fd wakeup, Kind kind, const ConnectionOptions& options,
-             ConnectionSink& sink);
+  Connection(io::Reactor& reactor, io::Fd fd, Kind kind, const ConnectionOptions& options, ConnectionSink& sink,
+             std::shared_ptr<PeerMemory> memory);
 
  private:
+  class Lane;
+  // Counts who reads, for awaitReader.
+  class ReadScope {
+   public:
+    explicit ReadScope(Connection& connection);
+    ~ReadScope();
+
+   private:
+    Connection& connection_;
+  };
+  // A message's buffers by the way that they take.
+  struct Parts {
+    std::vector<wire::BufferEntry> entries;
+    std::vector<Buffer> followers, onLanes;
+    uint64_t firstNumber = 0;
+  };
+
+  Status place(std::span<const Buffer> buffers, bool mayUseLanes, SendMode mode, TimePoint deadline, Parts& parts);
+
+  bool useLanes(size_t bytes, SendMode mode, TimePoint deadline);
+  void onPiece(const Frame& frame);
+  void closeLanes(const Status& why);
+  void heard() { lastHeard_.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed); }
+
   bool takeReadTurn() { return !reading_.exchange(true); }
   void giveReadTurn();
   bool readOnce();
   void sleepUntilReadable(TimePoint deadline);
   void onFrame(Frame frame);
+  void onMessageFrame(Frame frame);
+  void onArena(Frame frame);
+  void onMapped(const Frame& frame);
+  void onRelease(const Frame& frame);
+  void shareMemory();
+  void releaseSoon();
+  static std::vector<std::byte> releaseFrame(const std::vector<uint64_t>& offsets);
+  wire::BufferEntry placeFor(const Buffer& buffer);
+  void sendControl(wire::FrameKind kind, Bytes payload, int descriptor = -1);
   void updateInterest() TREADLE_REQUIRES(interestMutex_);
-  void setWriteInterest(bool wanted);
+  void wantRoom(bool wanted) override;
+  void wantFlush() override;
+  void wantFlushLater() override;
+  void flush();
+  void breakOff(const Status& why);
+  SendMode modeFor(SendMode mode, bool hasBuffers) const;
   void setReadInterest(bool wanted);
 
   io::Reactor& reactor_;
-  const io::Fd fd_, wakeup_;
+  const io::Fd fd_;
   const Kind kind_;
   const ConnectionOptions options_;
   ConnectionSink& sink_;
+  const std::shared_ptr<PeerMemory> memory_;  // may be null
+  const bool unix_;
   SendQueue sendQueue_;
   FrameReader reader_;                        // whoever has the read turn
   UniqueFunction<void(Frame)> frameHandler_;  // likewise
 
   std::atomic<bool> reading_ = false, closed_ = false, sent_ = false;
-  std::atomic<int> awaited_ = 0;
+  std::atomic<bool> arenaOffered_ = false, arenaTaken_ = false, releaseTimer_ = false;
+  std::atomic<int> awaited_ = 0, reads_ = 0;
   std::atomic<Duration::rep> lastHeard_;
+
+  const std::shared_ptr<LaneSender> laneSender_;
+  LaneReceiver laneReceiver_;
+  Mutex dialMutex_;
+  bool lanesDialed_ TREADLE_GUARDED_BY(dialMutex_) = false;
+  Mutex laneMutex_;
+  std::vector<std::shared_ptr<Lane>> lanes_ TREADLE_GUARDED_BY(laneMutex_);  // incoming
+
+  Mutex wakeupMutex_;
+  io::Fd wakeup_ TREADLE_GUARDED_BY(wakeupMutex_);
 
   Mutex interestMutex_;
   bool wantRead_ TREADLE_GUARDED_BY(interestMutex_);

@@ -3,6 +3,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 
@@ -17,9 +18,16 @@ namespace {
 constexpr size_t kScratchBytes = 64 << 10;
 constexpr size_t kBytesPerTurn = 1 << 20;  // then others get their turn
 
-Status allocateBuffers(const std::vector<uint64_t>& sizes, std::vector<Buffer>& buffers) {
+// The read buffer of whoever reads on this thread: an idle connection needs none.
+thread_local std::vector<std::byte> spareScratch;
+
+// Memory for the buffers whose bytes follow.
+Status allocateInline(Frame& frame, memory::BlockPool* pool) {
   try {
-    for (uint64_t size : sizes) buffers.push_back(allocateBuffer(size));
+    for (const wire::BufferEntry& entry : frame.entries) {
+      bool isInline = entry.place == wire::Place::kInline;
+      frame.buffers.push_back(isInline ? memory::allocateFrom(pool, entry.sizeBytes) : Buffer{});
+    }
   } catch (const std::bad_alloc&) {
     return resourceExhausted("no memory for a message's buffers");
   }
@@ -28,17 +36,54 @@ Status allocateBuffers(const std::vector<uint64_t>& sizes, std::vector<Buffer>& 
 
 }  // namespace
 
+// recv(2), and on UNIX sockets the descriptor that came with the bytes.
+ssize_t FrameReader::receive(int fd, MutableBytes room) {
+  if (!takesDescriptors_) return ::recv(fd, room.data(), room.size(), 0);
+  iovec part{room.data(), room.size()};
+  alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(int))> control{};
+  msghdr message{};
+  message.msg_iov = &part;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  ssize_t got = ::recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
+  if (got < 0) return got;
+  cmsghdr* rights = CMSG_FIRSTHDR(&message);
+  if (rights == nullptr || rights->cmsg_level != SOL_SOCKET || rights->cmsg_type != SCM_RIGHTS) return got;
+  // All are taken, or they would stay open: the padding has room for more than the one that is asked for.
+  for (size_t at = 0; at + CMSG_LEN(sizeof(int)) <= rights->cmsg_len; at += sizeof(int)) {
+    int descriptor = -1;
+    std::memcpy(&descriptor, CMSG_DATA(rights) + at, sizeof descriptor);
+    manyDescriptors_ = manyDescriptors_ || descriptor_.valid();
+    descriptor_.reset(descriptor);
+  }
+  return got;
+}
+
 Result<bool> FrameReader::readFrom(int fd, UniqueFunction<void(Frame)>& onFrame) {
+  if (scratch_.empty()) scratch_.swap(spareScratch);
+  Result<bool> got = readSome(fd, onFrame);
+  // What is left is the beginning of a frame, which will come whole soon: the buffer stays with it.
+  if (begin_ == end_) {
+    begin_ = end_ = 0;
+    if (scratch_.size() == kScratchBytes) scratch_.swap(spareScratch);
+    scratch_ = std::vector<std::byte>();  // `= {}` would keep its memory
+  }
+  return got;
+}
+
+Result<bool> FrameReader::readSome(int fd, UniqueFunction<void(Frame)>& onFrame) {
   size_t total = 0;
   while (total < kBytesPerTurn) {
     MutableBytes room = target();
-    ssize_t got = ::recv(fd, room.data(), room.size(), 0);
+    ssize_t got = receive(fd, room);
     if (got == 0) return Status(Code::kPeerLost, "its connection closed");
     if (got < 0) {
       if (errno == EINTR) continue;
       if (errno == EAGAIN) break;
       return io::errnoStatus(Code::kPeerLost, "its connection broke", errno);
     }
+    if (manyDescriptors_) return dataLoss("it sent more descriptors than it has use for");
     advance(static_cast<size_t>(got));
     total += static_cast<size_t>(got);
     TREADLE_RETURN_IF_ERROR(consume(onFrame));
@@ -97,19 +142,31 @@ Result<bool> FrameReader::startFrame() {
     return false;
   }
   Bytes front = unread.first(frontBytes);
-  Result<std::vector<uint64_t>> sizes = wire::parseFront(*header, front);
-  if (!sizes.ok()) return std::move(sizes).status();
-  Bytes payload = front.subspan(wire::kHeaderBytes + header->sizesBytes());
-  Frame frame{*header, {payload.begin(), payload.end()}, {}};
-  TREADLE_RETURN_IF_ERROR(allocateBuffers(*sizes, frame.buffers));
+  Result<std::vector<wire::BufferEntry>> entries = wire::parseFront(*header, front);
+  if (!entries.ok()) return std::move(entries).status();
+  Bytes payload = front.subspan(wire::kHeaderBytes + header->entriesBytes());
+  Frame frame{*header, {payload.begin(), payload.end()}, std::move(*entries), {}, {}};
+  bool isPiece = header->kind == wire::FrameKind::kPiece;
+  if (isPiece != static_cast<bool>(pieceMemory_))
+    return dataLoss(isPiece ? "it sent a piece of a buffer beside the lanes" : "it sent a message on a lane");
+  TREADLE_RETURN_IF_ERROR(isPiece ? placePiece(frame) : allocateInline(frame, pool_));
+  if (header->kind == wire::FrameKind::kArena) frame.descriptor = std::move(descriptor_);
   current_ = std::move(frame);
   bufferIndex_ = bufferOffset_ = 0;
   begin_ += frontBytes;
-  if (begin_ == end_ && scratch_.size() > kScratchBytes) {
-    scratch_ = std::vector<std::byte>(kScratchBytes);
-    begin_ = end_ = 0;
-  }
   return true;
+}
+
+// The bytes of a piece go straight to their place in the buffer that they are a part of.
+Status FrameReader::placePiece(Frame& frame) {
+  if (frame.entries.size() != 1 || frame.entries[0].place != wire::Place::kInline)
+    return dataLoss("a piece of a buffer comes without its bytes");
+  Result<wire::PieceHeader> piece = wire::parsePiece(frame.payload);
+  if (!piece.ok()) return std::move(piece).status();
+  Result<Buffer> memory = pieceMemory_(*piece, frame.entries[0].sizeBytes);
+  if (!memory.ok()) return std::move(memory).status();
+  frame.buffers.push_back(std::move(*memory));
+  return {};
 }
 
 // Moves read-ahead bytes to the buffers and steps over the full ones.
@@ -134,11 +191,11 @@ Result<Frame> readOneFrame(int fd, const wire::FrameLimits& limits, TimePoint de
   if (!header.ok()) return std::move(header).status();
   front.resize(header->frontBytes());
   TREADLE_RETURN_IF_ERROR(io::readAll(fd, MutableBytes(front).subspan(wire::kHeaderBytes), deadline));
-  Result<std::vector<uint64_t>> sizes = wire::parseFront(*header, front);
-  if (!sizes.ok()) return std::move(sizes).status();
+  Result<std::vector<wire::BufferEntry>> entries = wire::parseFront(*header, front);
+  if (!entries.ok()) return std::move(entries).status();
   Bytes payload = Bytes(front).last(header->payloadBytes);
-  Frame frame{*header, {payload.begin(), payload.end()}, {}};
-  TREADLE_RETURN_IF_ERROR(allocateBuffers(*sizes, frame.buffers));
+  Frame frame{*header, {payload.begin(), payload.end()}, std::move(*entries), {}, {}};
+  TREADLE_RETURN_IF_ERROR(allocateInline(frame, nullptr));
   for (Buffer& buffer : frame.buffers) TREADLE_RETURN_IF_ERROR(io::readAll(fd, buffer.mutableBytes(), deadline));
   return frame;
 }

@@ -8,6 +8,8 @@
 #include "treadle/core/base/clock.h"
 #include "treadle/core/base/status.h"
 #include "treadle/core/base/unique_function.h"
+#include "treadle/core/io/fd.h"
+#include "treadle/core/memory/block_pool.h"
 #include "treadle/core/wire/frame.h"
 
 namespace treadle::link {
@@ -15,14 +17,22 @@ namespace treadle::link {
 struct Frame {
   wire::FrameHeader header;
   std::vector<std::byte> payload;
-  std::vector<Buffer> buffers;
+  std::vector<wire::BufferEntry> entries;
+  std::vector<Buffer> buffers;  // by entry; filled for those of place kInline, empty for the others
+  io::Fd descriptor;            // of a kArena frame: what came with it, if anything did
 };
 
 // It trusts nothing: the header is checked against the limits before the front is read, the front against its
 // checksum before memory is taken for the buffers.
 class FrameReader {
  public:
-  explicit FrameReader(wire::FrameLimits limits) : limits_(limits) {}
+  // `pool`: where large buffers are read into; null: ordinary memory. `takesDescriptors`: for UNIX sockets.
+  explicit FrameReader(wire::FrameLimits limits, memory::BlockPool* pool = nullptr, bool takesDescriptors = false)
+      : limits_(limits), pool_(pool), takesDescriptors_(takesDescriptors) {}
+  // For a lane, on which nothing but pieces comes: `pieceMemory` says where the bytes of each go.
+  using PieceMemory = UniqueFunction<Result<Buffer>(const wire::PieceHeader& piece, uint64_t sizeBytes)>;
+  FrameReader(wire::FrameLimits limits, PieceMemory pieceMemory)
+      : limits_(limits), pool_(nullptr), takesDescriptors_(false), pieceMemory_(std::move(pieceMemory)) {}
 
   // Reads what `fd` has now, up to about a MiB, and calls `onFrame` for each whole frame. True when the socket had
   // something. PeerLost at the end of the stream; DataLoss or ResourceExhausted for bytes that are no frame within
@@ -30,21 +40,29 @@ class FrameReader {
   Result<bool> readFrom(int fd, UniqueFunction<void(Frame)>& onFrame);
 
  private:
+  Result<bool> readSome(int fd, UniqueFunction<void(Frame)>& onFrame);
   Status consume(UniqueFunction<void(Frame)>& onFrame);
   Result<bool> startFrame();
+  ssize_t receive(int fd, MutableBytes room);
+  Status placePiece(Frame& frame);
   void fillBuffers();
   MutableBytes target();
   void advance(size_t bytes);
 
   const wire::FrameLimits limits_;
-  std::vector<std::byte> scratch_;  // bytes [begin_, end_) are read and not yet cut
+  memory::BlockPool* const pool_;
+  const bool takesDescriptors_;
+  PieceMemory pieceMemory_;         // empty: not a lane
+  io::Fd descriptor_;               // came with a frame that is not complete yet
+  bool manyDescriptors_ = false;    // more came than any peer would send
+  std::vector<std::byte> scratch_;  // bytes [begin_, end_) are read and not yet cut; none while nothing is
   size_t begin_ = 0, end_ = 0;
   std::optional<Frame> current_;  // its front is complete, its buffers are being filled
   size_t bufferIndex_ = 0, bufferOffset_ = 0;
 };
 
 // Waits for one frame and reads not a byte beyond it: for sockets that are handed on afterwards. DeadlineExceeded, and
-// what FrameReader says.
+// what FrameReader says. Buffers elsewhere than in the frame come empty.
 Result<Frame> readOneFrame(int fd, const wire::FrameLimits& limits, TimePoint deadline);
 
 }  // namespace treadle::link

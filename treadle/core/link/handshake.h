@@ -25,12 +25,17 @@ namespace treadle::link {
 
 // Raised with every change that a peer of the version before would misread: there is no negotiation, and a
 // job runs one release.
-inline constexpr uint16_t kProtocolVersion = 1;
+inline constexpr uint16_t kProtocolVersion = 2;
 inline constexpr size_t kNameBytes = 127;
 inline constexpr Duration kHandshakeTimeout = std::chrono::seconds(10);
 
 // What a connection is for. The numbers travel on the wire: never renumber.
-enum class Purpose : uint8_t { kRendezvous = 1, kPeer = 2 };
+enum class Purpose : uint8_t {
+  kRendezvous = 1,
+  kPeer = 2,         // to carry what the dialer asks, and the answers
+  kRequestLane = 3,  // for large buffers of what the dialer asks
+  kAnswerLane = 4,   // for those of what the dialer answers
+};
 
 struct Hello {
   Purpose purpose = Purpose::kPeer;

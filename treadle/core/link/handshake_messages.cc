@@ -30,7 +30,7 @@ Status readGreeting(wire::Reader& reader, Greeting& greeting) {
                               " of Treadle's protocol and this worker version " + std::to_string(kProtocolVersion) +
                               "; use the same release on every machine");
   auto purpose = reader.number<uint8_t>();
-  if (purpose != 1 && purpose != 2) reader.fail();
+  if (purpose < 1 || purpose > static_cast<uint8_t>(Purpose::kAnswerLane)) reader.fail();
   greeting.purpose = static_cast<Purpose>(purpose);
   greeting.worker.rank = reader.number<int32_t>();
   greeting.worker.name = reader.string(kNameBytes);

@@ -27,7 +27,8 @@ namespace treadle::link {
 enum class Subject : uint8_t { kCluster = 1, kRpc = 2, kGroup = 3 };
 inline constexpr size_t kSubjects = 4;  // array size for "by subject"
 
-// A message keeps its order with the others of its sender on the same connection. Sizes: wire::FrameLimits.
+// A message keeps its order with the others of its sender on the same connection, but for those of kRpc whose buffers
+// go on lanes: they arrive when they are whole. Sizes: wire::FrameLimits.
 struct Message {
   Subject subject = Subject::kRpc;
   std::vector<std::byte> payload;

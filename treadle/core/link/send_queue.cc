@@ -23,11 +23,6 @@ size_t bytesOf(const auto& chunks) {
   return bytes;
 }
 
-Buffer owned(std::vector<std::byte> bytes) {
-  auto holder = std::make_shared<std::vector<std::byte>>(std::move(bytes));
-  return {holder->data(), holder->size(), holder};
-}
-
 Buffer copyOf(Bytes bytes) {
   Buffer copy = allocateBuffer(bytes.size());
   std::memcpy(copy.data, bytes.data(), bytes.size());
@@ -36,38 +31,90 @@ Buffer copyOf(Bytes bytes) {
 
 }  // namespace
 
-Status SendQueue::send(std::vector<std::byte> front, std::span<const Buffer> buffers, SendMode mode,
-                       TimePoint deadline) {
-  Chunks chunks;
-  chunks.push_back({Buffer{front.data(), front.size(), nullptr}});
-  for (const Buffer& buffer : buffers)
-    if (buffer.sizeBytes > 0) chunks.push_back({buffer});
-  const size_t bytes = bytesOf(chunks);
+struct SendQueue::HeldBytes final : Memory {
+  explicit HeldBytes(std::vector<std::byte> held) : bytes(std::move(held)) {}
+  std::vector<std::byte> bytes;
+};
+
+Status SendQueue::send(std::vector<std::byte> front, std::span<const Buffer> buffers, SendMode mode, TimePoint deadline,
+                       int descriptor) {
+  size_t bytes = front.size();
+  for (const Buffer& buffer : buffers) bytes += buffer.sizeBytes;
   // The lock is let go while this thread writes, and `writing_` stands for it: others queue behind rather than wait.
   MutexLock lock(mutex_);
   TREADLE_RETURN_IF_ERROR(waitForRoom(lock, bytes, mode, deadline));
-  if (writing_ || !queue_.empty()) {
-    chunks.front().buffer = owned(std::move(front));
-    queue(std::move(chunks), false);
+  bool mayWait = mode == SendMode::kBatch || mode == SendMode::kLazy;
+  if (mayWait && !full_ && bytes == front.size() && bytes <= kBatchBytes / 4) {
+    bool filled = batch(front, mode == SendMode::kLazy);
+    return filled && !writing_ ? writeQueue(lock) : Status();
+  }
+  Chunks own;
+  own.push_back({Buffer{front.data(), front.size()}, 0, descriptor});
+  for (const Buffer& buffer : buffers)
+    if (buffer.sizeBytes > 0) own.push_back({buffer});
+  if (writing_ || full_) {
+    auto holder = std::make_shared<HeldBytes>(std::move(front));
+    own.front().buffer = {holder->bytes.data(), holder->bytes.size(), holder};
+    queue(std::move(own));
     return {};
   }
+  Chunks chunks = takeQueue();
+  chunks.insert(chunks.end(), std::make_move_iterator(own.begin()), std::make_move_iterator(own.end()));
   writing_ = true;
   reservedBytes_ = mode == SendMode::kStay || bytes > limitBytes_ ? 0 : bytes;
   lock.unlock();
   Status written = writeFromCaller(chunks, mode, deadline);
   lock.lock();
-  writing_ = false;
   reservedBytes_ = 0;
   // A frame that has begun must end, or the stream is of no use to those who come after: then it counts as sent.
-  bool begun = bytesOf(chunks) < bytes;
-  if (!written.ok() && !begun) chunks.clear();
-  if (!chunks.empty()) {
-    queue(std::move(chunks), true);
-    written = Status();
+  const bool begun = bytesOf(chunks) < bytes, broke = written.code() == Code::kPeerLost;
+  if (!written.ok() && !begun)
+    for (size_t dropped = 0; dropped < bytes; chunks.pop_back()) dropped += chunks.back().rest().size();
+  if (begun) {
+    written = Status();  // if the socket broke, the flush that follows finds that out and closes the connection
   }
-  if (!queue_.empty() && closed_.ok()) wantRoom_(true);
-  room_.notifyAll();
+  const bool full = !chunks.empty() && !broke;
+  afterWriting(std::move(chunks), full);
   return written;
+}
+
+// Adds a small frame to those that wait; true when there are enough of them to be sent.
+bool SendQueue::batch(Bytes frame, bool lazy) {
+  if (!batch_) {
+    batch_ = std::make_shared<HeldBytes>(std::vector<std::byte>());
+    batch_->bytes.reserve(kBatchBytes);
+    queue_.push_back({Buffer{batch_->bytes.data(), 0, batch_}});
+  }
+  // Within what is reserved, so that the bytes stay where they are.
+  batch_->bytes.insert(batch_->bytes.end(), frame.begin(), frame.end());
+  queue_.back().buffer.sizeBytes = batch_->bytes.size();
+  queuedBytes_ += frame.size();
+  bool filled = batch_->bytes.size() > kBatchBytes - kBatchBytes / 4;
+  if (filled) batch_.reset();
+  if (filled || writing_) return filled;
+  if (lazy && !std::exchange(flushLater_, true)) host_.wantFlushLater();
+  if (!lazy && !std::exchange(flushSoon_, true)) host_.wantFlush();
+  return false;
+}
+
+SendQueue::Chunks SendQueue::takeQueue() {
+  batch_.reset();
+  return std::exchange(queue_, {});
+}
+
+// What others queued meanwhile goes out next.
+void SendQueue::afterWriting(Chunks left, bool socketIsFull) {
+  writing_ = false;
+  if (!closed_.ok()) left.clear();
+  if (!left.empty()) {
+    for (Chunk& chunk : left) makeOwned(chunk);
+    queue_.insert(queue_.begin(), std::make_move_iterator(left.begin()), std::make_move_iterator(left.end()));
+  }
+  queuedBytes_ = bytesOf(queue_);
+  room_.notifyAll();
+  if (!closed_.ok()) return;
+  if (socketIsFull != full_) host_.wantRoom(full_ = socketIsFull);
+  if (!full_ && !queue_.empty() && !std::exchange(flushSoon_, true)) host_.wantFlush();
 }
 
 // A frame larger than the limit waits until all else is out and is then written by its sender, so it needs no
@@ -96,7 +143,7 @@ Status SendQueue::waitForRoom(MutexLock& lock, size_t bytes, SendMode mode, Time
 Status SendQueue::writeFromCaller(Chunks& chunks, SendMode mode, TimePoint deadline) {
   for (;;) {
     Result<bool> done = writeSome(chunks);
-    if (!done.ok()) return chunks.clear(), std::move(done).status();
+    if (!done.ok()) return std::move(done).status();
     if (*done || mode == SendMode::kUrgent) return {};
     bool wait = mode == SendMode::kStay || bytesOf(chunks) > limitBytes_;
     if (!wait) return {};
@@ -109,22 +156,14 @@ Status SendQueue::writeFromCaller(Chunks& chunks, SendMode mode, TimePoint deadl
 // True when all is written; false when the socket is full.
 Result<bool> SendQueue::writeSome(Chunks& chunks) {
   while (!chunks.empty()) {
-    std::array<iovec, 64> parts;
-    size_t count = std::min(parts.size(), chunks.size());
-    for (size_t i = 0; i < count; ++i) {
-      Bytes rest = chunks[i].rest();
-      parts[i] = {const_cast<std::byte*>(rest.data()), rest.size()};
-    }
-    msghdr message{};
-    message.msg_iov = parts.data();
-    message.msg_iovlen = count;
-    ssize_t written = ::sendmsg(fd_, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    ssize_t written = writeOnce(chunks);
     if (written < 0) {
       if (errno == EINTR) continue;
       if (errno == EAGAIN) return false;
       return io::errnoStatus(Code::kPeerLost, "its connection broke", errno);
     }
     auto left = static_cast<size_t>(written);
+    chunks.front().descriptor = -1;  // it has gone with the first byte
     while (!chunks.empty() && left >= chunks.front().rest().size()) {
       left -= chunks.front().rest().size();
       chunks.pop_front();
@@ -134,31 +173,68 @@ Result<bool> SendQueue::writeSome(Chunks& chunks) {
   return true;
 }
 
-void SendQueue::queue(Chunks chunks, bool inFront) {
-  for (Chunk& chunk : chunks)
-    if (chunk.buffer.borrowed()) chunk = {copyOf(chunk.rest())};
+// One sendmsg(2) of as many parts as it takes. A descriptor goes with the first part, so the next one that has one must
+// wait its turn.
+ssize_t SendQueue::writeOnce(const Chunks& chunks) {
+  std::array<iovec, 64> parts;
+  size_t count = 0;
+  for (const Chunk& chunk : chunks) {
+    if (count == parts.size() || (count > 0 && chunk.descriptor >= 0)) break;
+    Bytes rest = chunk.rest();
+    parts[count++] = {const_cast<std::byte*>(rest.data()), rest.size()};
+  }
+  msghdr message{};
+  message.msg_iov = parts.data();
+  message.msg_iovlen = count;
+  alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(int))> control{};
+  if (chunks.front().descriptor >= 0) {
+    message.msg_control = control.data();
+    message.msg_controllen = control.size();
+    cmsghdr* rights = CMSG_FIRSTHDR(&message);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(sizeof(int));
+    std::memcpy(CMSG_DATA(rights), &chunks.front().descriptor, sizeof(int));
+  }
+  return ::sendmsg(fd_, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+// Borrowed bytes are gone when the sender returns.
+void SendQueue::makeOwned(Chunk& chunk) {
+  if (chunk.buffer.borrowed()) chunk = {copyOf(chunk.rest()), 0, chunk.descriptor};
+}
+
+void SendQueue::queue(Chunks chunks) {
+  batch_.reset();
+  for (Chunk& chunk : chunks) makeOwned(chunk);
   queuedBytes_ += bytesOf(chunks);
-  auto where = inFront ? queue_.begin() : queue_.end();
-  queue_.insert(where, std::make_move_iterator(chunks.begin()), std::make_move_iterator(chunks.end()));
+  queue_.insert(queue_.end(), std::make_move_iterator(chunks.begin()), std::make_move_iterator(chunks.end()));
 }
 
 Status SendQueue::flush() {
   MutexLock lock(mutex_);
-  if (writing_ || queue_.empty()) {
-    wantRoom_(false);  // a thread that is writing sees to what is queued when it is done
-    return {};
+  flushSoon_ = false;
+  // A thread that is writing sees to what is queued when it is done.
+  if (writing_) return {};
+  if (queue_.empty() && !full_) return {};
+  return writeQueue(lock);
+}
+
+Status SendQueue::flushLater() {
+  {
+    MutexLock lock(mutex_);
+    flushLater_ = false;
   }
+  return flush();
+}
+
+Status SendQueue::writeQueue(MutexLock& lock) {
+  Chunks chunks = takeQueue();
   writing_ = true;
-  Chunks chunks;
-  chunks.swap(queue_);
   lock.unlock();
   Result<bool> done = writeSome(chunks);
   lock.lock();
-  writing_ = false;
-  queue_.insert(queue_.begin(), std::make_move_iterator(chunks.begin()), std::make_move_iterator(chunks.end()));
-  queuedBytes_ = bytesOf(queue_);
-  room_.notifyAll();
-  if (queue_.empty()) wantRoom_(false);
+  afterWriting(std::move(chunks), done.ok() && !*done);
   return done.ok() ? Status() : std::move(done).status();
 }
 
@@ -166,6 +242,7 @@ void SendQueue::close(const Status& why) {
   MutexLock lock(mutex_);
   if (closed_.ok()) closed_ = why;
   queue_.clear();
+  batch_.reset();
   queuedBytes_ = 0;
   room_.notifyAll();
 }

@@ -2,7 +2,10 @@
 // The sending half of a connection: whole frames in, bytes to the socket, in order. A sender writes to the socket
 // itself as far as it takes bytes; what is left is queued (borrowed bytes are copied) and goes out when the reactor
 // says that there is room. At most `limitBytes` are queued: a sender waits beyond that, until its deadline or until the
-// connection is closed. On top of it come urgent frames, and the rest of one frame that was given up half sent. Any
+// connection is closed. On top of it come urgent frames, and the rest of one frame that was given up half sent.
+//
+// Small frames of kBatch are gathered in memory and go out together: when the reactor comes by, when there are
+// kBatchBytes of them, or with the next frame of another mode. Those of kLazy have time until `wantFlushLater`. Any
 // thread may call anything.
 
 #include <deque>
@@ -11,29 +14,37 @@
 #include "treadle/core/base/buffer.h"
 #include "treadle/core/base/mutex.h"
 #include "treadle/core/base/status.h"
-#include "treadle/core/base/unique_function.h"
+#include "treadle/core/link/send_mode.h"
 
 namespace treadle::link {
 
-enum class SendMode {
-  kCapture,  // return as soon as the bytes are captured
-  kStay,     // the caller waits for an answer anyway: write from its memory rather than copy
-  kUrgent,   // never wait: for heartbeats and acknowledgements, which are few and small
+// What the queue asks of its connection. Called with the queue's lock held.
+class SendQueueHost {
+ public:
+  virtual ~SendQueueHost() = default;
+  // The socket is full, or not any more: call `flush` as soon as it takes bytes again.
+  virtual void wantRoom(bool wanted) = 0;
+  // Call `flush` as soon as the reactor's thread comes by.
+  virtual void wantFlush() = 0;
+  // Call `flush` some time later.
+  virtual void wantFlushLater() = 0;
 };
 
 class SendQueue {
  public:
-  // `wantRoom` is called (with the lock held) with true when bytes are left that the socket did not take, so that
-  // `flush` is due as soon as it takes bytes again, and with false when that is over.
-  SendQueue(int fd, size_t limitBytes, UniqueFunction<void(bool)> wantRoom)
-      : fd_(fd), limitBytes_(limitBytes), wantRoom_(std::move(wantRoom)) {}
+  static constexpr size_t kBatchBytes = 32U << 10;
+
+  SendQueue(int fd, size_t limitBytes, SendQueueHost& host) : fd_(fd), limitBytes_(limitBytes), host_(host) {}
 
   // DeadlineExceeded, ResourceExhausted: nothing of the frame was sent. (One that has begun by then counts as sent, and
   // its rest is queued whatever its size.) The reason of `close` after that. PeerLost when the socket broke.
-  Status send(std::vector<std::byte> front, std::span<const Buffer> buffers, SendMode mode, TimePoint deadline);
+  // `descriptor` (UNIX sockets only; -1: none) goes with the first byte and must stay open until it has been sent.
+  Status send(std::vector<std::byte> front, std::span<const Buffer> buffers, SendMode mode, TimePoint deadline,
+              int descriptor = -1);
 
   // Writes what is queued as far as the socket takes it. PeerLost when the socket broke.
   Status flush();
+  Status flushLater();
 
   // Fails senders that wait and all later ones with `why`.
   void close(const Status& why);
@@ -47,20 +58,32 @@ class SendQueue {
   struct Chunk {
     Buffer buffer;
     size_t offset = 0;
+    int descriptor = -1;
     Bytes rest() const { return buffer.bytes().subspan(offset); }
   };
   using Chunks = std::deque<Chunk>;
+  struct HeldBytes;
 
+  bool batch(Bytes frame, bool lazy) TREADLE_REQUIRES(mutex_);
+  Chunks takeQueue() TREADLE_REQUIRES(mutex_);
+  void afterWriting(Chunks left, bool socketIsFull) TREADLE_REQUIRES(mutex_);
   Status waitForRoom(MutexLock& lock, size_t bytes, SendMode mode, TimePoint deadline) TREADLE_REQUIRES(mutex_);
   Result<bool> writeSome(Chunks& chunks);
+  ssize_t writeOnce(const Chunks& chunks);
   Status writeFromCaller(Chunks& chunks, SendMode mode, TimePoint deadline);
-  void queue(Chunks chunks, bool inFront) TREADLE_REQUIRES(mutex_);
+  static void makeOwned(Chunk& chunk);
+  void queue(Chunks chunks) TREADLE_REQUIRES(mutex_);
+  Status writeQueue(MutexLock& lock) TREADLE_REQUIRES(mutex_);
 
   const int fd_;
   const size_t limitBytes_;
   mutable Mutex mutex_;
   CondVar room_;
-  UniqueFunction<void(bool)> wantRoom_ TREADLE_GUARDED_BY(mutex_);
+  SendQueueHost& host_;
+  bool full_ TREADLE_GUARDED_BY(mutex_) = false;  // the socket took no more: the host calls when it does
+  // The host was asked to flush.
+  bool flushSoon_ TREADLE_GUARDED_BY(mutex_) = false, flushLater_ TREADLE_GUARDED_BY(mutex_) = false;
+  std::shared_ptr<HeldBytes> batch_ TREADLE_GUARDED_BY(mutex_);  // the last chunk of the queue, if frames may be added
   Chunks queue_ TREADLE_GUARDED_BY(mutex_);
   size_t queuedBytes_ TREADLE_GUARDED_BY(mutex_) = 0;
   size_t reservedBytes_ TREADLE_GUARDED_BY(mutex_) = 0;  // of the frame that is being written, if it may be queued

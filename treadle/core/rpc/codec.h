@@ -36,6 +36,21 @@ concept Travels = requires(Encoder& encoder, Decoder& decoder, const T& value) {
 using io::Stored;
 using io::Unit;
 
+// Whether all that the codec of a T writes is held by that T alone when a T is: then memory may go with a T that is
+// given away (Encoder::Giving). Codecs that may reach through pointers keep the default.
+template <class T>
+inline constexpr bool kOwnsAll = std::is_arithmetic_v<T> || std::is_enum_v<T> || std::is_same_v<T, std::string>;
+template <class T>
+inline constexpr bool kOwnsAll<std::vector<T>> = kOwnsAll<T>;
+template <class T>
+inline constexpr bool kOwnsAll<std::optional<T>> = kOwnsAll<T>;
+template <class K, class T>
+inline constexpr bool kOwnsAll<std::map<K, T>> = kOwnsAll<K> && kOwnsAll<T>;
+template <class A, class B>
+inline constexpr bool kOwnsAll<std::pair<A, B>> = kOwnsAll<A> && kOwnsAll<B>;
+template <class... T>
+inline constexpr bool kOwnsAll<std::tuple<T...>> = (kOwnsAll<T> && ...);
+
 template <>
 struct Codec<Unit> {
   static void encode(Encoder&, const Unit&) {}

@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "treadle/core/base/buffer.h"
@@ -35,6 +36,21 @@ class Encoder {
   uint32_t addReference(const std::shared_ptr<RefHandle>& handle);
   const std::vector<std::shared_ptr<RefHandle>>& forked() const { return forked_; }
 
+  // For its lifetime: what is encoded is given away. Its only holder will not look at it again, so memory that nobody
+  // else holds may travel itself (Buffer::given) instead of being copied.
+  class Giving {
+   public:
+    Giving(Encoder& encoder, bool ownsAll) : encoder_(encoder), before_(std::exchange(encoder.giving_, ownsAll)) {}
+    ~Giving() { encoder_.giving_ = before_; }
+    Giving(const Giving&) = delete;
+    Giving& operator=(const Giving&) = delete;
+
+   private:
+    Encoder& encoder_;
+    const bool before_;
+  };
+  bool giving() const { return giving_; }
+
   int toRank() const { return toRank_; }
   References& references() { return references_; }
   OutgoingHook* hook() const { return hook_; }
@@ -43,6 +59,7 @@ class Encoder {
   References& references_;
   const int toRank_;
   OutgoingHook* const hook_;
+  bool giving_ = false;
   wire::Writer writer_;
   std::vector<Buffer> buffers_;
   std::vector<std::shared_ptr<void>> kept_;

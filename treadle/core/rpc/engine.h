@@ -27,6 +27,9 @@ struct CallOptions {
   // From the start of the call to its answer, arguments, queues and handler included; the callee is told what is
   // left of it. Default: the worker's rpcTimeout; kWhilePeerLives for no limit.
   std::optional<Duration> timeout = {};
+  // Nobody waits for what it does: it goes with the next message to that worker, within 5 ms if there is none. For
+  // notices that would else cost a system call and a wake-up each.
+  bool lazy = false;
 };
 
 }  // namespace treadle

@@ -11,6 +11,9 @@
 namespace treadle::rpc {
 namespace {
 
+// A few times what it costs to wake a thread.
+constexpr Duration kWorthAThread = std::chrono::microseconds(50);
+
 TimePoint deadlineIn(uint64_t microseconds) {
   if (microseconds > static_cast<uint64_t>(INT64_MAX / 1000)) return kNever;
   return deadlineAfter(std::chrono::microseconds(microseconds));
@@ -71,6 +74,10 @@ void Engine::run(const std::shared_ptr<IncomingCall>& call, const Functions::Ent
                  size_t valuesAt, std::vector<HandlePtr> handles) {
   Responder responder(call);
   if (call->cancelled.load()) return responder.fail(cancelled("the caller gave up before the function began"));
+  // Another thread reads meanwhile, or the next request would wait for this one though there is a thread for it. For a
+  // short function that would cost more than it brings.
+  if (entry.runTime->typical() > kWorthAThread) io::Executor::expectLong();
+  const TimePoint begin = Clock::now();
   try {
     auto scope = interceptor_ ? interceptor_->onHandler(call->hook.get()) : nullptr;
     Decoder decoder(*references_, Bytes(message.payload).subspan(valuesAt), std::move(message.buffers),
@@ -80,6 +87,7 @@ void Engine::run(const std::shared_ptr<IncomingCall>& call, const Functions::Ent
   } catch (...) {
     responder.fail(statusOfCurrentException(call->function));
   }
+  entry.runTime->add(Clock::now() - begin);
 }
 
 void Engine::answerFetch(const std::shared_ptr<IncomingCall>& call, const Result<OwnedValue>& value) {

@@ -83,6 +83,7 @@ CallTicket Engine::submit(OutgoingCall call, std::optional<ForkEntry> result) {
   encodeHeader(payload, header);
   payload.raw(encoder.writer().bytes());
   auto mode = call.callerWaits ? link::SendMode::kStay : link::SendMode::kCapture;
+  if (call.options.lazy && !call.callerWaits) mode = link::SendMode::kLazy;
   Status sent = (*connection)->send(link::Subject::kRpc, payload.bytes(), encoder.buffers(), mode, deadline);
   if (!sent.ok()) {
     references_->unfork(header.forks);

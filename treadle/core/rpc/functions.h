@@ -8,7 +8,9 @@
 //   treadle::Functions functions;
 //   functions.add<&scale>("scale").addType<Table, int64_t>("Table").add<&Table::row>("Table.row");
 
+#include <atomic>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -49,11 +51,24 @@ class Functions {
   // Takes over all names of `other`. ArgumentError when one means something else here.
   Functions& merge(const Functions& other);
 
+  // How long a function's handler keeps its thread, as an average that forgets; shared by an entry's copies.
+  class RunTime {
+   public:
+    void add(Duration took) {
+      Duration::rep before = average_.load(std::memory_order_relaxed);
+      average_.store(before + (took.count() - before) / 8, std::memory_order_relaxed);
+    }
+    Duration typical() const { return Duration(average_.load(std::memory_order_relaxed)); }
+
+   private:
+    std::atomic<Duration::rep> average_ = 0;  // a lost update does no harm
+  };
   struct Entry {
     std::string name;
     std::string signature;
     rpc::Invoker invoke;  // null: declared only
     bool idempotent;
+    std::shared_ptr<RunTime> runTime = std::make_shared<RunTime>();
     uint64_t hash() const { return rpc::signatureHash(signature); }
   };
   // For a room that brings functions of another shape. `key` is the address of an object that stands for it.

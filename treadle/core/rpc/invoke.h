@@ -140,7 +140,10 @@ template <class T>
 void answer(const Responder& responder, T value) {
   if (responder.wantsReference()) return responder.keep(ownedValue(std::make_shared<T>(std::move(value))));
   if constexpr (Travels<T>) {
-    responder.reply([&](Encoder& encoder) { Codec<T>::encode(encoder, value); });
+    responder.reply([&](Encoder& encoder) {
+      Encoder::Giving giving(encoder, kOwnsAll<T>);
+      Codec<T>::encode(encoder, value);
+    });
   } else {
     responder.fail(invalidArgument("a result of type " + demangled(typeid(T).name()) +
                                    " does not travel; call with remote() to get a reference to it"));
@@ -189,19 +192,22 @@ T& targetOf(const IncomingCall& call) {
 template <auto F, class Of = typename Traits<F>::Target>  // Note [Of]
 void invokeFunction(Call& call, Decoder& decoder, const Responder& responder) {
   using T = Traits<F>;
-  auto values = decodeValues<typename T::Values>(decoder);
-  auto run = [&](auto&... value) -> decltype(auto) {
-    if constexpr (T::isMember && T::takesCall) {
-      return (targetOf<typename T::Target>(responder.call()).*F)(call, std::move(value)...);
-    } else if constexpr (T::isMember) {
-      return (targetOf<typename T::Target>(responder.call()).*F)(std::move(value)...);
-    } else if constexpr (T::takesCall) {
-      return F(call, std::move(value)...);
-    } else {
-      return F(std::move(value)...);
-    }
-  };
-  callAndAnswer<typename T::Returned>(responder, [&]() -> decltype(auto) { return std::apply(run, values); });
+  // The arguments go before the answer does: then a result that is one of them is held by nobody else any more.
+  callAndAnswer<typename T::Returned>(responder, [&]() -> typename T::Returned {
+    auto values = decodeValues<typename T::Values>(decoder);
+    auto run = [&](auto&... value) -> decltype(auto) {
+      if constexpr (T::isMember && T::takesCall) {
+        return (targetOf<typename T::Target>(responder.call()).*F)(call, std::move(value)...);
+      } else if constexpr (T::isMember) {
+        return (targetOf<typename T::Target>(responder.call()).*F)(std::move(value)...);
+      } else if constexpr (T::takesCall) {
+        return F(call, std::move(value)...);
+      } else {
+        return F(std::move(value)...);
+      }
+    };
+    return std::apply(run, values);
+  });
 }
 
 template <class T, class... Args>

@@ -51,17 +51,18 @@ class RRef : public RRefMethods<T> {
   // Calls member function M of the value, at the owner: as Worker::call, async and remote do. The value lives until
   // the call is answered, also when this was its last reference.
   template <auto M, class... A>
-  typename rpc::Traits<M>::Result call(const A&... arguments) const {
-    return startMember<M>(true, arguments...).wait();
+  typename rpc::Traits<M>::Result call(A&&... arguments) const {
+    return startMember<M>(true, std::forward<A>(arguments)...).wait();
   }
   template <auto M, class... A>
-  Future<typename rpc::Traits<M>::Result> async(const A&... arguments) const {
-    return startMember<M>(false, arguments...);
+  Future<typename rpc::Traits<M>::Result> async(A&&... arguments) const {
+    return startMember<M>(false, std::forward<A>(arguments)...);
   }
   template <auto M, class... A>
-  RRef<typename rpc::Traits<M>::Result> remote(const A&... arguments) const {
+  RRef<typename rpc::Traits<M>::Result> remote(A&&... arguments) const {
     auto alive = engine();
-    return RRef<typename rpc::Traits<M>::Result>(alive->sendForReference(member<M>(*alive, arguments...)));
+    return RRef<typename rpc::Traits<M>::Result>(
+        alive->sendForReference(member<M>(*alive, std::forward<A>(arguments)...)));
   }
 
   const rpc::HandlePtr& share() const { return handle_; }
@@ -78,18 +79,18 @@ class RRef : public RRefMethods<T> {
   }
 
   template <auto M, class... A>
-  rpc::OutgoingCall member(rpc::Engine& engine, const A&... arguments) const {
+  rpc::OutgoingCall member(rpc::Engine& engine, A&&... arguments) const {
     static_assert(std::is_same_v<typename rpc::Traits<M>::Target, T>,
                   "M must be a member function of the type that the RRef refers to, not of a base class");
-    rpc::OutgoingCall call = rpc::callWith<M>(engine, handle().entry().owner, {}, arguments...);
+    rpc::OutgoingCall call = rpc::callWith<M>(engine, handle().entry().owner, {}, std::forward<A>(arguments)...);
     call.target = handle_;
     return call;
   }
   template <auto M, class... A>
-  Future<typename rpc::Traits<M>::Result> startMember(bool callerWaits, const A&... arguments) const {
+  Future<typename rpc::Traits<M>::Result> startMember(bool callerWaits, A&&... arguments) const {
     auto alive = engine();
     throwIfError(handle().references()->failureOf(handle_));
-    rpc::OutgoingCall call = member<M>(*alive, arguments...);
+    rpc::OutgoingCall call = member<M>(*alive, std::forward<A>(arguments)...);
     call.callerWaits = callerWaits;
     return rpc::startCall<typename rpc::Traits<M>::Result>(*alive, std::move(call));
   }

@@ -11,25 +11,43 @@ namespace treadle::rpc {
 // The name under which this worker knows F or T. StateError saying what to do when it has none.
 const Functions::Entry& entryOf(const Engine& engine, const void* key, std::string (*what)());
 
-// Encodes `argument` as a parameter of type P.
+// What an argument of type A travels as when no parameter says so.
+template <class A>
+struct SentAs {
+  using Type = A;
+};
+template <>
+struct SentAs<const char*> {
+  using Type = std::string;
+};
+template <>
+struct SentAs<char*> {
+  using Type = std::string;
+};
+template <class A>
+using Sent = typename SentAs<std::decay_t<A>>::Type;
+
+// Encodes `argument` as a parameter of type P. An rvalue is taken, so that memory that nobody else holds may go with
+// it.
 template <class P, class A>
-void encodeAs(Encoder& encoder, const A& argument) {
-  if constexpr (std::is_same_v<P, std::decay_t<A>>) {
+void encodeAs(Encoder& encoder, A&& argument) {
+  if constexpr (std::is_same_v<P, std::decay_t<A>> && (std::is_lvalue_reference_v<A> || std::is_arithmetic_v<P>)) {
     Codec<P>::encode(encoder, argument);
   } else {
-    P converted(argument);
-    Codec<P>::encode(encoder, converted);
+    P own(std::forward<A>(argument));
+    Encoder::Giving giving(encoder, kOwnsAll<P>);
+    Codec<P>::encode(encoder, own);
   }
 }
 
 template <class Values, class... A>
-void encodeArguments(Encoder& encoder, const A&... arguments) {
+void encodeArguments(Encoder& encoder, A&&... arguments) {
   static_assert(std::tuple_size_v<Values> == sizeof...(A),
                 "give every argument of the remote function: default arguments are not known through a pointer to it");
   [&]<size_t... I>(std::index_sequence<I...>) {
-    static_assert((std::is_constructible_v<std::tuple_element_t<I, Values>, const A&> && ...),
+    static_assert((std::is_constructible_v<std::tuple_element_t<I, Values>, A&&> && ...),
                   "an argument has a type that the remote function's parameter cannot be made from");
-    (encodeAs<std::tuple_element_t<I, Values>>(encoder, arguments), ...);
+    (encodeAs<std::tuple_element_t<I, Values>>(encoder, std::forward<A>(arguments)), ...);
   }(std::index_sequence_for<A...>{});
 }
 
@@ -81,10 +99,10 @@ OutgoingCall callOf(const Engine& engine, int rank, CallOptions options) {
 
 // The arguments are encoded before the call that is given them returns, so that they may be captured by reference.
 template <auto F, class Of = typename Traits<F>::Target, class... A>  // likewise
-OutgoingCall callWith(const Engine& engine, int rank, CallOptions options, const A&... arguments) {
+OutgoingCall callWith(const Engine& engine, int rank, CallOptions options, A&&... arguments) {
   OutgoingCall call = callOf<F>(engine, rank, options);
   call.encode = [&arguments...](Encoder& encoder) {
-    encodeArguments<typename Traits<F>::Values>(encoder, arguments...);
+    encodeArguments<typename Traits<F>::Values>(encoder, std::forward<A>(arguments)...);
   };
   return call;
 }

@@ -1,5 +1,7 @@
 #include "treadle/core/wire/frame.h"
 
+#include <array>
+
 #include "treadle/core/base/check.h"
 #include "treadle/core/wire/crc32c.h"
 #include "treadle/core/wire/reader.h"
@@ -9,15 +11,19 @@ namespace treadle::wire {
 namespace {
 
 constexpr size_t kCrcOffset = 12;
+constexpr uint8_t kLastKind = static_cast<uint8_t>(FrameKind::kPiece);
+constexpr uint8_t kLastPlace = static_cast<uint8_t>(Place::kOnLanes);
+constexpr uint64_t kSizeMask = (uint64_t{1} << 56) - 1;
 
 }  // namespace
 
-std::vector<std::byte> frameFront(FrameKind kind, uint8_t subject, Bytes payload, std::span<const Buffer> buffers) {
+std::vector<std::byte> frameFront(FrameKind kind, uint8_t subject, Bytes payload,
+                                  std::span<const BufferEntry> buffers) {
   TREADLE_CHECK(buffers.size() <= UINT16_MAX && payload.size() <= UINT32_MAX, "a frame over the format's limits");
   uint64_t bufferBytes = 0;
-  for (const Buffer& buffer : buffers) bufferBytes += buffer.sizeBytes;
+  for (const BufferEntry& buffer : buffers) bufferBytes += buffer.sizeBytes;
   Writer writer;
-  writer.reserve(kHeaderBytes + 8 * buffers.size() + payload.size());
+  writer.reserve(kHeaderBytes + 16 * buffers.size() + payload.size());
   writer.number(kMagic);
   writer.number(static_cast<uint8_t>(kind));
   writer.number(subject);
@@ -25,7 +31,10 @@ std::vector<std::byte> frameFront(FrameKind kind, uint8_t subject, Bytes payload
   writer.number(static_cast<uint32_t>(payload.size()));
   writer.number(uint32_t{0});
   writer.number(bufferBytes);
-  for (const Buffer& buffer : buffers) writer.number(static_cast<uint64_t>(buffer.sizeBytes));
+  for (const BufferEntry& buffer : buffers) {
+    writer.number(buffer.sizeBytes | uint64_t{static_cast<uint8_t>(buffer.place)} << 56);
+    writer.number(buffer.at);
+  }
   writer.raw(payload);
   writer.patch(kCrcOffset, crc32c(writer.bytes()));
   return writer.take();
@@ -44,7 +53,7 @@ Result<FrameHeader> parseHeader(Bytes bytes, const FrameLimits& limits) {
   header.crc = reader.number<uint32_t>();
   header.bufferBytes = reader.number<uint64_t>();
   TREADLE_RETURN_IF_ERROR(reader.status("a frame header"));
-  if (kind < 1 || kind > 4) return dataLoss("a frame of unknown kind " + std::to_string(kind));
+  if (kind < 1 || kind > kLastKind) return dataLoss("a frame of unknown kind " + std::to_string(kind));
   header.kind = static_cast<FrameKind>(kind);
   if (header.payloadBytes > limits.payloadBytes)
     return resourceExhausted("a payload of " + std::to_string(header.payloadBytes) + " bytes is over the limit of " +
@@ -60,23 +69,45 @@ Result<FrameHeader> parseHeader(Bytes bytes, const FrameLimits& limits) {
 
 // The checksum is compared before a single size is believed; the subtraction cannot wrap, as each size is at
 // most what is left.
-Result<std::vector<uint64_t>> parseFront(const FrameHeader& header, Bytes front) {
+Result<std::vector<BufferEntry>> parseFront(const FrameHeader& header, Bytes front) {
   TREADLE_CHECK(front.size() == header.frontBytes(), "parseFront needs exactly the front of the frame");
   constexpr uint32_t kZero = 0;
   uint32_t crc = crc32c(front.first(kCrcOffset));
   crc = crc32c(std::as_bytes(std::span(&kZero, 1)), crc);
   crc = crc32c(front.subspan(kCrcOffset + sizeof kZero), crc);
   if (crc != header.crc) return dataLoss("a frame's checksum does not match its bytes: it was damaged on the way");
-  Reader reader(front.subspan(kHeaderBytes, header.sizesBytes()));
-  std::vector<uint64_t> sizes(header.bufferCount);
+  Reader reader(front.subspan(kHeaderBytes, header.entriesBytes()));
+  std::vector<BufferEntry> entries(header.bufferCount);
   uint64_t left = header.bufferBytes;
-  for (uint64_t& size : sizes) {
-    size = reader.number<uint64_t>();
-    if (size > left) return dataLoss("a frame's buffer sizes do not add up");
-    left -= size;
+  for (BufferEntry& entry : entries) {
+    auto size = reader.number<uint64_t>();
+    entry.sizeBytes = size & kSizeMask;
+    if (size >> 56 > kLastPlace) return dataLoss("a frame's buffer is in an unknown place");
+    entry.place = static_cast<Place>(size >> 56);
+    entry.at = reader.number<uint64_t>();
+    if (entry.sizeBytes > left) return dataLoss("a frame's buffer sizes do not add up");
+    left -= entry.sizeBytes;
   }
   if (left != 0) return dataLoss("a frame's buffer sizes do not add up");
-  return sizes;
+  return entries;
+}
+
+std::vector<std::byte> pieceFront(const PieceHeader& piece, size_t sizeBytes) {
+  Writer payload;
+  payload.number(piece.number);
+  payload.number(piece.offsetBytes);
+  payload.number(piece.totalBytes);
+  return frameFront(FrameKind::kPiece, 0, payload.bytes(), std::array{BufferEntry{sizeBytes}});
+}
+
+Result<PieceHeader> parsePiece(Bytes payload) {
+  Reader reader(payload);
+  PieceHeader piece;
+  piece.number = reader.number<uint64_t>();
+  piece.offsetBytes = reader.number<uint64_t>();
+  piece.totalBytes = reader.number<uint64_t>();
+  if (!reader.ok() || reader.left() != 0) return dataLoss("a piece of a buffer does not say what it is");
+  return piece;
 }
 
 }  // namespace treadle::wire

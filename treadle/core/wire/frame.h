@@ -1,12 +1,13 @@
 #pragma once
 // The layout of what one worker sends another (docs/protocol/link.md):
 //
-//   frame  := header buffer-size* payload buffer*
+//   frame  := header entry* payload buffer*
 //   header := magic:u32  kind:u8  subject:u8  bufferCount:u16  payloadBytes:u32  crc:u32  bufferBytes:u64   (24 bytes)
+//   entry  := size:u56  place:u8  at:u64                                                                    (16 bytes)
 //
-// Numbers are little-endian. `crc` is CRC-32C over the header with crc = 0, the buffer sizes (u64 each) and the
-// payload. The bytes of the buffers are not covered: on the loopback they are as safe as any memory.
-// `bufferBytes` is the sum of the buffer sizes. Pure functions; any thread.
+// Numbers are little-endian. `crc` is CRC-32C over the header with crc = 0, the entries and the payload. The bytes of
+// the buffers are not covered: on the loopback they are as safe as any memory. `bufferBytes` is the sum of the buffer
+// sizes, wherever they are; those of place kInline follow. Pure functions; any thread.
 
 #include <cstdint>
 #include <vector>
@@ -24,6 +25,26 @@ enum class FrameKind : uint8_t {
   kMessage = 2,    // for the room that `subject` names
   kHeartbeat = 3,  // "I live": no payload
   kLeave = 4,      // the last frame: why the sender goes
+  kArena = 5,      // a descriptor comes with it: the sender's arena of shared memory
+  kMapped = 6,     // whether the receiver of kArena can use it, and why not
+  kRelease = 7,    // blocks of the receiver's arena that the sender is done with
+  kPiece = 8,      // on a lane: a part of a buffer that a message announces
+};
+
+// Where the bytes of a buffer are. The numbers travel on the wire: never renumber.
+enum class Place : uint8_t {
+  kInline = 0,    // after the frame's front, in order; `at` is 0
+  kLent = 1,      // in the sender's arena at the offset `at`, until the receiver says kRelease or returns it
+  kReturned = 2,  // in the receiver's own arena at the offset `at`: a block that it lent, given back
+  kOnLanes = 3,   // in pieces on the connection's lanes, under the number `at`
+};
+
+struct BufferEntry {
+  uint64_t sizeBytes = 0;  // below 2^56
+  Place place = Place::kInline;
+  uint64_t at = 0;
+
+  bool operator==(const BufferEntry&) const = default;
 };
 
 struct FrameHeader {
@@ -34,9 +55,9 @@ struct FrameHeader {
   uint32_t crc = 0;
   uint64_t bufferBytes = 0;
 
-  size_t sizesBytes() const { return size_t{8} * bufferCount; }
+  size_t entriesBytes() const { return size_t{16} * bufferCount; }
   // What stands in front of the buffers' bytes.
-  size_t frontBytes() const { return kHeaderBytes + sizesBytes() + payloadBytes; }
+  size_t frontBytes() const { return kHeaderBytes + entriesBytes() + payloadBytes; }
 };
 
 // What a receiver takes; a frame beyond it is refused before anything is allocated for it. The sender applies its own
@@ -47,15 +68,26 @@ struct FrameLimits {
   uint16_t buffers = UINT16_MAX;
 };
 
-// Header, sizes and payload of a frame as they go on the wire: one allocation. The caller has checked the frame against
-// its limits.
-std::vector<std::byte> frameFront(FrameKind kind, uint8_t subject, Bytes payload, std::span<const Buffer> buffers);
+// Header, entries and payload of a frame as they go on the wire: one allocation. The caller has checked the frame
+// against its limits.
+std::vector<std::byte> frameFront(FrameKind kind, uint8_t subject, Bytes payload,
+                                  std::span<const BufferEntry> buffers = {});
+
+// The payload of a kPiece: which part of which buffer the bytes are that follow it.
+struct PieceHeader {
+  uint64_t number = 0;       // of the buffer, counted by its sender
+  uint64_t offsetBytes = 0;  // of the piece in it
+  uint64_t totalBytes = 0;   // of the whole buffer
+};
+std::vector<std::byte> pieceFront(const PieceHeader& piece, size_t sizeBytes);
+// DataLoss for anything else.
+Result<PieceHeader> parsePiece(Bytes payload);
 
 // Reads the first kHeaderBytes of a frame. DataLoss: not a frame or an unknown kind. ResourceExhausted: over a limit.
 Result<FrameHeader> parseHeader(Bytes bytes, const FrameLimits& limits);
 
-// Checks `front` (the header's frontBytes()) against the crc and yields the sizes of the buffers, whose sum is
-// header.bufferBytes. DataLoss otherwise.
-Result<std::vector<uint64_t>> parseFront(const FrameHeader& header, Bytes front);
+// Checks `front` (the header's frontBytes()) against the crc and yields the entries of the buffers, whose sizes add up
+// to header.bufferBytes. DataLoss otherwise.
+Result<std::vector<BufferEntry>> parseFront(const FrameHeader& header, Bytes front);
 
 }  // namespace treadle::wire

@@ -1,8 +1,9 @@
 #pragma once
 // The ways to call a function of another worker. Worker has them with its own defaults, Caller (worker.with(...)) with
 // the options given. Any thread may call; calls of one thread to one worker arrive in their order, and their handlers
-// begin in it (those for an object that is still being made, later), several at a time. A worker may call itself;
-// it takes the same way.
+// begin in it (those for an object that is still being made, later), several at a time. Only where tensors go through
+// sockets may a call with large ones be overtaken by the calls after it. A worker may call itself; it takes the same
+// way.
 //
 // Limits: values of 64 MiB and tensors of 16 GiB and 65,535 in number per message (JoinOptions::messageLimits), names
 // of 1,024 bytes. A function runs at most once per call: no call is tried again by itself.
@@ -45,39 +46,40 @@ class CallMethods {
   // ResourceError (too large, or too many handlers wait), DataError (an answer that is none). After TimeoutError and
   // PeerLostError it is not known whether F ran. A treadle::Error that F threw comes back as itself.
   template <auto F, class... A>
-  typename rpc::Traits<F>::Result call(const To& to, const A&... arguments) const {
-    return start<F>(to, true, arguments...).wait();
+  typename rpc::Traits<F>::Result call(const To& to, A&&... arguments) const {
+    return start<F>(to, true, std::forward<A>(arguments)...).wait();
   }
   // The same without waiting for the answer; `wait` throws what `call` would. Arguments are captured when it
   // returns, so it may wait until there is room in the send queue (JoinOptions::sendLimitBytes), at most for the
   // call's time limit.
   template <auto F, class... A>
-  Future<typename rpc::Traits<F>::Result> async(const To& to, const A&... arguments) const {
-    return start<F>(to, false, arguments...);
+  Future<typename rpc::Traits<F>::Result> async(const To& to, A&&... arguments) const {
+    return start<F>(to, false, std::forward<A>(arguments)...);
   }
   // The result stays there; the reference is there at once and may be used and passed on at once. Failures are told
   // by what needs the value (RRef::toHere, waitUntilMade, ...), not here. The result's type need not travel.
   template <auto F, class... A>
-  RRef<typename rpc::Traits<F>::Result> remote(const To& to, const A&... arguments) const {
+  RRef<typename rpc::Traits<F>::Result> remote(const To& to, A&&... arguments) const {
     int rank = to.rank(engine().membership());
     return RRef<typename rpc::Traits<F>::Result>(
-        engine().sendForReference(rpc::callWith<F>(engine(), rank, options(), arguments...)));
+        engine().sendForReference(rpc::callWith<F>(engine(), rank, options(), std::forward<A>(arguments)...)));
   }
 
-  // By name alone; the signature follows from R and the arguments' own types, which must be the function's.
+  // By name alone; the signature follows from R and the arguments' own types, which must be the function's (a literal
+  // text is a std::string).
   template <class R, class... A>
-  R callNamed(const To& to, std::string_view function, const A&... arguments) const {
-    rpc::OutgoingCall call = named<R>(to, function, arguments...);
+  R callNamed(const To& to, std::string_view function, A&&... arguments) const {
+    rpc::OutgoingCall call = named<R>(to, function, std::forward<A>(arguments)...);
     call.callerWaits = true;
     return rpc::startCall<R>(engine(), std::move(call)).wait();
   }
   template <class R, class... A>
-  Future<R> asyncNamed(const To& to, std::string_view function, const A&... arguments) const {
-    return rpc::startCall<R>(engine(), named<R>(to, function, arguments...));
+  Future<R> asyncNamed(const To& to, std::string_view function, A&&... arguments) const {
+    return rpc::startCall<R>(engine(), named<R>(to, function, std::forward<A>(arguments)...));
   }
   template <class R, class... A>
-  RRef<R> remoteNamed(const To& to, std::string_view function, const A&... arguments) const {
-    return RRef<R>(engine().sendForReference(named<R>(to, function, arguments...)));
+  RRef<R> remoteNamed(const To& to, std::string_view function, A&&... arguments) const {
+    return RRef<R>(engine().sendForReference(named<R>(to, function, std::forward<A>(arguments)...)));
   }
 
   // Constructs a T there, which the callee offers by Functions::addType. Numbers of any width may be given for
@@ -109,19 +111,19 @@ class CallMethods {
     return call;
   }
   template <auto F, class... A>
-  Future<typename rpc::Traits<F>::Result> start(const To& to, bool callerWaits, const A&... arguments) const {
+  Future<typename rpc::Traits<F>::Result> start(const To& to, bool callerWaits, A&&... arguments) const {
     static_assert(!rpc::Traits<F>::isMember, "a member function is called through an RRef to its object");
     int rank = to.rank(engine().membership());
-    rpc::OutgoingCall call = rpc::callWith<F>(engine(), rank, options(), arguments...);
+    rpc::OutgoingCall call = rpc::callWith<F>(engine(), rank, options(), std::forward<A>(arguments)...);
     call.callerWaits = callerWaits;
     return rpc::startCall<typename rpc::Traits<F>::Result>(engine(), std::move(call));
   }
   template <class R, class... A>
-  rpc::OutgoingCall named(const To& to, std::string_view function, const A&... arguments) const {
-    std::string signature = rpc::nameOf<R>() + " (" + rpc::namesOf<std::decay_t<A>...>() + ")";
+  rpc::OutgoingCall named(const To& to, std::string_view function, A&&... arguments) const {
+    std::string signature = rpc::nameOf<R>() + " (" + rpc::namesOf<rpc::Sent<A>...>() + ")";
     rpc::OutgoingCall call = outgoing(to, function, std::move(signature));
     call.encode = [&arguments...](rpc::Encoder& encoder) {
-      (rpc::Codec<std::decay_t<A>>::encode(encoder, arguments), ...);
+      (rpc::encodeAs<rpc::Sent<A>>(encoder, std::forward<A>(arguments)), ...);
     };
     return call;
   }

@@ -37,6 +37,7 @@ std::string randomName() {
 
 Worker::Core::Core(JoinOptions joinOptions, Launch launchInfo)
     : options(std::move(joinOptions)),
+      channels(valueOrThrow(options.channelsToUse())),
       launch(std::move(launchInfo)),
       self{options.name, launch.rank},
       process(::getpid()) {}
@@ -48,7 +49,10 @@ std::unique_ptr<Worker::Core> Worker::Core::make(JoinOptions options, Launch lau
   core->executor = std::make_unique<io::Executor>(*core->reactor, threads);
   cluster::MembershipOptions membership;
   membership.lostAfter = core->options.lostAfter;
-  membership.connection = {core->options.sendLimitBytes, core->options.messageLimits, core->options.spin};
+  memory::BlockPool* pool = memory::BlockPool::ofProcess();
+  membership.connection = {core->options.sendLimitBytes, core->options.messageLimits, core->options.spin, pool};
+  if (core->channels.sharedMemory && pool != nullptr) membership.lendLimitBytes = pool->limitBytes() / 2;
+  membership.lanes = core->channels.lanes;
   core->membership =
       std::make_unique<cluster::Membership>(*core->reactor, core->self, core->launch.worldSize, membership);
   return core;
@@ -108,7 +112,13 @@ Status Worker::Core::meetAt(const io::Address& master, const link::Credentials& 
   if (!client.ok()) return std::move(client).status();
   Result<cluster::Roster> roster = (*client)->exchange(launch.worldSize, addresses(), deadline);
   if (!roster.ok()) return std::move(roster).status();
-  for (const cluster::RosterEntry& peer : *roster) TREADLE_RETURN_IF_ERROR(connectTo(peer, credentials, deadline));
+  roster_ = std::move(*roster);
+  membership->setLaneDialer([this, credentials](int rank, link::Purpose purpose, TimePoint before) mutable {
+    link::Credentials lane = credentials;
+    lane.self.purpose = purpose;
+    return dial(roster_[static_cast<size_t>(rank)], lane, std::min(before, deadlineAfter(link::kHandshakeTimeout)));
+  });
+  for (const cluster::RosterEntry& peer : roster_) TREADLE_RETURN_IF_ERROR(connectTo(peer, credentials, deadline));
   return (*client)->ready(deadline);
 }
 
@@ -130,7 +140,9 @@ Result<link::Credentials> Worker::Core::credentials(const io::Address& master, T
 }
 
 Status Worker::Core::listen(const link::Credentials& credentials) {
-  std::vector<std::string> wanted = {"unix:" + randomName(), "tcp://127.0.0.1:0"};
+  std::vector<std::string> wanted;
+  if (channels.unixSockets) wanted.push_back("unix:" + randomName());
+  if (channels.tcp) wanted.emplace_back("tcp://127.0.0.1:0");
   if (options.listenAddress) wanted = {*options.listenAddress};
   for (const std::string& text : wanted) {
     Result<io::Address> address = io::Address::parse(text);
@@ -149,12 +161,15 @@ Status Worker::Core::listenOn(const io::Address& address, const link::Credential
   if (!listener.ok()) return std::move(listener).status();
   link::Acceptor::Host host;
   host.check = [this](const link::Hello& hello) {
-    if (hello.purpose != link::Purpose::kPeer) return failedPrecondition("the workers do not meet at this address");
+    if (hello.purpose == link::Purpose::kRendezvous)
+      return failedPrecondition("the workers do not meet at this address");
     bool inWorld = hello.worker.rank >= 0 && hello.worker.rank < launch.worldSize;
     return inWorld ? Status() : invalidArgument("its rank is not in this job");
   };
   host.accept = [this](io::Fd fd, link::Hello hello) {
-    Status attached = membership->attach(hello.worker, std::move(fd), link::Connection::Kind::kServing);
+    Status attached = hello.purpose == link::Purpose::kPeer
+                          ? membership->attach(hello.worker, std::move(fd), link::Connection::Kind::kServing)
+                          : membership->attachLane(hello.worker.rank, std::move(fd), hello.purpose);
     if (!attached.ok()) logWarn(self.name, "a connection was refused: " + attached.message());
   };
   auto acceptor = link::Acceptor::start(*reactor, std::move(*listener), credentials, std::move(host));
@@ -169,10 +184,17 @@ std::vector<std::string> Worker::Core::addresses() const {
   return texts;
 }
 
-// Tries the peer's addresses in its order. A UNIX socket of a peer in another network namespace is not to be found, a
-// TCP address then is.
 Status Worker::Core::connectTo(const cluster::RosterEntry& peer, const link::Credentials& credentials,
                                TimePoint deadline) {
+  Result<io::Fd> fd = dial(peer, credentials, deadline);
+  if (!fd.ok()) return std::move(fd).status();
+  return membership->attach(peer.worker, std::move(*fd), link::Connection::Kind::kCalls);
+}
+
+// Tries the peer's addresses in its order. A UNIX socket of a peer in another network namespace is not to be found, a
+// TCP address then is.
+Result<io::Fd> Worker::Core::dial(const cluster::RosterEntry& peer, const link::Credentials& credentials,
+                                  TimePoint deadline) const {
   Status last = notFound("it gave no address");
   for (const std::string& text : peer.addresses) {
     Result<io::Address> address = io::Address::parse(text);
@@ -180,10 +202,14 @@ Status Worker::Core::connectTo(const cluster::RosterEntry& peer, const link::Cre
       last = address.status();
       continue;
     }
+    if (address->isUnix() ? !channels.unixSockets : !channels.tcp) {
+      last = failedPrecondition(text + " is on a channel that this worker was told not to use");
+      continue;
+    }
     Result<link::Dialed> dialed = link::dial(*address, credentials, deadline);
     if (dialed.ok() && dialed->peer != peer.worker)
       dialed = Result<link::Dialed>(failedPrecondition(text + " is " + link::describe(dialed->peer)));
-    if (dialed.ok()) return membership->attach(peer.worker, std::move(dialed->fd), link::Connection::Kind::kCalls);
+    if (dialed.ok()) return std::move(dialed->fd);
     last = std::move(dialed).status();
   }
   return last.withContext(link::describe(peer.worker) + " cannot be connected to");

@@ -23,6 +23,7 @@ class Worker::Core {
   void leave(const std::string& reason);
 
   const JoinOptions options;
+  const Channels channels;
   const Launch launch;
   const WorkerInfo self;
   const pid_t process;  // that joined
@@ -45,9 +46,11 @@ class Worker::Core {
   Status listen(const link::Credentials& credentials);
   Status listenOn(const io::Address& address, const link::Credentials& credentials);
   Status connectTo(const cluster::RosterEntry& peer, const link::Credentials& credentials, TimePoint deadline);
+  Result<io::Fd> dial(const cluster::RosterEntry& peer, const link::Credentials& credentials, TimePoint deadline) const;
   std::vector<std::string> addresses() const;
 
   std::atomic<bool> left_ = false;
+  cluster::Roster roster_;  // from `meet` on
 };
 
 }  // namespace treadle

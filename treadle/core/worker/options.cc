@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "treadle/core/base/environment.h"
 #include "treadle/core/link/handshake.h"
 
 namespace treadle {
@@ -34,7 +35,19 @@ Status JoinOptions::validate() const {
     return invalidArgument("spin is " + toText(spin) + "; it must be between 0 and 1 s");
   if (maxRunning < 0 || maxBlocked < 1) return invalidArgument("maxRunning must be >= 0 and maxBlocked >= 1");
   if (launch) TREADLE_RETURN_IF_ERROR(launch->validate());
+  Result<Channels> usable = channelsToUse();
+  if (!usable.ok()) return std::move(usable).status();
+  if (!usable->unixSockets && !usable->tcp)
+    return invalidArgument("channels has neither unixSockets nor tcp: no worker could be reached");
   return {};
+}
+
+Result<Channels> JoinOptions::channelsToUse() const {
+  if (channels) return *channels;
+  std::optional<std::string> text = base::environment("TREADLE_CHANNELS");
+  if (!text) return Channels();
+  Result<Channels> parsed = Channels::parse(*text);
+  return parsed.ok() ? parsed : parsed.status().withContext("TREADLE_CHANNELS");
 }
 
 }  // namespace treadle

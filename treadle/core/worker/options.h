@@ -6,6 +6,7 @@
 
 #include "treadle/core/cluster/launch.h"
 #include "treadle/core/cluster/membership.h"
+#include "treadle/core/link/channels.h"
 #include "treadle/core/rpc/functions.h"
 
 namespace treadle {
@@ -22,6 +23,9 @@ struct JoinOptions {
   Duration lostAfter = std::chrono::seconds(5);
   // Loopback and UNIX addresses only, as links are not encrypted yet.
   std::optional<std::string> listenAddress = {};  // "tcp://127.0.0.1:0", "unix:name"; default: both, peers prefer UNIX
+  // What may be used of the ways to the peers. Default: what TREADLE_CHANNELS in the environment says ("tcp,lanes"),
+  // else all. Workers of one job may differ.
+  std::optional<Channels> channels = {};
   int maxRunning = 0;                    // handlers that run at a time; 0: as many as there are cores, at least 2
   int maxBlocked = 1024;                 // handlers that wait at a time; each costs a thread
   size_t sendLimitBytes = 64U << 20;     // queued for a peer that reads slowly
@@ -30,6 +34,8 @@ struct JoinOptions {
 
   // InvalidArgument naming the option and its value.
   Status validate() const;
+  // `channels`, or its default. InvalidArgument for a TREADLE_CHANNELS that names others.
+  Result<Channels> channelsToUse() const;
 };
 
 // What limits a graceful shutdown besides the life of the peers.

@@ -1,0 +1,186 @@
+// What every way of a buffer's bytes promises: the socket of the message itself, lanes beside it, and memory that both
+// sides share. One suite, a line per way.
+
+#include <fcntl.h>
+
+#include <thread>
+
+#include "tests/core/link/connected_pair.h"
+#include "tests/core/link/raw_peer.h"
+#include "tests/support/seeds.h"
+
+namespace treadle::link {
+namespace {
+
+enum class Way { kSocket, kLanesOverUnix, kLanesOverTcp, kSharedMemory, kSharedWithinAProcess };
+
+constexpr size_t kMiB = 1U << 20;
+
+// Two ends that stand for two workers on one host; each dials lanes by a socket pair that it hands to the other.
+struct Pair {
+  explicit Pair(Way way)
+      : way(way),
+        aPool(valueOrThrow(memory::BlockPool::make(256 * kMiB))),
+        bPool(way == Way::kSharedWithinAProcess ? aPool : valueOrThrow(memory::BlockPool::make(256 * kMiB))) {
+    Sockets sockets = connected();
+    const bool shares = way == Way::kSharedMemory || way == Way::kSharedWithinAProcess;
+    if (shares) {
+      aMemory = std::make_shared<PeerMemory>(aPool.get(), 256 * kMiB);
+      bMemory = std::make_shared<PeerMemory>(bPool.get(), 256 * kMiB);
+    }
+    a = std::make_unique<End>(std::move(sockets.a), Connection::Kind::kCalls, optionsOf(*aPool), nullptr, aMemory);
+    b = std::make_unique<End>(std::move(sockets.b), Connection::Kind::kServing, optionsOf(*bPool), nullptr, bMemory);
+    if (way == Way::kLanesOverUnix || way == Way::kLanesOverTcp) {
+      a->sink.dial = [this] { return dialTo(*b); };
+      b->sink.dial = [this] { return dialTo(*a); };
+    }
+    if (shares) shareBothWays();
+  }
+
+  ConnectionOptions optionsOf(memory::BlockPool& pool) const {
+    ConnectionOptions options;
+    options.pool = way == Way::kSocket ? nullptr : &pool;
+    return options;
+  }
+  Sockets connected() const { return way == Way::kLanesOverTcp ? tcpSockets() : Sockets(); }
+  Result<io::Fd> dialTo(End& other) const {
+    Sockets lane = connected();
+    if (Status added = other->addLane(std::move(lane.b)); !added.ok()) return added;
+    return std::move(lane.a);
+  }
+  // The dialing end has offered its arena by itself. In a job the other one does so on its own connection; here the
+  // ends are told as if it had.
+  void shareBothWays() const {
+    ASSERT_TRUE(aMemory->setPeerArena(io::Fd(::fcntl(bPool->arena().fd(), F_DUPFD_CLOEXEC, 0))).ok());
+    bMemory->setMapped({});
+    while (!aMemory->mapped()) a->waitForAPoll();
+  }
+
+  Status send(End& from, std::span<const Buffer> buffers, SendMode mode = SendMode::kCapture) const {
+    return from->send(Subject::kRpc, filled(3, 1), buffers, mode, patience());
+  }
+
+  const Way way;
+  const std::shared_ptr<memory::BlockPool> aPool, bPool;
+  std::shared_ptr<PeerMemory> aMemory, bMemory;
+  std::unique_ptr<End> a, b;
+};
+
+class ChannelContract : public ::testing::TestWithParam<Way> {};
+
+TEST_P(ChannelContract, carriesBuffersOfEverySizeBothWays) {
+  Pair pair(GetParam());
+  test::Random random(1);
+  size_t sent = 0;
+  for (size_t size : {size_t{0}, size_t{1}, size_t{4095}, size_t{16} << 10, (size_t{16} << 10) + 1, size_t{256} << 10,
+                      kMiB + 7, 5 * kMiB}) {
+    for (SendMode mode : {SendMode::kCapture, SendMode::kStay, SendMode::kUrgent}) {
+      std::vector<std::byte> bytes(size);
+      for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
+      Buffer buffer = Buffer::borrow(bytes.data(), size);
+      ASSERT_TRUE(pair.send(*pair.a, std::array{buffer}, mode).ok());
+      ASSERT_TRUE(pair.send(*pair.b, std::array{buffer}, mode).ok());
+      ++sent;
+      for (End* end : {pair.a.get(), pair.b.get()}) {
+        if (end == pair.a.get()) end->share()->awaitAnswer(false);
+        end->sink.arrived.waitFor(static_cast<int>(sent));
+        Message got = end->sink.messages().back();
+        ASSERT_EQ(1U, got.buffers.size());
+        ASSERT_EQ(size, got.buffers[0].sizeBytes);
+        ASSERT_TRUE(std::equal(bytes.begin(), bytes.end(), got.buffers[0].data)) << size;
+        EXPECT_FALSE(got.buffers[0].borrowed());
+      }
+    }
+  }
+}
+
+TEST_P(ChannelContract, carriesManyBuffersInTheirOrder) {
+  Pair pair(GetParam());
+  test::forSeeds(20, [&](test::Random& random) {
+    std::vector<Buffer> buffers;
+    for (uint64_t i = 0; i < 1 + test::pick(random, 12); ++i)
+      buffers.push_back(filledBuffer(test::pick(random, 2) ? test::pick(random, 600'000) : test::pick(random, 100),
+                                     static_cast<int>(i + 1)));
+    size_t before = pair.b->sink.messages().size();
+    ASSERT_TRUE(pair.send(*pair.a, buffers).ok());
+    pair.b->sink.arrived.waitFor(static_cast<int>(before) + 1);
+    Message got = pair.b->sink.messages().back();
+    ASSERT_EQ(buffers.size(), got.buffers.size());
+    for (size_t i = 0; i < buffers.size(); ++i) {
+      EXPECT_EQ(buffers[i].sizeBytes, got.buffers[i].sizeBytes);
+      EXPECT_TRUE(allBytesAre(got.buffers[i].bytes(), static_cast<int>(i + 1)));
+    }
+  });
+}
+
+// By value: what the sender writes once `send` has returned is never seen.
+TEST_P(ChannelContract, capturesWhatWasThereWhenSendReturned) {
+  Pair pair(GetParam());
+  for (SendMode mode : {SendMode::kCapture, SendMode::kStay, SendMode::kUrgent}) {
+    std::vector<std::byte> bytes(3 * kMiB, std::byte{1});
+    size_t before = pair.b->sink.messages().size();
+    for (int round = 0; round < 5; ++round) {
+      ASSERT_TRUE(pair.send(*pair.a, std::array{Buffer::borrow(bytes.data(), bytes.size())}, mode).ok());
+      std::fill(bytes.begin(), bytes.end(), std::byte{99});
+      std::fill(bytes.begin(), bytes.end(), std::byte{1});
+    }
+    pair.b->sink.arrived.waitFor(static_cast<int>(before) + 5);
+    for (const Message& message : pair.b->sink.messages()) EXPECT_TRUE(allBytesAre(message.buffers[0].bytes(), 1));
+  }
+}
+
+// What one receiver keeps, no later message changes.
+TEST_P(ChannelContract, leavesAReceivedBufferAlone) {
+  Pair pair(GetParam());
+  for (int i = 1; i <= 20; ++i) {
+    ASSERT_TRUE(pair.send(*pair.a, std::array{filledBuffer(kMiB, i)}).ok());
+    pair.b->sink.arrived.waitFor(i);
+  }
+  std::vector<Message> messages = pair.b->sink.messages();
+  for (int i = 1; i <= 20; ++i) EXPECT_TRUE(allBytesAre(messages[static_cast<size_t>(i - 1)].buffers[0].bytes(), i));
+}
+
+TEST_P(ChannelContract, servesSeveralSendersAtOnce) {
+  Pair pair(GetParam());
+  constexpr int kThreads = 3, kRounds = 30;
+  std::vector<std::thread> threads;
+  for (int id = 1; id <= kThreads; ++id)
+    threads.emplace_back([&pair, id] {
+      test::Random random(static_cast<uint64_t>(id));
+      for (int round = 0; round < kRounds; ++round) {
+        Buffer buffer = filledBuffer(test::pick(random, 900'000), id);
+        SendMode mode = test::pick(random, 2) == 0 ? SendMode::kStay : SendMode::kCapture;
+        EXPECT_TRUE(pair.a->share()->send(Subject::kRpc, filled(1, id), std::array{buffer}, mode, patience()).ok());
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  pair.b->sink.arrived.waitFor(kThreads * kRounds);
+  for (const Message& message : pair.b->sink.messages())
+    EXPECT_TRUE(allBytesAre(message.buffers[0].bytes(), static_cast<int>(message.payload[0])));
+}
+
+// The peer is gone in the middle: the sender hears so, and nothing of its memory is looked at any more.
+TEST_P(ChannelContract, failsSendersWhenThePeerGoes) {
+  Pair pair(GetParam());
+  ASSERT_TRUE(pair.send(*pair.a, std::array{filledBuffer(kMiB, 1)}).ok());
+  pair.b->sink.arrived.waitFor(1);
+  std::thread closer([&] { pair.b->share()->close(cancelled("the test closes it")); });
+  std::vector<std::byte> bytes(32 * kMiB);
+  Status sent;
+  while (sent.ok()) sent = pair.send(*pair.a, std::array{Buffer::borrow(bytes.data(), bytes.size())}, SendMode::kStay);
+  closer.join();
+  EXPECT_EQ(Code::kPeerLost, sent.code()) << sent.toString();
+}
+
+std::string nameOf(const ::testing::TestParamInfo<Way>& info) {
+  constexpr std::array kNames = {"Socket", "LanesOverUnix", "LanesOverTcp", "SharedMemory", "SharedWithinAProcess"};
+  return kNames[static_cast<size_t>(info.param)];
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, ChannelContract,
+                         ::testing::Values(Way::kSocket, Way::kLanesOverUnix, Way::kLanesOverTcp, Way::kSharedMemory,
+                                           Way::kSharedWithinAProcess),
+                         nameOf);
+
+}  // namespace
+}  // namespace treadle::link

@@ -1,0 +1,24 @@
+#pragma once
+// Which ways a worker may use to its peers, of those that work between them. Plain value.
+
+#include <string>
+
+#include "treadle/core/base/status.h"
+
+namespace treadle {
+
+struct Channels {
+  bool unixSockets = true;  // "unix": to peers on this host
+  bool tcp = true;          // "tcp"
+  // "lanes": sockets of their own for large tensors that go through sockets, so that small messages need not wait. Not
+  // used unless asked for: a call may then overtake one with large tensors, and a peer that leaves with a reason does
+  // not wait for what is left on them.
+  bool lanes = false;
+  bool sharedMemory = true;  // "shm": tensors to peers on this host; needs "unix"
+
+  // Of a text like "tcp,lanes": what is not named is not used. InvalidArgument for another name, or for neither "unix"
+  // nor "tcp".
+  static Result<Channels> parse(std::string_view text);
+};
+
+}  // namespace treadle

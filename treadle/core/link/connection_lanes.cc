@@ -1,0 +1,96 @@
+// The connection's lanes: dialed by who has large buffers to send, when it has the first; read by the reactor's thread
+// of who receives them.
+
+#include "treadle/core/base/log.h"
+#include "treadle/core/io/executor.h"
+#include "treadle/core/io/socket.h"
+#include "treadle/core/link/connection.h"
+
+namespace treadle::link {
+namespace {
+
+// Two keep both ends busy; more share the same two cores (docs/rooms/link.md has the figures).
+constexpr int kLanes = 2;
+constexpr size_t kMaxLanes = 8;  // that a peer may dial
+// On one host the bytes in flight should stay in the cache; elsewhere the system's own sizes follow the network.
+constexpr int kLocalSocketBytes = 512 << 10;
+// Buffers that do not fill a piece are not worth a lane.
+constexpr size_t kLaneBytes = 256U << 10;
+
+}  // namespace
+
+// One incoming lane. The connection holds it; it must not hold the connection, which the reactor would keep with it.
+class Connection::Lane final : public io::EventHandler {
+ public:
+  Lane(std::shared_ptr<Connection> owner, io::Fd fd)
+      : owner_(owner),
+        fd_(std::move(fd)),
+        reader_(owner->options_.limits,
+                [receiver = &owner->laneReceiver_](const wire::PieceHeader& piece, uint64_t size) {
+                  return receiver->memoryFor(piece, size);
+                }) {}
+
+  void onEvents(uint32_t) override {
+    std::shared_ptr<Connection> owner = owner_.lock();
+    if (!owner || owner->closed_.load()) return;
+    ReadScope scope(*owner);
+    UniqueFunction<void(Frame)> onFrame = [&](Frame frame) { owner->onPiece(frame); };
+    Result<bool> got = reader_.readFrom(fd_.get(), onFrame);
+    if (!got.ok()) return owner->close(got.status());
+    owner->heard();
+  }
+
+  int fd() const { return fd_.get(); }
+
+ private:
+  const std::weak_ptr<Connection> owner_;
+  const io::Fd fd_;
+  FrameReader reader_;  // the reactor's thread
+};
+
+Status Connection::addLane(io::Fd fd) {
+  if (io::isLocal(fd.get())) io::setBufferSizes(fd.get(), kLocalSocketBytes);
+  auto lane = std::make_shared<Lane>(shared_from_this(), std::move(fd));
+  MutexLock lock(laneMutex_);
+  if (closed_.load()) return cancelled("the connection is closed");
+  if (lanes_.size() == kMaxLanes)
+    return resourceExhausted("a connection has at most " + std::to_string(kMaxLanes) + " lanes");
+  TREADLE_RETURN_IF_ERROR(reactor_.add(lane->fd(), EPOLLIN, lane));
+  lanes_.push_back(std::move(lane));
+  return {};
+}
+
+void Connection::onPiece(const Frame& frame) {
+  wire::PieceHeader piece = *wire::parsePiece(frame.payload);  // the reader has parsed it once
+  for (Message& message : laneReceiver_.filled(piece, frame.entries[0].sizeBytes))
+    sink_.onMessage(*this, std::move(message));
+  wakeReader();  // a caller may sleep on the connection itself while its answer came here
+}
+
+// Whether these bytes go on lanes; dials them for the first that should.
+bool Connection::useLanes(size_t bytes, SendMode mode, TimePoint deadline) {
+  if (bytes < kLaneBytes) return false;
+  if (laneSender_->hasLanes()) return true;
+  if (mode == SendMode::kUrgent || closed_.load()) return false;
+  io::Executor::Blocking blocking;
+  if (!blocking.status().ok()) return false;
+  MutexLock lock(dialMutex_);
+  if (std::exchange(lanesDialed_, true)) return laneSender_->hasLanes();
+  for (int i = 0; i < kLanes; ++i) {
+    Result<io::Fd> fd = sink_.dialLane(*this, deadline);
+    if (fd.ok() && io::isLocal(fd->get())) io::setBufferSizes(fd->get(), kLocalSocketBytes);
+    Status added = fd.ok() ? laneSender_->addLane(std::move(*fd)) : fd.status();
+    if (!added.ok()) logDebug("", "large tensors go beside small messages: " + added.message());
+  }
+  return laneSender_->hasLanes();
+}
+
+void Connection::closeLanes(const Status& why) {
+  laneSender_->close(why);
+  laneReceiver_.clear();
+  MutexLock lock(laneMutex_);
+  for (const auto& lane : lanes_) reactor_.remove(lane->fd());
+  lanes_.clear();
+}
+
+}  // namespace treadle::link

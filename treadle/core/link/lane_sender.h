@@ -1,0 +1,80 @@
+#pragma once
+// The sending half of a connection's lanes: sockets beside the connection that carry nothing but the bytes of large
+// buffers, so that small messages never stand behind them. A buffer goes out in pieces; buffers take turns, and every
+// lane takes the next piece whenever its socket has room. The message itself went ahead on the connection and says
+// which transfers it is made of (wire::Place::kOnLanes).
+//
+// Budget of a piece of 256 KiB: one sendmsg per socket buffer's worth, two uncontended locks, one allocation, no copy.
+// Any thread may call anything.
+
+#include <deque>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "treadle/core/base/mutex.h"
+#include "treadle/core/io/reactor.h"
+#include "treadle/core/link/send_mode.h"
+#include "treadle/core/memory/block_pool.h"
+#include "treadle/core/wire/frame.h"
+
+namespace treadle::link {
+
+class LaneSender : public std::enable_shared_from_this<LaneSender> {
+ public:
+  // `limitBytes` of captured buffers wait at a time; one larger than that is written from its sender's memory.
+  // `onBroken` is called when a lane's socket breaks. `pool` may be null.
+  LaneSender(io::Reactor& reactor, memory::BlockPool* pool, size_t limitBytes,
+             UniqueFunction<void(const Status&)> onBroken)
+      : reactor_(reactor), pool_(pool), limitBytes_(limitBytes), onBroken_(std::move(onBroken)) {}
+
+  Status addLane(io::Fd fd);
+  bool hasLanes() const;
+
+  // Waits until these buffers may be queued: before the message that announces them. What SendQueue::send says.
+  Status waitForRoom(size_t bytes, SendMode mode, TimePoint deadline);
+  // Begins to send `buffers` under the numbers from `first` on. kStay returns when all bytes of this call are with the
+  // sockets or the deadline has passed (the rest is copied then); the other modes copy what is borrowed.
+  void send(uint64_t first, std::span<const Buffer> buffers, SendMode mode, TimePoint deadline);
+  uint64_t takeNumbers(size_t count);
+
+  void close(const Status& why);
+  size_t queuedBytes() const;
+
+ private:
+  class Lane;
+  struct Transfer {
+    uint64_t number;
+    Buffer buffer;
+    size_t begun = 0;      // bytes that pieces have been cut of
+    size_t unwritten = 0;  // bytes that no socket has yet
+  };
+  struct Piece {
+    std::vector<std::byte> front;
+    std::shared_ptr<Transfer> transfer;
+    Bytes bytes;
+    size_t written = 0;  // of front and bytes together
+  };
+
+  using Transfers = std::vector<std::shared_ptr<Transfer>>;
+
+  std::optional<Piece> nextPiece() TREADLE_REQUIRES(mutex_);
+  void pumpAll();
+  void stayUntilWritten(const Transfers& transfers, TimePoint deadline);
+  bool isBeingWritten(const Transfers& transfers) const TREADLE_REQUIRES(mutex_);
+  void makeOwned(Transfer& transfer) const;
+
+  io::Reactor& reactor_;
+  memory::BlockPool* const pool_;
+  const size_t limitBytes_;
+  mutable Mutex mutex_;
+  CondVar progress_;
+  UniqueFunction<void(const Status&)> onBroken_ TREADLE_GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<Lane>> lanes_ TREADLE_GUARDED_BY(mutex_);
+  std::deque<std::shared_ptr<Transfer>> waiting_ TREADLE_GUARDED_BY(mutex_);  // with bytes that no piece has yet
+  size_t unwrittenBytes_ TREADLE_GUARDED_BY(mutex_) = 0;
+  uint64_t lastNumber_ TREADLE_GUARDED_BY(mutex_) = 0;
+  Status closed_ TREADLE_GUARDED_BY(mutex_);
+};
+
+}  // namespace treadle::link
