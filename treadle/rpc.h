@@ -5,4 +5,5 @@
 
 #include "treadle/core.h"
 #include "treadle/tensor/bridge/tensor_codec.h"
+#include "treadle/tensor/bridge/tensor_memory.h"
 #include "treadle/tensor/worker/join.h"

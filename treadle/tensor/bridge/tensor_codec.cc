@@ -1,6 +1,5 @@
 #include "treadle/tensor/bridge/tensor_codec.h"
 
-#include <ATen/ops/from_blob.h>
 #include <c10/core/ScalarType.h>
 
 #include <algorithm>
@@ -8,6 +7,7 @@
 #include <limits>
 
 #include "treadle/tensor/bridge/tensor_hooks.h"
+#include "treadle/tensor/bridge/tensor_memory.h"
 
 namespace treadle::bridge {
 namespace {
@@ -51,12 +51,6 @@ size_t bytesOf(const std::vector<int64_t>& sizes, at::ScalarType type) {
   return empty ? 0 : bytes;
 }
 
-// The received block becomes the tensor's storage: the deleter keeps its owner, so nothing is copied.
-at::Tensor tensorOver(const Buffer& buffer, const std::vector<int64_t>& sizes, at::ScalarType type) {
-  auto keep = [owner = buffer.owner](void*) mutable { owner.reset(); };
-  return at::from_blob(buffer.data, sizes, std::move(keep), at::TensorOptions().dtype(type));
-}
-
 // Any other byte in a bool is undefined behaviour for whoever reads it.
 void checkBools(Bytes bytes) {
   if (std::any_of(bytes.begin(), bytes.end(), [](std::byte each) { return each > std::byte{1}; }))
@@ -83,15 +77,19 @@ void encodeTensor(rpc::Encoder& encoder, const at::Tensor& tensor) {
   wire::Writer& writer = encoder.writer();
   if (!tensor.defined()) return writer.number(kUndefined);
   checkTravels(tensor);
+  std::shared_ptr<Memory> memory = encoder.giving() ? memoryToGive(tensor) : nullptr;
   // A conjugated or negated view is a flag over other elements until it is resolved.
   auto plain = std::make_shared<at::Tensor>(tensor.detach().resolve_conj().resolve_neg().contiguous());
   writer.number(wireType(plain->scalar_type()));
   if (plain->sizes().size() > kMaxDimensions) raise(invalidArgument("a tensor of over 64 dimensions does not travel"));
   writer.number(static_cast<uint8_t>(plain->dim()));
   for (int64_t size : plain->sizes()) writer.number(size);
+  Buffer buffer = Buffer::borrow(plain->const_data_ptr(), plain->nbytes());
+  buffer.given = memory != nullptr;
+  buffer.owner = std::move(memory);
   // Borrowed, not copied: `keep` holds the tensor until the message has left.
-  encoder.addBuffer(Buffer::borrow(plain->const_data_ptr(), plain->nbytes()));
-  encoder.keep(std::move(plain));
+  if (!buffer.given) encoder.keep(std::move(plain));
+  encoder.addBuffer(std::move(buffer));
 }
 
 at::Tensor decodeTensor(rpc::Decoder& decoder) {
@@ -113,7 +111,7 @@ at::Tensor decodeTensor(rpc::Decoder& decoder) {
       raise(dataLoss("a tensor's sizes need " + std::to_string(bytes) + " bytes and " +
                      std::to_string(buffer.sizeBytes) + " came"));
     if (dtype == at::kBool) checkBools({buffer.data, buffer.sizeBytes});
-    tensor = tensorOver(buffer, sizes, dtype);
+    tensor = tensorOver(std::move(buffer), sizes, dtype);
   }
   if (auto* hook = dynamic_cast<IncomingTensorHook*>(decoder.hook())) hook->add(tensor);
   return tensor;

@@ -36,6 +36,9 @@ at::ScalarType scalarType(uint8_t wireType);
 namespace treadle::rpc {
 
 template <>
+inline constexpr bool kOwnsAll<at::Tensor> = true;
+
+template <>
 struct Codec<at::Tensor> {
   static void encode(Encoder& encoder, const at::Tensor& value) { bridge::encodeTensor(encoder, value); }
   static at::Tensor decode(Decoder& decoder) { return bridge::decodeTensor(decoder); }

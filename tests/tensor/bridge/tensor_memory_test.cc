@@ -1,0 +1,144 @@
+#include "treadle/tensor/bridge/tensor_memory.h"
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
+
+#include "tests/support/tensor_job.h"
+#include "treadle/core/memory/block_pool.h"
+#include "treadle/tensor/bridge/tensor_codec.h"
+
+namespace treadle {
+namespace {
+
+constexpr int64_t kElements = 1 << 18;  // 1 MiB of float
+constexpr int kThere = 1;
+
+at::Tensor identity(at::Tensor tensor) { return tensor; }
+at::Tensor kept;  // by the callee
+at::Tensor keepAndReturn(const at::Tensor& tensor) { return kept = tensor; }
+double sumOfKept() { return kept.sum().item<double>(); }
+double sumOf(const at::Tensor& tensor) { return tensor.sum().item<double>(); }
+at::Tensor made(double value) { return treadle::empty({kElements}).fill_(value); }
+
+Functions functions() {
+  return Functions()
+      .add<&identity>("identity")
+      .add<&keepAndReturn>("keepAndReturn")
+      .add<&sumOfKept>("sumOfKept")
+      .add<&sumOf>("sumOf")
+      .add<&made>("made");
+}
+
+uint64_t allocations() { return memory::BlockPool::ofProcess()->counters().allocations; }
+
+// Workers share memory from a moment after they have joined on.
+void waitUntilShared(Worker& worker) {
+  for (TimePoint until = deadlineAfter(std::chrono::seconds(60)); Clock::now() < until;) {
+    at::Tensor tensor = treadle::empty({kElements});
+    const void* data = tensor.data_ptr();
+    if (worker.call<&identity>(kThere, std::move(tensor)).data_ptr() == data) return;
+  }
+  FAIL() << "the workers do not share memory";
+}
+
+TEST(TensorMemory, ofEmptyIsAsAsked) {
+  at::Tensor tensor = treadle::empty({3, 1 << 14}, at::TensorOptions().dtype(at::kDouble).requires_grad(true));
+  EXPECT_EQ((std::vector<int64_t>{3, 1 << 14}), tensor.sizes().vec());
+  EXPECT_EQ(at::kDouble, tensor.scalar_type());
+  EXPECT_TRUE(tensor.requires_grad() && tensor.is_leaf() && tensor.is_contiguous());
+  EXPECT_EQ(0, treadle::empty({0, 5}).numel());
+  EXPECT_EQ(1, treadle::empty({}).numel());
+  EXPECT_THROW(treadle::empty({-1}), ArgumentError);
+  EXPECT_THROW(treadle::empty({INT64_MAX, INT64_MAX}), ArgumentError);
+  EXPECT_THROW(treadle::empty({2}, at::TensorOptions().device(at::kCUDA)), ArgumentError);
+}
+
+TEST(TensorMemory, thatIsGivenTravelsThereAndBackWithoutACopy) {
+  test::TensorJob job({"a", "b"}, functions());
+  waitUntilShared(job[0]);
+  at::Tensor tensor = treadle::empty({kElements}).fill_(3.0);
+  const void* data = tensor.data_ptr();
+  uint64_t before = allocations();
+  for (int i = 0; i < 10; ++i) {
+    tensor = job[0].call<&identity>(kThere, std::move(tensor));
+    ASSERT_EQ(data, tensor.data_ptr());
+  }
+  EXPECT_EQ(before, allocations());
+  EXPECT_EQ(3.0 * kElements, tensor.sum().item<double>());
+}
+
+TEST(TensorMemory, thatSomebodyElseHoldsIsCopied) {
+  test::TensorJob job({"a", "b"}, functions());
+  waitUntilShared(job[0]);
+  at::Tensor tensor = treadle::empty({kElements}).fill_(3.0);
+  at::Tensor other = tensor, view = tensor.view({2, -1});
+  const void* data = tensor.data_ptr();
+  EXPECT_NE(data, job[0].call<&identity>(kThere, std::move(tensor)).data_ptr());
+  other.reset();
+  at::Tensor base = view.flatten();  // shares the storage
+  EXPECT_NE(data, job[0].call<&identity>(kThere, std::move(view)).data_ptr());
+}
+
+TEST(TensorMemory, thatTheCalleeKeepsIsNotGivenBack) {
+  test::TensorJob job({"a", "b"}, functions());
+  waitUntilShared(job[0]);
+  at::Tensor answer = job[0].call<&keepAndReturn>(kThere, treadle::empty({kElements}).fill_(3.0));
+  answer.fill_(7.0);
+  EXPECT_EQ(3.0 * kElements, job[0].call<&sumOfKept>(kThere));
+  EXPECT_EQ(7.0 * kElements, answer.sum().item<double>());
+}
+
+TEST(TensorMemory, ofAResultTravelsWithoutACopy) {
+  test::TensorJob job({"a", "b"}, functions());
+  waitUntilShared(job[0]);
+  uint64_t before = allocations();
+  at::Tensor got = job[0].call<&made>(kThere, 2.5);
+  EXPECT_EQ(before + 1, allocations());  // the one that the function made
+  EXPECT_EQ(2.5 * kElements, got.sum().item<double>());
+}
+
+// By value, whatever the way: what is written after the call has begun is never seen there.
+TEST(TensorMemory, isCapturedWhenTheCallReturns) {
+  test::TensorJob job({"a", "b"}, functions());
+  waitUntilShared(job[0]);
+  for (bool own : {false, true}) {
+    at::Tensor tensor = own ? treadle::empty({4 * kElements}) : at::empty({4 * kElements});
+    for (int i = 0; i < 50; ++i) {
+      tensor.fill_(1.0);
+      Future<double> sum = job[0].async<&sumOf>(kThere, tensor);
+      tensor.fill_(100.0);
+      ASSERT_EQ(4.0 * kElements, sum.wait());
+    }
+  }
+}
+
+TEST(TensorMemory, ofOrdinaryOperationsIsSharedOnRequest) {
+  test::TensorJob job({"a", "b"}, functions());
+  waitUntilShared(job[0]);
+  useSharedAllocator(true);
+  at::Tensor tensor = at::full({kElements}, 2.0) + 1.0;
+  useSharedAllocator(false);
+  const void* data = tensor.data_ptr();
+  tensor = job[0].call<&identity>(kThere, std::move(tensor));
+  EXPECT_EQ(data, tensor.data_ptr());
+  at::Tensor ordinary = at::full({kElements}, 3.0);
+  EXPECT_EQ(nullptr, bridge::memoryToGive(ordinary));
+}
+
+TEST(TensorMemory, isTakenWhereChannelsAllowNoSharing) {
+  for (const char* text : {"tcp", "tcp,lanes", "unix", "unix,lanes", "unix,tcp"}) {
+    Channels channels = valueOrThrow(Channels::parse(text));
+    test::WorkerJob job(
+        {"a", "b"}, functions(), [&](JoinOptions& options) { options.channels = channels; },
+        [](JoinOptions options) { return treadle::join(std::move(options)); });
+    at::Tensor tensor = at::arange(3 * kElements);
+    EXPECT_TRUE(at::equal(tensor, job[0].call<&identity>(kThere, tensor))) << text;
+    at::Tensor given = treadle::empty({kElements}).fill_(4.0);
+    EXPECT_EQ(4.0 * kElements, job[0].call<&sumOf>(kThere, std::move(given))) << text;
+  }
+}
+
+}  // namespace
+}  // namespace treadle

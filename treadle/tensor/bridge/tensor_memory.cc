@@ -1,0 +1,96 @@
+#include "treadle/tensor/bridge/tensor_memory.h"
+
+#include <ATen/ops/empty.h>
+#include <c10/core/Allocator.h>
+#include <c10/core/CPUAllocator.h>
+#include <c10/core/Storage.h>
+#include <c10/core/TensorImpl.h>
+
+#include "treadle/core/base/error.h"
+#include "treadle/core/memory/block_pool.h"
+
+namespace treadle {
+namespace {
+
+// What a storage of ours keeps alive; its address tells such a storage from others.
+struct Held {
+  std::shared_ptr<Memory> memory;
+};
+
+void dropHeld(void* held) { delete static_cast<Held*>(held); }
+
+c10::DataPtr dataOf(std::byte* data, std::shared_ptr<Memory> memory) {
+  return {data, new Held{std::move(memory)}, &dropHeld, at::kCPU};
+}
+
+// Blocks for what is large enough to travel beside a message, libtorch's own memory for the rest.
+class SharedAllocator final : public c10::Allocator {
+ public:
+  explicit SharedAllocator(c10::Allocator& otherwise) : otherwise_(otherwise) {}
+
+  c10::DataPtr allocate(size_t sizeBytes) override {
+    memory::BlockPool* pool = memory::BlockPool::ofProcess();
+    auto block = pool != nullptr && sizeBytes >= memory::kSmallestBlock ? pool->allocate(sizeBytes) : nullptr;
+    if (!block) return otherwise_.allocate(sizeBytes);
+    std::byte* data = block->data();
+    return dataOf(data, std::move(block));
+  }
+  void copy_data(void* to, const void* from, size_t sizeBytes) const override {
+    default_copy_data(to, from, sizeBytes);
+  }
+
+ private:
+  c10::Allocator& otherwise_;
+};
+
+}  // namespace
+
+at::Tensor empty(at::IntArrayRef sizes, at::TensorOptions options) {
+  if (options.device().type() != at::kCPU || options.layout() != at::kStrided)
+    raise(invalidArgument("treadle::empty makes dense tensors on the CPU; use at::empty for others"));
+  auto type = c10::typeMetaToScalarType(options.dtype());
+  size_t bytes = c10::elementSize(type);
+  for (int64_t size : sizes) {
+    if (size < 0) raise(invalidArgument("a tensor cannot have a negative size"));
+    if (__builtin_mul_overflow(bytes, static_cast<size_t>(size), &bytes))
+      raise(invalidArgument("a tensor of these sizes is too large to exist"));
+  }
+  memory::BlockPool* pool = memory::BlockPool::ofProcess();
+  auto block = pool != nullptr && bytes > 0 ? pool->allocate(bytes) : nullptr;
+  if (!block) return at::empty(sizes, options);
+  std::byte* data = block->data();
+  at::Tensor tensor = bridge::tensorOver({data, bytes, std::move(block)}, sizes, type);
+  return options.requires_grad() ? tensor.set_requires_grad(true) : tensor;
+}
+
+// Never destroyed: tensors made by it may be the last things that a process destroys.
+void useSharedAllocator(bool use) {
+  static c10::Allocator* const own = c10::GetCPUAllocator();
+  static auto* const shared = new SharedAllocator(*own);  // NOLINT: as long as the process
+  c10::SetCPUAllocator(use ? shared : own);
+}
+
+}  // namespace treadle
+
+namespace treadle::bridge {
+
+at::Tensor tensorOver(Buffer buffer, at::IntArrayRef sizes, at::ScalarType type) {
+  c10::Storage storage(c10::Storage::use_byte_size_t(), buffer.sizeBytes, dataOf(buffer.data, std::move(buffer.owner)),
+                       nullptr, false);
+  at::Tensor tensor = at::detail::make_tensor<at::TensorImpl>(
+      std::move(storage), at::DispatchKeySet(at::DispatchKey::CPU), c10::scalarTypeToTypeMeta(type));
+  tensor.unsafeGetTensorImpl()->set_sizes_contiguous(sizes);
+  return tensor;
+}
+
+std::shared_ptr<Memory> memoryToGive(const at::Tensor& tensor) {
+  const c10::Storage& storage = tensor.storage();
+  if (storage.data_ptr().get_deleter() != &dropHeld) return nullptr;
+  bool asItIs = tensor.is_contiguous() && tensor.storage_offset() == 0 && !tensor.is_conj() && !tensor.is_neg();
+  // A weak holder counts itself, and all strong ones together count as one more.
+  bool alone = tensor.use_count() == 1 && tensor.weak_use_count() == 1 && storage.use_count() == 1 &&
+               storage.getWeakStorageImpl().weak_use_count() == 2;
+  return asItIs && alone ? static_cast<Held*>(storage.data_ptr().get_context())->memory : nullptr;
+}
+
+}  // namespace treadle::bridge
