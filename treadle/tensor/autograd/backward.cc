@@ -12,9 +12,32 @@ inline auto fields(FinishMessage& message) { return std::tie(message.context, me
 
 namespace {
 
-Future<void> onGradients(Call& call, GradientMessage message);
+Future<EndedRanks> onGradients(Call& call, GradientMessage message);
 void onFinish(Call& call, const FinishMessage& message);
 void onRelease(Call& call, int64_t contextId);
+bool finishHere(Worker& worker, const ContextPtr& context, const FinishMessage& message, Status& outcome);
+
+// The pass that this thread runs for its caller, rather than reading what completes a part of one.
+thread_local const Pass* runningHere = nullptr;
+
+void runUntilIdle(Pass& pass) {
+  const Pass* before = std::exchange(runningHere, &pass);
+  pass.runUntilIdle().ignore();  // a failure is what is answered
+  pass.sink().onIdle(pass);
+  runningHere = before;
+}
+
+// Whom this worker has sent messages of the context, but itself and `knowing`: a tree of those reaches every worker
+// that has heard of it. With `releasing` no more are added, so nobody is missed.
+std::vector<int> toTell(const Worker& worker, ContextState& context, const EndedRanks& knowing,
+                        bool releasing = false) {
+  MutexLock lock(context.mutex);
+  context.released = context.released || releasing;
+  std::vector<int> ranks(context.known.begin(), context.known.end());
+  std::erase(ranks, worker.self().rank);
+  for (int32_t rank : knowing) std::erase(ranks, rank);
+  return ranks;
+}
 
 // The network's side of one pass: sends its gradients and answers for it. The pass owns it, and it owns the
 // context, which lists the pass while that lives: ContextState::takePasses cuts this circle when a context
@@ -37,16 +60,18 @@ class Network final : public GradientSink {
     }
     // On the thread that read the answer. It only counts; nodes never run here (Pass::runUntilIdle does
     // that).
-    state->onReady([state, pending] {
-      if (state->result().ok()) return pending->complete();
-      pending->fail(state->result().status());
+    state->onReady([this, state, pending] {
+      if (!state->result().ok()) return pending->fail(state->result().status());
+      ended(*state->result());
+      pending->complete();
     });
     return {};
   }
 
   // Answers the message that made this worker active, if the pass has nothing left to do.
   void onIdle(Pass& pass) override {
-    std::optional<Promise<void>> engagedBy;
+    std::optional<Promise<EndedRanks>> engagedBy;
+    std::shared_ptr<Pass> alive;
     {
       // Asked under the lock that onGradients holds while it adds: otherwise gradients that arrive between
       // the question and the answer would be acknowledged before they have been worked on. See Note [Idle] in
@@ -54,32 +79,70 @@ class Network final : public GradientSink {
       MutexLock lock(context_->mutex);
       auto found = context_->passes.find(pass.passId());
       if (found == context_->passes.end() || !pass.idle()) return;
-      std::optional<Promise<void>>& engaged = found->second.engagedBy;
+      std::optional<Promise<EndedRanks>>& engaged = found->second.engagedBy;
       if (!engaged) return;
       engagedBy.emplace(std::move(*engaged));
       engaged.reset();
+      alive = found->second.pass;
     }
-    // Outside of the lock: whoever waits for the promise may run on.
-    Status status = pass.status();
-    status.ok() ? engagedBy->set() : engagedBy->fail(std::move(status));
+    // Outside of the lock: whoever waits for the promise may run on. The end of a pass runs callbacks that may wait and
+    // frees a graph, which is nothing for a thread that reads: there a task does it.
+    auto answer = [this, alive, promise = std::move(*engagedBy)]() mutable {
+      endAndAnswer(*alive, std::move(promise));
+    };
+    if (runningHere == &pass || pass.passId() == ownPass_) return answer();
+    worker_.engine().executor().post(std::move(answer));
+  }
+
+  // The pass that this worker itself began: it ends when all others have.
+  void setOwnPass(int64_t passId) { ownPass_ = passId; }
+
+  // Where the pass has ended, as far as the answers to this worker's gradients told.
+  EndedRanks endedRanks() {
+    MutexLock lock(mutex_);
+    return ended_;
   }
 
   // Waits for the answers to what was sent so far. The waiting thread reads them from their sockets itself,
   // so that no other thread has to wake it; a failure reaches the pass.
   void readAnswers() {
-    std::vector<Future<void>> answers;
+    std::vector<Future<EndedRanks>> answers;
     {
       MutexLock lock(mutex_);
       answers.swap(answers_);
     }
-    for (const Future<void>& answer : answers) (void)answer.share()->waitUntil(kNever);
+    for (const Future<EndedRanks>& answer : answers) (void)answer.share()->waitUntil(kNever);
   }
 
  private:
+  // Whether the pass has ended on all whom this worker would have to tell: only then may it end here without being
+  // told. The one that called backward needs not be told.
+  bool nobodyIsBehind(int64_t passId) {
+    EndedRanks knowing = endedRanks();
+    knowing.push_back(rankOfId(passId));
+    return toTell(worker_, *context_, knowing).empty();
+  }
+
+  void endAndAnswer(Pass& pass, Promise<EndedRanks> engagedBy) {
+    Status status = pass.status();
+    if (status.ok() && pass.passId() != ownPass_ && pass.complete() && nobodyIsBehind(pass.passId())) {
+      FinishMessage end{context_->id, pass.passId(), ""};
+      if (finishHere(worker_, context_, end, status)) ended({worker_.self().rank});
+    }
+    status.ok() ? engagedBy.set(endedRanks()) : engagedBy.fail(std::move(status));
+  }
+
+  void ended(const EndedRanks& ranks) {
+    MutexLock lock(mutex_);
+    ended_.insert(ended_.end(), ranks.begin(), ranks.end());
+  }
+
   Worker& worker_;
   const ContextPtr context_;
+  int64_t ownPass_ = 0;
   Mutex mutex_;
-  std::vector<Future<void>> answers_ TREADLE_GUARDED_BY(mutex_);
+  std::vector<Future<EndedRanks>> answers_ TREADLE_GUARDED_BY(mutex_);
+  EndedRanks ended_ TREADLE_GUARDED_BY(mutex_);
 };
 
 Result<std::shared_ptr<Pass>> makePass(Worker& worker, const ContextPtr& context, const PassOptions& options,
@@ -90,8 +153,8 @@ Result<std::shared_ptr<Pass>> makePass(Worker& worker, const ContextPtr& context
 }
 
 // The answer to a message that found this worker engaged already: at once, by the rule.
-Future<void> readyFuture() {
-  Promise<void> promise;
+Future<EndedRanks> readyFuture() {
+  Promise<EndedRanks> promise;
   promise.set();
   return promise.future();
 }
@@ -107,11 +170,11 @@ LivePass& livePass(Worker& worker, const ContextPtr& context, const GradientMess
   return context->passes.emplace(message.pass, LivePass{std::move(pass), std::nullopt}).first->second;
 }
 
-Future<void> onGradients(Call& call, GradientMessage message) {
+Future<EndedRanks> onGradients(Call& call, GradientMessage message) {
   Worker& worker = call.worker();
   ContextPtr context = valueOrThrow(interceptorOf(worker).contexts().find(message.context));
   std::shared_ptr<Pass> pass;
-  Future<void> answer = readyFuture();
+  Future<EndedRanks> answer = readyFuture();
   {
     MutexLock lock(context->mutex);
     LivePass& live = livePass(worker, context, message);
@@ -121,19 +184,8 @@ Future<void> onGradients(Call& call, GradientMessage message) {
     // the sender (and at the end the worker that called backward) knows.
     if (!live.engagedBy) answer = live.engagedBy.emplace().future();
   }
-  pass->runUntilIdle().ignore();  // a failure is the answer
-  pass->sink().onIdle(*pass);
+  runUntilIdle(*pass);
   return answer;
-}
-
-// Whom this worker has sent messages of the context: a tree of those reaches every worker that has heard of
-// it. With `releasing` no more are added, so nobody is missed.
-std::vector<int> knownTo(ContextState& context, int self, bool releasing = false) {
-  MutexLock lock(context.mutex);
-  context.released = context.released || releasing;
-  std::vector<int> ranks(context.known.begin(), context.known.end());
-  std::erase(ranks, self);
-  return ranks;
 }
 
 // Ends the pass on this worker; false when it had ended here before.
@@ -143,7 +195,13 @@ bool finishHere(Worker& worker, const ContextPtr& context, const FinishMessage& 
     MutexLock lock(context->mutex);
     // Remembered: a worker may be told by several others, and gradients that come after the end must not
     // begin the pass anew.
-    if (!context->finishedPasses.insert(message.pass).second) return false;
+    if (!context->finishedPasses.insert(message.pass).second) {
+      // It ended well here and failed elsewhere: the gradients are of no use then, and those behind must hear of it
+      // too.
+      if (message.failure.empty() || !context->failedPasses.insert(message.pass).second) return false;
+      if (context->broken.ok()) context->broken = cancelled(message.failure);
+      return true;
+    }
     auto found = context->passes.find(message.pass);
     if (found != context->passes.end()) pass = found->second.pass;
   }
@@ -160,8 +218,10 @@ bool finishHere(Worker& worker, const ContextPtr& context, const FinishMessage& 
   return true;
 }
 
-// Here, then on all workers that this one reached; the first failure.
-Status finishEverywhere(Worker& worker, const ContextPtr& context, const FinishMessage& message) {
+// Here, then on all workers that this one reached and of whom it is not known that it has ended there; the first
+// failure.
+Status finishEverywhere(Worker& worker, const ContextPtr& context, const FinishMessage& message,
+                        const EndedRanks& ended) {
   Status outcome;
   if (!finishHere(worker, context, message, outcome)) return {};
   // All are told before any is waited for, and all are waited for even when one fails: when backward returns,
@@ -169,7 +229,7 @@ Status finishEverywhere(Worker& worker, const ContextPtr& context, const FinishM
   CurrentContext none(interceptorOf(worker), nullptr);
   std::vector<Future<void>> others;
   Caller caller = worker.with({.timeout = kWhilePeerLives});
-  for (int rank : knownTo(*context, worker.self().rank)) others.push_back(caller.async<&onFinish>(rank, message));
+  for (int rank : toTell(worker, *context, ended)) others.push_back(caller.async<&onFinish>(rank, message));
   for (Future<void>& other : others) {
     try {
       other.wait();
@@ -184,10 +244,10 @@ void onFinish(Call& call, const FinishMessage& message) {
   Worker& worker = call.worker();
   Result<ContextPtr> context = interceptorOf(worker).contexts().find(message.context);
   // A context that was released meanwhile has no pass to end: that is what the caller wants.
-  if (context.ok()) throwIfError(finishEverywhere(worker, *context, message));
+  if (context.ok()) throwIfError(finishEverywhere(worker, *context, message, {call.caller().rank}));
 }
 
-void onRelease(Call& call, int64_t contextId) { releaseEverywhere(call.worker(), contextId); }
+void onRelease(Call& call, int64_t contextId) { releaseEverywhere(call.worker(), contextId, call.caller().rank); }
 
 }  // namespace
 
@@ -195,7 +255,9 @@ void runBackward(Worker& worker, const ContextPtr& context, std::vector<Root> ro
   FinishMessage end{context->id, interceptorOf(worker).contexts().nextId(), ""};
   std::shared_ptr<Pass> pass =
       valueOrThrow(makePass(worker, context, {end.pass, options.retainGraph}, std::move(roots)));
-  Future<void> done;
+  auto& network = static_cast<Network&>(pass->sink());
+  network.setOwnPass(end.pass);
+  Future<EndedRanks> done;
   {
     MutexLock lock(context->mutex);
     throwIfError(context->broken);
@@ -203,11 +265,10 @@ void runBackward(Worker& worker, const ContextPtr& context, std::vector<Root> ro
     LivePass& live = context->passes.emplace(end.pass, LivePass{pass, std::nullopt}).first->second;
     done = live.engagedBy.emplace().future();
   }
-  pass->runUntilIdle().ignore();  // a failure is what `done` tells
-  pass->sink().onIdle(*pass);
+  runUntilIdle(*pass);
   // While this thread waits it serves the sockets of its own calls; for a chain of two workers that saves two
   // wake-ups per step.
-  static_cast<Network&>(pass->sink()).readAnswers();
+  network.readAnswers();
   Status outcome;
   try {
     done.wait();
@@ -215,17 +276,22 @@ void runBackward(Worker& worker, const ContextPtr& context, std::vector<Root> ro
     outcome = error.status();
     end.failure = "the backward pass failed: " + outcome.message();
   }
-  Status finished = finishEverywhere(worker, context, end);
+  // A failure is told to all, also to those on which the pass had ended well.
+  Status finished = finishEverywhere(worker, context, end, outcome.ok() ? network.endedRanks() : EndedRanks());
   throwIfError(outcome.ok() ? finished : outcome);
 }
 
-void releaseEverywhere(Worker& worker, int64_t contextId) {
+void releaseEverywhere(Worker& worker, int64_t contextId, std::optional<int> toldBy) {
   AutogradInterceptor& interceptor = interceptorOf(worker);
   ContextPtr context = interceptor.contexts().release(contextId);
   if (!context) return;
   context->takePasses();
   CurrentContext none(interceptor, nullptr);
-  for (int rank : knownTo(*context, worker.self().rank, true)) worker.async<&onRelease>(rank, contextId);
+  // Nobody waits for these: they go with what is sent next, as a rule the next context's first message.
+  EndedRanks knowing;
+  if (toldBy) knowing.push_back(*toldBy);
+  for (int rank : toTell(worker, *context, knowing, true))
+    worker.with({.lazy = true}).async<&onRelease>(rank, contextId);
 }
 
 Functions backwardFunctions() {

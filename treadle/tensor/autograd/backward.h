@@ -40,9 +40,10 @@ struct FinishMessage {
 // reads the answers itself; any thread, but one pass of a context at a time.
 void runBackward(Worker& worker, const ContextPtr& context, std::vector<Root> roots, const BackwardOptions& options);
 
-// Ends a context here and on all workers that it reached, without waiting for them: each passes the word on.
+// Ends a context here and on all workers that it reached, without waiting for them: each passes the word on, but not
+// to the one that told it.
 // Idempotent. A worker that a late call reaches afterwards refuses it (Contexts::arrived).
-void releaseEverywhere(Worker& worker, int64_t contextId);
+void releaseEverywhere(Worker& worker, int64_t contextId, std::optional<int> toldBy = {});
 
 // The functions that these need on every worker: treadle.autograd.gradients, .finish and .release.
 Functions backwardFunctions();

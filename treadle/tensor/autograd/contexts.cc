@@ -7,8 +7,6 @@ namespace {
 constexpr int kRankShift = 40;
 constexpr size_t kRememberedReleases = 4096;
 
-int rankOf(int64_t id) { return static_cast<int>(id >> kRankShift); }
-
 Status gone(int64_t id) {
   return notFound("autograd context " + std::to_string(id) + " has ended on the worker that owns it");
 }
@@ -22,6 +20,8 @@ std::vector<std::shared_ptr<Pass>> ContextState::takePasses() {
   passes.clear();
   return taken;
 }
+
+int rankOfId(int64_t id) { return static_cast<int>(id >> kRankShift); }
 
 int64_t Contexts::nextId() {
   MutexLock lock(mutex_);
@@ -38,7 +38,7 @@ Result<ContextPtr> Contexts::arrived(int64_t id) {
   MutexLock lock(mutex_);
   auto found = contexts_.find(id);
   if (found != contexts_.end()) return found->second;
-  int owner = rankOf(id);
+  int owner = rankOfId(id);
   // A context of our own that is not in the table has ended. One of another worker is new here, unless we
   // know that it has ended or cannot go on.
   if (id < 0 || owner == rank_ || releasedSet_.contains(id) || lost_.contains(owner)) return gone(id);

@@ -17,11 +17,15 @@
 
 namespace treadle::autograd {
 
+// What answers gradients: the workers on which the pass has ended, the answering one and those behind it. They need not
+// be told of the end.
+using EndedRanks = std::vector<int32_t>;
+
 // A backward pass while it runs here. It is engaged while the worker that made it active waits for our
 // acknowledgement (Dijkstra and Scholten, "Termination detection for diffusing computations", 1980).
 struct LivePass {
   std::shared_ptr<Pass> pass;
-  std::optional<Promise<void>> engagedBy;
+  std::optional<Promise<EndedRanks>> engagedBy;
 };
 
 // One context as this worker knows it.
@@ -43,12 +47,16 @@ struct ContextState {
   std::map<int64_t, LivePass> passes TREADLE_GUARDED_BY(mutex);
   // Ids are 8 bytes, and a context has few passes: they are kept as long as the context is.
   std::set<int64_t> finishedPasses TREADLE_GUARDED_BY(mutex);
-  Status broken TREADLE_GUARDED_BY(mutex);  // why no further pass can run
+  std::set<int64_t> failedPasses TREADLE_GUARDED_BY(mutex);  // of those, the ones whose failure was passed on
+  Status broken TREADLE_GUARDED_BY(mutex);                   // why no further pass can run
   // Set with the last look at `known`: a handler that is still at work must not take the context to a worker
   // that nobody would tell of its end.
   bool released TREADLE_GUARDED_BY(mutex) = false;
 };
 using ContextPtr = std::shared_ptr<ContextState>;
+
+// Of the worker that made up an id of a context or pass.
+int rankOfId(int64_t id);
 
 class Contexts {
  public:

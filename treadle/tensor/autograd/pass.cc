@@ -167,6 +167,11 @@ bool Pass::idle() const {
   return idleLocked();
 }
 
+bool Pass::complete() const {
+  std::lock_guard lock(mutex_);
+  return idleLocked() && status_.ok() && awaited_.empty();
+}
+
 Status Pass::status() const {
   std::lock_guard lock(mutex_);
   return status_;

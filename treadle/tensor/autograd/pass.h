@@ -79,6 +79,9 @@ class Pass : public std::enable_shared_from_this<Pass> {
   // See Note [Idle]. A failed pass is idle as soon as no node is running.
   bool idle() const;
 
+  // Idle, and every message that was sent has its gradients: nothing can come any more.
+  bool complete() const;
+
   // OK, or the first failure.
   Status status() const;
 
