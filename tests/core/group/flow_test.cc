@@ -1,6 +1,7 @@
 // Large data among slow members: nothing piles up and nothing locks up.
 
 #include <atomic>
+#include <ctime>
 
 #include "tests/core/group/group_job.h"
 
@@ -38,6 +39,23 @@ TEST(FlowTest, AHundredMegabytesEachWayThroughSmallSockets) {
   EXPECT_LE(most, 8U << 20);
   for (auto& mine : data)
     for (float value : mine) ASSERT_EQ(value, 3);
+}
+
+// Waiting costs nothing, however long the others take: no thread looks again and again.
+TEST(FlowTest, WhoWaitsForAnotherMemberUsesNoProcessor) {
+  GroupJob job(3);
+  std::vector<Group> groups = job.makeAll();
+  std::vector<std::vector<double>> data(2, std::vector<double>(1000, 1));
+  Future<void> one = allReduce(groups[0], std::span(data[0])), other = allReduce(groups[1], std::span(data[1]));
+  auto used = [] {
+    timespec time{};
+    ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+    return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
+  };
+  EXPECT_THROW(one.wait(std::chrono::milliseconds(200)), TimeoutError);  // until all have come to rest
+  auto before = used();
+  EXPECT_THROW(other.wait(std::chrono::seconds(1)), TimeoutError);
+  EXPECT_LT(used() - before, std::chrono::milliseconds(100));
 }
 
 // Twenty large operations of which one member starts none: the others send it nothing but that they have begun.
