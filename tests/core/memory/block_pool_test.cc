@@ -144,10 +144,11 @@ TEST(BlockPool, usesTheBlocksOfALostPeerWhenItsProcessHasEnded) {
   auto pool = poolOf(4 * kMiB);
   std::array<int, 2> until{};
   ASSERT_EQ(0, ::pipe(until.data()));
-  io::Fd listener = valueOrThrow(io::listenOn(valueOrThrow(io::Address::parse("unix:block-pool-test"))));
+  io::Address address = valueOrThrow(io::Address::parse("unix:block-pool-test-" + std::to_string(::getpid())));
+  io::Fd listener = valueOrThrow(io::listenOn(address));
   pid_t child = ::fork();
   if (child == 0) {  // dials, and lives until it is told to end
-    io::Fd dialed = valueOrThrow(io::connectTo(valueOrThrow(io::Address::parse("unix:block-pool-test")), kNever));
+    io::Fd dialed = valueOrThrow(io::connectTo(address, kNever));
     char end;
     ::close(until[1]);
     (void)!::read(until[0], &end, 1);
