@@ -31,22 +31,30 @@ struct Codec<Number> {
   static std::string name() { return "number"; }
 };
 
+// What an argument of type A travels as when no parameter says so.
+template <class A>
+struct SentAs {
+  using Type = A;
+};
+template <>
+struct SentAs<const char*> {
+  using Type = std::string;
+};
+template <>
+struct SentAs<char*> {  // what a literal's type decays to once a reference to it was taken
+  using Type = std::string;
+};
+template <class A>
+using Sent = typename SentAs<std::decay_t<A>>::Type;
+
 template <class T>
 struct LooseOf {
-  using Type = T;
+  using Type = Sent<T>;
 };
 template <class T>
   requires(std::is_arithmetic_v<T> && !std::same_as<T, bool>)
 struct LooseOf<T> {
   using Type = Number;
-};
-template <>
-struct LooseOf<const char*> {
-  using Type = std::string;
-};
-template <>
-struct LooseOf<char*> {  // what a literal's type decays to once a reference to it was taken
-  using Type = std::string;
 };
 template <class T>
 using Loose = typename LooseOf<std::decay_t<T>>::Type;

@@ -11,22 +11,6 @@ namespace treadle::rpc {
 // The name under which this worker knows F or T. StateError saying what to do when it has none.
 const Functions::Entry& entryOf(const Engine& engine, const void* key, std::string (*what)());
 
-// What an argument of type A travels as when no parameter says so.
-template <class A>
-struct SentAs {
-  using Type = A;
-};
-template <>
-struct SentAs<const char*> {
-  using Type = std::string;
-};
-template <>
-struct SentAs<char*> {
-  using Type = std::string;
-};
-template <class A>
-using Sent = typename SentAs<std::decay_t<A>>::Type;
-
 // Encodes `argument` as a parameter of type P. An rvalue is taken, so that memory that nobody else holds may go with
 // it.
 template <class P, class A>
