@@ -81,7 +81,7 @@ void Reactor::soon(std::shared_ptr<EventHandler> handler) {
   MutexLock lock(mutex_);
   if (soon_.empty()) soonSince_.store(Clock::now().time_since_epoch().count());
   soon_.push_back(std::move(handler));
-  bool asleep = std::exchange(waiting_, false);
+  bool asleep = waiting_.exchange(false);
   lock.unlock();
   if (asleep) wake();
 }
@@ -102,7 +102,7 @@ void Reactor::runSoon(Duration age) {
 TimePoint Reactor::beforeWait() {
   MutexLock lock(mutex_);
   if (!soon_.empty()) return TimePoint();
-  waiting_ = true;
+  waiting_.store(true);
   return timers_.empty() ? kNever : timers_.begin()->first.first;
 }
 
@@ -143,10 +143,7 @@ void Reactor::poll() {
   runSoon();
   std::array<epoll_event, 64> events;
   int count = ::epoll_wait(epoll_.get(), events.data(), events.size(), millisecondsUntil(beforeWait()));
-  {
-    MutexLock lock(mutex_);
-    waiting_ = false;
-  }
+  waiting_.store(false);
   for (int i = 0; i < count; ++i) dispatch(events[static_cast<size_t>(i)]);
   runTimers();
 }

@@ -70,8 +70,8 @@ class Reactor {
   std::unordered_map<TimerId, TimePoint> due_ TREADLE_GUARDED_BY(mutex_);
   TimerId lastTimer_ TREADLE_GUARDED_BY(mutex_) = 0;
   std::vector<std::shared_ptr<EventHandler>> soon_ TREADLE_GUARDED_BY(mutex_);
-  bool waiting_ TREADLE_GUARDED_BY(mutex_) = false;  // in epoll_wait
-  std::atomic<Duration::rep> soonSince_ = 0;         // 0: nothing is asked for
+  std::atomic<bool> waiting_ = false;         // in epoll_wait; set with the lock held
+  std::atomic<Duration::rep> soonSince_ = 0;  // 0: nothing is asked for
 };
 
 }  // namespace treadle::io
