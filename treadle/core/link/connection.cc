@@ -125,6 +125,7 @@ Status Connection::place(std::span<const Buffer> buffers, bool mayUseLanes, Send
     if (onLanes) entry.place = wire::Place::kOnLanes;
     (onLanes ? parts.onLanes : parts.followers).push_back(buffers[i]);
   }
+  if (parts.onLanes.empty()) return {};
   parts.firstNumber = laneSender_->takeNumbers(parts.onLanes.size());
   uint64_t number = parts.firstNumber;
   for (wire::BufferEntry& entry : parts.entries)

@@ -61,8 +61,7 @@ Status Connection::addLane(io::Fd fd) {
 }
 
 void Connection::onPiece(const Frame& frame) {
-  wire::PieceHeader piece = *wire::parsePiece(frame.payload);  // the reader has parsed it once
-  for (Message& message : laneReceiver_.filled(piece, frame.entries[0].sizeBytes))
+  for (Message& message : laneReceiver_.filled(frame.piece, frame.entries[0].sizeBytes))
     sink_.onMessage(*this, std::move(message));
   wakeReader();  // a caller may sleep on the connection itself while its answer came here
 }

@@ -19,6 +19,7 @@ struct Frame {
   std::vector<std::byte> payload;
   std::vector<wire::BufferEntry> entries;
   std::vector<Buffer> buffers;  // by entry; filled for those of place kInline, empty for the others
+  wire::PieceHeader piece;      // of a kPiece frame
   io::Fd descriptor;            // of a kArena frame: what came with it, if anything did
 };
 

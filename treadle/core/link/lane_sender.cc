@@ -9,7 +9,6 @@
 
 #include "treadle/core/io/executor.h"
 #include "treadle/core/io/socket.h"
-#include "treadle/core/wire/writer.h"
 
 namespace treadle::link {
 namespace {

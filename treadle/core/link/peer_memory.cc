@@ -89,15 +89,22 @@ void PeerMemory::takeBack(std::span<const wire::BufferEntry> entries, std::span<
   }
 }
 
+// The block that was lent there, of at least `sizeBytes`; null when none was.
+std::shared_ptr<memory::Block> PeerMemory::endLoan(uint64_t offset, size_t sizeBytes) {
+  auto found = lent_.find(offset);
+  if (found == lent_.end() || found->second->capacity() < sizeBytes) return nullptr;
+  std::shared_ptr<memory::Block> block = std::move(found->second);
+  lent_.erase(found);
+  lentBytes_ -= block->capacity();
+  return block;
+}
+
 Status PeerMemory::released(std::span<const uint64_t> offsets) {
   std::vector<std::shared_ptr<memory::Block>> back;  // freed after the lock is let go
   MutexLock lock(mutex_);
   for (uint64_t offset : offsets) {
-    auto found = lent_.find(offset);
-    if (found == lent_.end()) return dataLoss("it gave back memory that it does not hold");
-    lentBytes_ -= found->second->capacity();
-    back.push_back(std::move(found->second));
-    lent_.erase(found);
+    back.push_back(endLoan(offset, 0));
+    if (!back.back()) return dataLoss("it gave back memory that it does not hold");
   }
   lock.unlock();
   return {};
@@ -119,14 +126,9 @@ Result<Buffer> PeerMemory::resolve(const wire::BufferEntry& entry) {
   MutexLock lock(mutex_);
   if (closed_) return cancelled("the connection is closed");
   if (entry.place == wire::Place::kReturned) {
-    auto found = lent_.find(entry.at);
-    if (found == lent_.end() || found->second->capacity() < entry.sizeBytes)
-      return dataLoss("it returned memory that it does not hold");
-    std::shared_ptr<memory::Block> block = std::move(found->second);
-    lent_.erase(found);
-    lentBytes_ -= block->capacity();
-    std::byte* data = block->data();
-    return Buffer{data, entry.sizeBytes, std::move(block)};
+    std::shared_ptr<memory::Block> block = endLoan(entry.at, entry.sizeBytes);
+    if (!block) return dataLoss("it returned memory that it does not hold");
+    return memory::bufferOver(std::move(block), entry.sizeBytes);
   }
   if (entry.at % kAlignment != 0) return dataLoss("it lent memory that is not aligned");
   if (entry.at > peerArena_.size() || entry.sizeBytes > peerArena_.size() - entry.at)

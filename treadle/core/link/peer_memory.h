@@ -62,6 +62,7 @@ class PeerMemory : public std::enable_shared_from_this<PeerMemory> {
   bool mayLend(size_t bytes);
   std::optional<uint64_t> lend(std::shared_ptr<memory::Block> block);
   std::optional<uint64_t> give(const Buffer& buffer, wire::Place& place);
+  std::shared_ptr<memory::Block> endLoan(uint64_t offset, size_t sizeBytes) TREADLE_REQUIRES(mutex_);
   void giveBack(uint64_t offset);
 
   memory::BlockPool* const pool_;

@@ -10,6 +10,7 @@
 
 #include "treadle/core/io/executor.h"
 #include "treadle/core/io/socket.h"
+#include "treadle/core/memory/block_pool.h"
 
 // Budget of a frame that the socket takes whole: one sendmsg for up to 64 parts, two uncontended locks, two
 // allocations (the deque of its parts), no copy and no wake-up. What the socket does not take costs one copy
@@ -21,12 +22,6 @@ size_t bytesOf(const auto& chunks) {
   size_t bytes = 0;
   for (const auto& chunk : chunks) bytes += chunk.rest().size();
   return bytes;
-}
-
-Buffer copyOf(Bytes bytes) {
-  Buffer copy = allocateBuffer(bytes.size());
-  std::memcpy(copy.data, bytes.data(), bytes.size());
-  return copy;
 }
 
 }  // namespace
@@ -201,7 +196,7 @@ ssize_t SendQueue::writeOnce(const Chunks& chunks) {
 
 // Borrowed bytes are gone when the sender returns.
 void SendQueue::makeOwned(Chunk& chunk) {
-  if (chunk.buffer.borrowed()) chunk = {copyOf(chunk.rest()), 0, chunk.descriptor};
+  if (chunk.buffer.borrowed()) chunk = {memory::copyTo(nullptr, chunk.rest()), 0, chunk.descriptor};
 }
 
 void SendQueue::queue(Chunks chunks) {

@@ -174,18 +174,28 @@ void BlockPool::trim() {
     for (size_t offset : std::exchange(offsets, {})) discard(sizeClass, offset);
 }
 
-Buffer allocateFrom(BlockPool* pool, size_t sizeBytes) {
-  auto block = pool != nullptr && sizeBytes >= kSmallestBlock ? pool->allocate(sizeBytes) : nullptr;
-  if (!block) return allocateBuffer(sizeBytes);
+Buffer bufferOver(std::shared_ptr<Block> block, size_t sizeBytes) {
   std::byte* data = block->data();
   return {data, sizeBytes, std::move(block)};
 }
 
+namespace {
+
+std::shared_ptr<Block> blockFor(BlockPool* pool, size_t sizeBytes) {
+  return pool != nullptr && sizeBytes >= kSmallestBlock ? pool->allocate(sizeBytes) : nullptr;
+}
+
+}  // namespace
+
+Buffer allocateFrom(BlockPool* pool, size_t sizeBytes) {
+  auto block = blockFor(pool, sizeBytes);
+  return block ? bufferOver(std::move(block), sizeBytes) : allocateBuffer(sizeBytes);
+}
+
 Buffer copyTo(BlockPool* pool, Bytes bytes) {
-  if (auto block = pool != nullptr && bytes.size() >= kSmallestBlock ? pool->allocate(bytes.size()) : nullptr) {
+  if (auto block = blockFor(pool, bytes.size())) {
     block->fill(bytes);
-    std::byte* data = block->data();
-    return {data, bytes.size(), std::move(block)};
+    return bufferOver(std::move(block), bytes.size());
   }
   Buffer copy = allocateBuffer(bytes.size());
   if (!bytes.empty()) std::memcpy(copy.data, bytes.data(), bytes.size());

@@ -117,6 +117,8 @@ class BlockPool : public std::enable_shared_from_this<BlockPool> {
   PoolCounters counters_ TREADLE_GUARDED_BY(mutex_);
 };
 
+// The first `sizeBytes` of a block, for writing.
+Buffer bufferOver(std::shared_ptr<Block> block, size_t sizeBytes);
 // `sizeBytes` of a pool's block where there is one to be had, else of ordinary memory. Throws std::bad_alloc.
 Buffer allocateFrom(BlockPool* pool, size_t sizeBytes);
 // A copy of `bytes` in such memory.
