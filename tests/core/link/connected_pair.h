@@ -15,11 +15,14 @@ class Recorder final : public ConnectionSink {
  public:
   void onMessage(Connection& from, Message message) override {
     if (answer) answer(from, message);
-    {
-      MutexLock lock(mutex_);
-      messages_.push_back(std::move(message));
-    }
-    arrived.add();
+    auto arrival = std::move(message.arrival);
+    if (!arrival) return keep(std::move(message));
+    heralded.add();
+    auto held = std::make_shared<Message>(std::move(message));
+    arrival->whenWhole([this, held](const Status& whole) {
+      if (whole.ok()) return keep(std::move(*held));
+      failed.add();
+    });
   }
   void onLeave(Connection&, std::string reason) override {
     EXPECT_EQ(0, closed.count()) << "a farewell after the end";
@@ -55,8 +58,17 @@ class Recorder final : public ConnectionSink {
   std::function<void(Connection&, const Message&)> answer;  // set before the first message
   std::function<Result<io::Fd>()> dial;                     // likewise
   test::Counter arrived, closed;
+  test::Counter heralded, failed;  // messages that came ahead of their bytes, and those of them that never came whole
 
  private:
+  void keep(Message message) {
+    {
+      MutexLock lock(mutex_);
+      messages_.push_back(std::move(message));
+    }
+    arrived.add();
+  }
+
   mutable Mutex mutex_;
   std::vector<Message> messages_;
   std::optional<std::string> leaveReason_;

@@ -7,6 +7,7 @@
 #include <array>
 #include <thread>
 
+#include "tests/support/gate.h"
 #include "tests/support/seeds.h"
 #include "treadle/core/base/error.h"
 #include "treadle/core/io/socket.h"
@@ -179,6 +180,43 @@ TEST(BlockPool, neverUsesWhatSomebodyUnknownMayHold) {
   auto next = pool->allocate(4 * kMiB);  // there is more address space than memory
   ASSERT_NE(nullptr, next);
   EXPECT_NE(offset, next->offset());
+}
+
+TEST(BlockPool, prefaultsTheFirstPagesAndTrimGivesThemBack) {
+  auto pool = poolOf(64 * kMiB);
+  const std::byte* arena = pool->arena().bytes().data();
+  pool->prefault(2 * kMiB);
+  ASSERT_TRUE(test::eventually([&] { return residentBytes(arena, 2 * kMiB) == 2 * kMiB; }));
+  EXPECT_EQ(0U, residentBytes(arena + 2 * kMiB, 2 * kMiB));
+  auto block = pool->allocate(kMiB);
+  block->fill(std::vector<std::byte>(kMiB, std::byte{7}));
+  pool->trim();
+  EXPECT_EQ(kMiB, residentBytes(arena, 4 * kMiB));  // the block's own
+  EXPECT_EQ(std::byte{7}, block->data()[kMiB - 1]);
+}
+
+TEST(BlockPool, prefaultsAtMostASmallPartOfItsLimit) {
+  auto pool = poolOf(32 * kMiB);
+  const std::byte* arena = pool->arena().bytes().data();
+  pool->prefault(1000 * kMiB);
+  pool->prefault(1000 * kMiB);  // once is enough
+  ASSERT_TRUE(test::eventually([&] { return residentBytes(arena, 2 * kMiB) == 2 * kMiB; }));
+  pool.reset();  // ends it
+}
+
+// Blocks that are used while their pages are faulted in keep what was written to them.
+TEST(BlockPool, prefaultsBesideTheUseOfItsBlocks) {
+  test::forSeeds(20, [](test::Random& random) {
+    auto pool = poolOf(256 * kMiB);
+    pool->prefault(16 * kMiB);
+    for (int round = 0; round < 20; ++round) {
+      std::vector<std::byte> bytes = randomBytes(random, 1 + test::pick(random, 2 * kMiB));
+      auto block = pool->allocate(bytes.size());
+      block->fill(bytes);
+      if (test::pick(random, 8) == 0) pool->trim();
+      ASSERT_TRUE(std::equal(bytes.begin(), bytes.end(), block->data()));
+    }
+  });
 }
 
 TEST(Copier, coversEveryByteOnceWhateverTheSize) {

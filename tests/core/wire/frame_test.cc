@@ -155,20 +155,26 @@ TEST(Frame, ofAnUnknownKindOrAnotherProtocolSaysSo) {
 }
 
 TEST(Piece, comesBackAsItWasMadeAndIsRefusedOtherwise) {
-  std::vector<std::byte> front = pieceFront({7, 1 << 20, 5 << 20}, 4096);
-  Result<FrameHeader> header = parseHeader(front, {});
-  ASSERT_TRUE(header.ok());
-  EXPECT_EQ(FrameKind::kPiece, header->kind);
-  EXPECT_EQ((std::vector<BufferEntry>{{4096}}), valueOrThrow(parseFront(*header, front)));
-  Bytes payload = Bytes(front).last(header->payloadBytes);
-  PieceHeader piece = valueOrThrow(parsePiece(payload));
-  EXPECT_EQ(7U, piece.number);
-  EXPECT_EQ(1U << 20, piece.offsetBytes);
-  EXPECT_EQ(5U << 20, piece.totalBytes);
-  for (size_t cut = 0; cut < payload.size(); ++cut) EXPECT_FALSE(parsePiece(payload.first(cut)).ok());
-  std::vector<std::byte> longer(payload.begin(), payload.end());
-  longer.push_back({});
-  EXPECT_FALSE(parsePiece(longer).ok());
+  const Piece made{7, 1 << 20, 5 << 20, 4096};
+  std::vector<std::byte> front = pieceFront(made);
+  ASSERT_EQ(kPieceFrontBytes, front.size());
+  EXPECT_EQ(made, valueOrThrow(parsePieceFront(front, {})));
+  for (size_t i = 0; i < front.size(); ++i) {
+    std::vector<std::byte> damaged = front;
+    damaged[i] ^= std::byte{1};
+    EXPECT_FALSE(parsePieceFront(damaged, {}).ok()) << i;
+  }
+  // Frames of the same length that are none: of another kind, and with a buffer that lies elsewhere.
+  std::vector<std::byte> payload(24);
+  for (auto [kind, place] :
+       {std::pair(FrameKind::kMessage, Place::kInline), std::pair(FrameKind::kPiece, Place::kLent)}) {
+    std::vector<std::byte> other = frameFront(kind, 1, payload, std::array{BufferEntry{4096, place, 0}});
+    ASSERT_EQ(kPieceFrontBytes, other.size());
+    EXPECT_EQ(Code::kDataLoss, parsePieceFront(other, {}).status().code());
+  }
+  FrameLimits small;
+  small.bufferBytes = 4095;
+  EXPECT_EQ(Code::kResourceExhausted, parsePieceFront(front, small).status().code());
 }
 
 }  // namespace

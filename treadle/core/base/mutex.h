@@ -22,7 +22,6 @@ class TREADLE_ANNOTATE(capability("mutex")) Mutex {
  public:
   void lock() TREADLE_ANNOTATE(acquire_capability()) { mutex_.lock(); }
   void unlock() TREADLE_ANNOTATE(release_capability()) { mutex_.unlock(); }
-  bool tryLock() TREADLE_ANNOTATE(try_acquire_capability(true)) { return mutex_.try_lock(); }
 
  private:
   friend class MutexLock;

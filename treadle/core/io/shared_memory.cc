@@ -83,6 +83,14 @@ void SharedMemory::writeFresh(size_t offsetBytes, Bytes bytes) const {
   if (!bytes.empty()) std::memcpy(data_ + offsetBytes, bytes.data(), bytes.size());
 }
 
+bool SharedMemory::populate(size_t offsetBytes, size_t sizeBytes) const {
+#ifdef MADV_POPULATE_WRITE  // Linux 5.14
+  return ::madvise(data_ + offsetBytes, sizeBytes, MADV_POPULATE_WRITE) == 0;
+#else
+  return false;
+#endif
+}
+
 void SharedMemory::discard(size_t offsetBytes, size_t sizeBytes) const {
   if (shareable()) {
     (void)::fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offsetBytes),

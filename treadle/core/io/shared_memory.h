@@ -44,6 +44,9 @@ class SharedMemory {
   // Writes to pages that were never touched at about half the cost of faulting them in: the kernel need not zero them.
   // `offsetBytes` counts from the start. Falls back to a plain copy.
   void writeFresh(size_t offsetBytes, Bytes bytes) const;
+  // Faults the pages in for writing, so that their first use costs nothing more. False when the system does not do
+  // that.
+  bool populate(size_t offsetBytes, size_t sizeBytes) const;
   // Gives the pages back to the system; they read as zero afterwards, in every process.
   void discard(size_t offsetBytes, size_t sizeBytes) const;
 

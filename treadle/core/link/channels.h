@@ -8,12 +8,9 @@
 namespace treadle {
 
 struct Channels {
-  bool unixSockets = true;  // "unix": to peers on this host
-  bool tcp = true;          // "tcp"
-  // "lanes": sockets of their own for large tensors that go through sockets, so that small messages need not wait. Not
-  // used unless asked for: a call may then overtake one with large tensors, and a peer that leaves with a reason does
-  // not wait for what is left on them.
-  bool lanes = false;
+  bool unixSockets = true;   // "unix": to peers on this host
+  bool tcp = true;           // "tcp"
+  bool lanes = true;         // "lanes": sockets of their own for large tensors that no memory is shared for
   bool sharedMemory = true;  // "shm": tensors to peers on this host; needs "unix"
 
   // Of a text like "tcp,lanes": what is not named is not used. InvalidArgument for another name, or for neither "unix"

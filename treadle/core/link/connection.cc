@@ -73,7 +73,7 @@ Connection::Connection(io::Reactor& reactor, io::Fd fd, Kind kind, const Connect
                                                [this](const Status& why) {
                                                  if (auto self = weak_from_this().lock()) self->breakOff(why);
                                                })),
-      laneReceiver_(options.pool, options.limits.bufferBytes),
+      laneReceiver_(options.pool, 2 * options.limits.bufferBytes),
       wantRead_(false) {}
 
 Status Connection::send(Subject subject, Bytes payload, std::span<const Buffer> buffers, SendMode mode,
@@ -103,7 +103,12 @@ Status Connection::send(Subject subject, Bytes payload, std::span<const Buffer> 
   SendMode how = modeFor(mode, !parts.followers.empty());
   Status sent = placed.ok() ? sendQueue_.send(std::move(front), parts.followers, how, deadline) : placed;
   if (!sent.ok() && memory_) memory_->takeBack(parts.entries, releases);
-  if (sent.ok() && !parts.onLanes.empty()) laneSender_->send(parts.firstNumber, parts.onLanes, mode, deadline);
+  if (parts.onLanes.empty()) return sent;
+  if (sent.ok()) {
+    laneSender_->begin(parts.onLanes, deadline);
+  } else {
+    laneSender_->drop(parts.onLanes);
+  }
   return sent;
 }
 
@@ -117,19 +122,21 @@ Status Connection::place(std::span<const Buffer> buffers, bool mayUseLanes, Send
       large += buffer.sizeBytes;
   }
   const bool lanes = mayUseLanes && useLanes(large, mode, deadline);
-  if (lanes) TREADLE_RETURN_IF_ERROR(laneSender_->waitForRoom(large, mode, deadline));
+  std::vector<Buffer> onLanes;
   for (size_t i = 0; i < buffers.size(); ++i) {
     wire::BufferEntry& entry = parts.entries[i];
     if (entry.place != wire::Place::kInline) continue;
-    bool onLanes = lanes && entry.sizeBytes >= kShareBytes;
-    if (onLanes) entry.place = wire::Place::kOnLanes;
-    (onLanes ? parts.onLanes : parts.followers).push_back(buffers[i]);
+    bool onLane = lanes && entry.sizeBytes >= kShareBytes;
+    if (onLane) entry.place = wire::Place::kOnLanes;
+    (onLane ? onLanes : parts.followers).push_back(buffers[i]);
   }
-  if (parts.onLanes.empty()) return {};
-  parts.firstNumber = laneSender_->takeNumbers(parts.onLanes.size());
-  uint64_t number = parts.firstNumber;
+  if (onLanes.empty()) return {};
+  Result<LaneSender::Transfers> prepared = laneSender_->prepare(onLanes, mode, deadline);
+  if (!prepared.ok()) return std::move(prepared).status();
+  parts.onLanes = std::move(*prepared);
+  auto transfer = parts.onLanes.begin();
   for (wire::BufferEntry& entry : parts.entries)
-    if (entry.place == wire::Place::kOnLanes) entry.at = number++;
+    if (entry.place == wire::Place::kOnLanes) entry.at = LaneSender::numberOf(**transfer++);
   return {};
 }
 
@@ -259,7 +266,7 @@ void Connection::onFrame(Frame frame) {
     case wire::FrameKind::kArena: return onArena(std::move(frame));
     case wire::FrameKind::kMapped: return onMapped(frame);
     case wire::FrameKind::kRelease: return onRelease(frame);
-    case wire::FrameKind::kPiece: return;  // the reader refuses it here
+    case wire::FrameKind::kPiece: return close(dataLoss("it sent a piece of a buffer beside the lanes"));
     case wire::FrameKind::kHandshake: return close(dataLoss("it sent a handshake after the handshake"));
   }
 }
@@ -277,15 +284,20 @@ void Connection::onMessageFrame(Frame frame) {
     frame.buffers[i] = std::move(*buffer);
   }
   Message message{static_cast<Subject>(subject), std::move(frame.payload), std::move(frame.buffers)};
-  if (!onLanes) return sink_.onMessage(*this, std::move(message));
-  auto whole = laneReceiver_.announce(std::move(message), frame.entries);
-  if (!whole.ok()) return close(whole.status());
-  for (Message& one : *whole) sink_.onMessage(*this, std::move(one));
+  if (onLanes) {
+    if (message.subject != Subject::kRpc)
+      return close(dataLoss("it sent buffers of another subject than calls on lanes"));
+    auto arrival = laneReceiver_.announce(frame.entries, message.buffers);
+    if (!arrival.ok()) return close(arrival.status());
+    message.arrival = std::move(*arrival);
+  }
+  sink_.onMessage(*this, std::move(message));
 }
 
 void Connection::leave(const std::string& reason, TimePoint deadline) {
   wire::Writer writer;
   writer.string(std::string_view(reason).substr(0, kReasonBytes));
+  laneSender_->drain(deadline);
   sendControl(wire::FrameKind::kLeave, writer.bytes());
   (void)sendQueue_.drain(deadline);
   (void)::shutdown(fd_.get(), SHUT_WR);

@@ -14,7 +14,7 @@
 
 #include "treadle/core/io/reactor.h"
 #include "treadle/core/link/frame_reader.h"
-#include "treadle/core/link/lane_receiver.h"
+#include "treadle/core/link/lane_reader.h"
 #include "treadle/core/link/lane_sender.h"
 #include "treadle/core/link/message.h"
 #include "treadle/core/link/peer_memory.h"
@@ -112,14 +112,15 @@ class Connection final : public io::EventHandler,
   // A message's buffers by the way that they take.
   struct Parts {
     std::vector<wire::BufferEntry> entries;
-    std::vector<Buffer> followers, onLanes;
-    uint64_t firstNumber = 0;
+    std::vector<Buffer> followers;
+    LaneSender::Transfers onLanes;
   };
 
   Status place(std::span<const Buffer> buffers, bool mayUseLanes, SendMode mode, TimePoint deadline, Parts& parts);
 
   bool useLanes(size_t bytes, SendMode mode, TimePoint deadline);
-  void onPiece(const Frame& frame);
+  bool dialLanes(TimePoint deadline);
+  void laneEnded(const Lane& lane, const Status& why);
   void closeLanes(const Status& why);
   void heard() { lastHeard_.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed); }
 
@@ -164,8 +165,8 @@ class Connection final : public io::EventHandler,
 
   const std::shared_ptr<LaneSender> laneSender_;
   LaneReceiver laneReceiver_;
-  Mutex dialMutex_;
-  bool lanesDialed_ TREADLE_GUARDED_BY(dialMutex_) = false;
+  std::atomic<bool> dialing_ = false;
+  std::atomic<TimePoint> nextDial_ = TimePoint();  // not before
   Mutex laneMutex_;
   std::vector<std::shared_ptr<Lane>> lanes_ TREADLE_GUARDED_BY(laneMutex_);  // incoming
 

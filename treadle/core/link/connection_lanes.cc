@@ -16,6 +16,8 @@ constexpr size_t kMaxLanes = 8;  // that a peer may dial
 constexpr int kLocalSocketBytes = 512 << 10;
 // Buffers that do not fill a piece are not worth a lane.
 constexpr size_t kLaneBytes = 256U << 10;
+// How long a connection that got no lanes goes without, before it asks for them again.
+constexpr Duration kDialAgain = std::chrono::seconds(10);
 
 }  // namespace
 
@@ -23,21 +25,18 @@ constexpr size_t kLaneBytes = 256U << 10;
 class Connection::Lane final : public io::EventHandler {
  public:
   Lane(std::shared_ptr<Connection> owner, io::Fd fd)
-      : owner_(owner),
-        fd_(std::move(fd)),
-        reader_(owner->options_.limits,
-                [receiver = &owner->laneReceiver_](const wire::PieceHeader& piece, uint64_t size) {
-                  return receiver->memoryFor(piece, size);
-                }) {}
+      : owner_(owner), fd_(std::move(fd)), reader_(owner->laneReceiver_, owner->options_.limits) {}
 
   void onEvents(uint32_t) override {
     std::shared_ptr<Connection> owner = owner_.lock();
     if (!owner || owner->closed_.load()) return;
     ReadScope scope(*owner);
-    UniqueFunction<void(Frame)> onFrame = [&](Frame frame) { owner->onPiece(frame); };
-    Result<bool> got = reader_.readFrom(fd_.get(), onFrame);
+    Result<bool> got = reader_.readFrom(fd_.get());
+    // The peer closes its lanes and its connection together: what it said last on that one is heard first.
+    if (!got.ok() && got.status().code() == Code::kPeerLost) return owner->laneEnded(*this, got.status());
     if (!got.ok()) return owner->close(got.status());
     owner->heard();
+    if (*got) owner->wakeReader();  // a caller may sleep on the connection itself while its answer came here
   }
 
   int fd() const { return fd_.get(); }
@@ -45,7 +44,7 @@ class Connection::Lane final : public io::EventHandler {
  private:
   const std::weak_ptr<Connection> owner_;
   const io::Fd fd_;
-  FrameReader reader_;  // the reactor's thread
+  LaneReader reader_;  // the reactor's thread
 };
 
 Status Connection::addLane(io::Fd fd) {
@@ -60,36 +59,45 @@ Status Connection::addLane(io::Fd fd) {
   return {};
 }
 
-void Connection::onPiece(const Frame& frame) {
-  for (Message& message : laneReceiver_.filled(frame.piece, frame.entries[0].sizeBytes))
-    sink_.onMessage(*this, std::move(message));
-  wakeReader();  // a caller may sleep on the connection itself while its answer came here
+void Connection::laneEnded(const Lane& lane, const Status& why) {
+  {
+    MutexLock lock(laneMutex_);
+    if (!closed_.load()) reactor_.remove(lane.fd());
+  }
+  breakOff(why);
 }
 
 // Whether these bytes go on lanes; dials them for the first that should.
 bool Connection::useLanes(size_t bytes, SendMode mode, TimePoint deadline) {
   if (bytes < kLaneBytes) return false;
   if (laneSender_->hasLanes()) return true;
-  if (mode == SendMode::kUrgent || closed_.load()) return false;
+  return mode != SendMode::kUrgent && !closed_.load() && dialLanes(deadline);
+}
+
+// Nobody waits while another thread dials: bytes go beside small messages until there are lanes.
+bool Connection::dialLanes(TimePoint deadline) {
+  if (Clock::now() < nextDial_.load() || dialing_.exchange(true)) return false;
+  nextDial_.store(deadlineAfter(kDialAgain));
   io::Executor::Blocking blocking;
-  if (!blocking.status().ok()) return false;
-  MutexLock lock(dialMutex_);
-  if (std::exchange(lanesDialed_, true)) return laneSender_->hasLanes();
-  for (int i = 0; i < kLanes; ++i) {
+  for (int i = 0; i < kLanes && blocking.status().ok(); ++i) {
     Result<io::Fd> fd = sink_.dialLane(*this, deadline);
     if (fd.ok() && io::isLocal(fd->get())) io::setBufferSizes(fd->get(), kLocalSocketBytes);
     Status added = fd.ok() ? laneSender_->addLane(std::move(*fd)) : fd.status();
     if (!added.ok()) logDebug("", "large tensors go beside small messages: " + added.message());
+    if (!added.ok()) break;
   }
+  dialing_.store(false);
   return laneSender_->hasLanes();
 }
 
 void Connection::closeLanes(const Status& why) {
   laneSender_->close(why);
-  laneReceiver_.clear();
-  MutexLock lock(laneMutex_);
-  for (const auto& lane : lanes_) reactor_.remove(lane->fd());
-  lanes_.clear();
+  {
+    MutexLock lock(laneMutex_);
+    for (const auto& lane : lanes_) reactor_.remove(lane->fd());
+    lanes_.clear();
+  }
+  laneReceiver_.clear(why);
 }
 
 }  // namespace treadle::link

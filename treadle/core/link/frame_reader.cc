@@ -145,29 +145,13 @@ Result<bool> FrameReader::startFrame() {
   Result<std::vector<wire::BufferEntry>> entries = wire::parseFront(*header, front);
   if (!entries.ok()) return std::move(entries).status();
   Bytes payload = front.subspan(wire::kHeaderBytes + header->entriesBytes());
-  Frame frame{*header, {payload.begin(), payload.end()}, std::move(*entries), {}, {}, {}};
-  bool isPiece = header->kind == wire::FrameKind::kPiece;
-  if (isPiece != static_cast<bool>(pieceMemory_))
-    return dataLoss(isPiece ? "it sent a piece of a buffer beside the lanes" : "it sent a message on a lane");
-  TREADLE_RETURN_IF_ERROR(isPiece ? placePiece(frame) : allocateInline(frame, pool_));
+  Frame frame{*header, {payload.begin(), payload.end()}, std::move(*entries), {}, {}};
+  TREADLE_RETURN_IF_ERROR(allocateInline(frame, pool_));
   if (header->kind == wire::FrameKind::kArena) frame.descriptor = std::move(descriptor_);
   current_ = std::move(frame);
   bufferIndex_ = bufferOffset_ = 0;
   begin_ += frontBytes;
   return true;
-}
-
-// The bytes of a piece go straight to their place in the buffer that they are a part of.
-Status FrameReader::placePiece(Frame& frame) {
-  if (frame.entries.size() != 1 || frame.entries[0].place != wire::Place::kInline)
-    return dataLoss("a piece of a buffer comes without its bytes");
-  Result<wire::PieceHeader> piece = wire::parsePiece(frame.payload);
-  if (!piece.ok()) return std::move(piece).status();
-  frame.piece = *piece;
-  Result<Buffer> memory = pieceMemory_(frame.piece, frame.entries[0].sizeBytes);
-  if (!memory.ok()) return std::move(memory).status();
-  frame.buffers.push_back(std::move(*memory));
-  return {};
 }
 
 // Moves read-ahead bytes to the buffers and steps over the full ones.
@@ -195,7 +179,7 @@ Result<Frame> readOneFrame(int fd, const wire::FrameLimits& limits, TimePoint de
   Result<std::vector<wire::BufferEntry>> entries = wire::parseFront(*header, front);
   if (!entries.ok()) return std::move(entries).status();
   Bytes payload = Bytes(front).last(header->payloadBytes);
-  Frame frame{*header, {payload.begin(), payload.end()}, std::move(*entries), {}, {}, {}};
+  Frame frame{*header, {payload.begin(), payload.end()}, std::move(*entries), {}, {}};
   TREADLE_RETURN_IF_ERROR(allocateInline(frame, nullptr));
   for (Buffer& buffer : frame.buffers) TREADLE_RETURN_IF_ERROR(io::readAll(fd, buffer.mutableBytes(), deadline));
   return frame;

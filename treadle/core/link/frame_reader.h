@@ -19,7 +19,6 @@ struct Frame {
   std::vector<std::byte> payload;
   std::vector<wire::BufferEntry> entries;
   std::vector<Buffer> buffers;  // by entry; filled for those of place kInline, empty for the others
-  wire::PieceHeader piece;      // of a kPiece frame
   io::Fd descriptor;            // of a kArena frame: what came with it, if anything did
 };
 
@@ -30,10 +29,6 @@ class FrameReader {
   // `pool`: where large buffers are read into; null: ordinary memory. `takesDescriptors`: for UNIX sockets.
   explicit FrameReader(wire::FrameLimits limits, memory::BlockPool* pool = nullptr, bool takesDescriptors = false)
       : limits_(limits), pool_(pool), takesDescriptors_(takesDescriptors) {}
-  // For a lane, on which nothing but pieces comes: `pieceMemory` says where the bytes of each go.
-  using PieceMemory = UniqueFunction<Result<Buffer>(const wire::PieceHeader& piece, uint64_t sizeBytes)>;
-  FrameReader(wire::FrameLimits limits, PieceMemory pieceMemory)
-      : limits_(limits), pool_(nullptr), takesDescriptors_(false), pieceMemory_(std::move(pieceMemory)) {}
 
   // Reads what `fd` has now, up to about a MiB, and calls `onFrame` for each whole frame. True when the socket had
   // something. PeerLost at the end of the stream; DataLoss or ResourceExhausted for bytes that are no frame within
@@ -45,7 +40,6 @@ class FrameReader {
   Status consume(UniqueFunction<void(Frame)>& onFrame);
   Result<bool> startFrame();
   ssize_t receive(int fd, MutableBytes room);
-  Status placePiece(Frame& frame);
   void fillBuffers();
   MutableBytes target();
   void advance(size_t bytes);
@@ -53,7 +47,6 @@ class FrameReader {
   const wire::FrameLimits limits_;
   memory::BlockPool* const pool_;
   const bool takesDescriptors_;
-  PieceMemory pieceMemory_;         // empty: not a lane
   io::Fd descriptor_;               // came with a frame that is not complete yet
   bool manyDescriptors_ = false;    // more came than any peer would send
   std::vector<std::byte> scratch_;  // bytes [begin_, end_) are read and not yet cut; none while nothing is

@@ -3,10 +3,11 @@
 namespace treadle::link {
 
 // The buffer of that number, new or known. Memory is taken when the first is heard of it, while its bytes still flow.
-Result<LaneReceiver::Incoming*> LaneReceiver::find(uint64_t number, uint64_t totalBytes) {
+Result<LaneReceiver::IncomingBuffers::iterator> LaneReceiver::find(uint64_t number, uint64_t totalBytes) {
+  TREADLE_RETURN_IF_ERROR(closed_);
   if (auto found = incoming_.find(number); found != incoming_.end()) {
     if (found->second.buffer.sizeBytes != totalBytes) return dataLoss("it gave a buffer two sizes");
-    return &found->second;
+    return found;
   }
   if (totalBytes == 0) return dataLoss("it sent an empty buffer in pieces");
   if (totalBytes > limitBytes_ - openBytes_)
@@ -20,68 +21,69 @@ Result<LaneReceiver::Incoming*> LaneReceiver::find(uint64_t number, uint64_t tot
   incoming.missing = memory::FreeRanges(totalBytes);
   incoming.unfilled = totalBytes;
   openBytes_ += totalBytes;
-  return &incoming_.emplace(number, std::move(incoming)).first->second;
+  return incoming_.emplace(number, std::move(incoming)).first;
 }
 
-Result<Buffer> LaneReceiver::memoryFor(const wire::PieceHeader& piece, uint64_t sizeBytes) {
+void LaneReceiver::erase(IncomingBuffers::iterator whole) {
+  openBytes_ -= whole->second.buffer.sizeBytes;
+  incoming_.erase(whole);
+}
+
+Result<Buffer> LaneReceiver::memoryFor(const wire::Piece& piece) {
   MutexLock lock(mutex_);
-  Result<Incoming*> incoming = find(piece.number, piece.totalBytes);
+  auto incoming = find(piece.number, piece.totalBytes);
   if (!incoming.ok()) return std::move(incoming).status();
-  Incoming& one = **incoming;
-  if (!one.missing.takeAt(piece.offsetBytes, sizeBytes))
+  Incoming& one = (*incoming)->second;
+  if (!one.missing.takeAt(piece.offsetBytes, piece.sizeBytes))
     return dataLoss("it sent a part of a buffer that is not missing");
-  return Buffer{one.buffer.data + piece.offsetBytes, sizeBytes, one.buffer.owner};
+  return Buffer{one.buffer.data + piece.offsetBytes, piece.sizeBytes, one.buffer.owner};
 }
 
-std::vector<Message> LaneReceiver::filled(const wire::PieceHeader& piece, uint64_t sizeBytes) {
-  std::vector<Message> whole;
+bool LaneReceiver::filled(const wire::Piece& piece) {
   MutexLock lock(mutex_);
   auto found = incoming_.find(piece.number);
-  if (found == incoming_.end()) return whole;
-  found->second.unfilled -= sizeBytes;
-  collect(piece.number, whole);
-  return whole;
+  if (found == incoming_.end()) return false;
+  found->second.unfilled -= piece.sizeBytes;
+  if (found->second.unfilled > 0 || !found->second.announced) return false;
+  std::shared_ptr<Arrival> arrival = std::move(found->second.arrival);
+  erase(found);
+  lock.unlock();
+  arrival->oneMore();
+  return true;
 }
 
-// Moves a buffer that is whole and announced to its message, and the message out when nothing is missing any more.
-void LaneReceiver::collect(uint64_t number, std::vector<Message>& whole) {
-  auto found = incoming_.find(number);
-  if (found->second.unfilled > 0 || found->second.message == 0) return;
-  auto parked = parked_.find(found->second.message);
-  openBytes_ -= found->second.buffer.sizeBytes;
-  parked->second.message.buffers[found->second.index] = std::move(found->second.buffer);
-  incoming_.erase(found);
-  if (--parked->second.missing > 0) return;
-  whole.push_back(std::move(parked->second.message));
-  parked_.erase(parked);
-}
-
-Result<std::vector<Message>> LaneReceiver::announce(Message message, std::span<const wire::BufferEntry> entries) {
-  std::vector<Message> whole;
+Result<std::shared_ptr<Arrival>> LaneReceiver::announce(std::span<const wire::BufferEntry> entries,
+                                                        std::span<Buffer> buffers) {
   MutexLock lock(mutex_);
-  uint64_t id = ++lastParked_;
-  Parked& parked = parked_.emplace(id, Parked{std::move(message), 0}).first->second;
-  for (const wire::BufferEntry& entry : entries) parked.missing += entry.place == wire::Place::kOnLanes ? 1 : 0;
+  std::vector<IncomingBuffers::iterator> missing;
   for (size_t i = 0; i < entries.size(); ++i) {
     if (entries[i].place != wire::Place::kOnLanes) continue;
-    Result<Incoming*> incoming = find(entries[i].at, entries[i].sizeBytes);
+    auto incoming = find(entries[i].at, entries[i].sizeBytes);
     if (!incoming.ok()) return std::move(incoming).status();
-    if ((*incoming)->message != 0) return dataLoss("it announced a buffer twice");
-    (*incoming)->message = id;
-    (*incoming)->index = i;
-    collect(entries[i].at, whole);
+    if (std::exchange((*incoming)->second.announced, true)) return dataLoss("it announced a buffer twice");
+    buffers[i] = (*incoming)->second.buffer;
+    if ((*incoming)->second.unfilled > 0) {
+      missing.push_back(*incoming);
+    } else {
+      erase(*incoming);
+    }
   }
-  return whole;
+  if (missing.empty()) return std::shared_ptr<Arrival>();
+  auto arrival = std::make_shared<Arrival>(missing.size());
+  for (auto& incoming : missing) incoming->second.arrival = arrival;
+  return arrival;
 }
 
-void LaneReceiver::clear() {
-  std::map<uint64_t, Incoming> incoming;  // freed after the lock is let go
-  std::map<uint64_t, Parked> parked;
-  MutexLock lock(mutex_);
-  incoming.swap(incoming_);
-  parked.swap(parked_);
-  openBytes_ = 0;
-  lock.unlock();
+void LaneReceiver::clear(const Status& why) {
+  IncomingBuffers incoming;
+  {
+    MutexLock lock(mutex_);
+    if (closed_.ok()) closed_ = why;
+    incoming.swap(incoming_);
+    openBytes_ = 0;
+  }
+  for (auto& [number, one] : incoming)
+    if (one.arrival) one.arrival->fail(why);
 }
 
 }  // namespace treadle::link

@@ -1,18 +1,17 @@
 #pragma once
 // The receiving half of a connection's lanes: puts the pieces of large buffers together, straight from the sockets into
-// their memory, and holds a message back until all of its buffers are whole. A piece may come before the message that
-// announces it.
+// their memory. A piece may come before the message that announces it; a message is handed up before its pieces are
+// there, with an Arrival that says when they are.
 //
-// Nothing that the peer says is trusted: buffers that are under way stay within the connection's limit, a piece lies
-// within its buffer, and no byte comes twice. Any thread may call anything; a piece is filled by one thread.
+// Nothing that the peer says is trusted: buffers that are under way stay within a limit, a piece lies within its
+// buffer, and no byte comes twice. Any thread may call anything; a piece is filled by one thread.
 
 #include <map>
 #include <memory>
-#include <set>
 #include <vector>
 
 #include "treadle/core/base/mutex.h"
-#include "treadle/core/link/message.h"
+#include "treadle/core/link/arrival.h"
 #include "treadle/core/memory/block_pool.h"
 #include "treadle/core/memory/free_ranges.h"
 #include "treadle/core/wire/frame.h"
@@ -26,39 +25,35 @@ class LaneReceiver {
 
   // Where the bytes of a piece go. DataLoss for one that cannot be, ResourceExhausted beyond the limit or without
   // memory.
-  Result<Buffer> memoryFor(const wire::PieceHeader& piece, uint64_t sizeBytes);
-  // Its bytes are there: the messages that are whole now.
-  std::vector<Message> filled(const wire::PieceHeader& piece, uint64_t sizeBytes);
+  Result<Buffer> memoryFor(const wire::Piece& piece);
+  // Its bytes are there; whether they were the last of a buffer that is announced.
+  bool filled(const wire::Piece& piece);
 
-  // A message whose buffers of place kOnLanes are empty yet: what is whole now, the message or nothing.
-  Result<std::vector<Message>> announce(Message message, std::span<const wire::BufferEntry> entries);
+  // Gives each entry of kOnLanes its buffer, whose bytes may be still to come: null when none are.
+  Result<std::shared_ptr<Arrival>> announce(std::span<const wire::BufferEntry> entries, std::span<Buffer> buffers);
 
-  // Lets go of what will never be whole.
-  void clear();
+  // Lets go of what will never be whole, and tells those who wait for it.
+  void clear(const Status& why);
 
  private:
   struct Incoming {
     Buffer buffer;
     memory::FreeRanges missing{0};
     uint64_t unfilled = 0;
-    uint64_t message = 0;  // 0: not announced yet
-    size_t index = 0;      // among its buffers
+    bool announced = false;
+    std::shared_ptr<Arrival> arrival;  // once it is announced
   };
-  struct Parked {
-    Message message;
-    size_t missing = 0;  // buffers
-  };
+  using IncomingBuffers = std::map<uint64_t, Incoming>;
 
-  Result<Incoming*> find(uint64_t number, uint64_t totalBytes) TREADLE_REQUIRES(mutex_);
-  void collect(uint64_t number, std::vector<Message>& whole) TREADLE_REQUIRES(mutex_);
+  Result<IncomingBuffers::iterator> find(uint64_t number, uint64_t totalBytes) TREADLE_REQUIRES(mutex_);
+  void erase(IncomingBuffers::iterator whole) TREADLE_REQUIRES(mutex_);
 
   memory::BlockPool* const pool_;
   const uint64_t limitBytes_;
   Mutex mutex_;
-  std::map<uint64_t, Incoming> incoming_ TREADLE_GUARDED_BY(mutex_);
-  std::map<uint64_t, Parked> parked_ TREADLE_GUARDED_BY(mutex_);
-  uint64_t lastParked_ TREADLE_GUARDED_BY(mutex_) = 0;
+  IncomingBuffers incoming_ TREADLE_GUARDED_BY(mutex_);
   uint64_t openBytes_ TREADLE_GUARDED_BY(mutex_) = 0;
+  Status closed_ TREADLE_GUARDED_BY(mutex_);
 };
 
 }  // namespace treadle::link

@@ -15,8 +15,20 @@ namespace {
 
 // Large enough for its header to cost nothing, small enough that many buffers take turns while it is on its way.
 constexpr size_t kPieceBytes = 256U << 10;
+// Then the reactor goes on with the other sockets first.
+constexpr size_t kBytesPerTurn = 4U << 20;
 
 }  // namespace
+
+struct LaneSender::Transfer {
+  uint64_t number;
+  Buffer buffer;
+  bool captured;         // counts among the captured bytes until it is written
+  size_t begun = 0;      // bytes that pieces have been cut of
+  size_t unwritten = 0;  // bytes that no socket has yet
+};
+
+uint64_t LaneSender::numberOf(const Transfer& transfer) { return transfer.number; }
 
 // One socket. Who finds it free writes pieces until the socket is full; then the reactor's thread goes on.
 class LaneSender::Lane final : public io::EventHandler {
@@ -24,7 +36,8 @@ class LaneSender::Lane final : public io::EventHandler {
   Lane(std::shared_ptr<LaneSender> owner, io::Fd fd) : owner_(std::move(owner)), fd_(std::move(fd)) {}
 
   void onEvents(uint32_t events) override {
-    if (events & (EPOLLERR | EPOLLHUP | EPOLLRDHUP)) return fail(Status(Code::kPeerLost, "one of its lanes closed"));
+    if (events & (EPOLLERR | EPOLLHUP | EPOLLRDHUP))
+      return owner_->breakOff(Status(Code::kPeerLost, "one of its lanes closed"));
     pump();
   }
 
@@ -33,23 +46,27 @@ class LaneSender::Lane final : public io::EventHandler {
     MutexLock lock(owner->mutex_);
     if (busy_) return;
     busy_ = true;
-    while (owner->closed_.ok() && (piece_ || (piece_ = owner->nextPiece()))) {
+    size_t total = 0;
+    bool more = true;
+    while (more && total < kBytesPerTurn && owner->closed_.ok()) {
+      more = piece_ || (piece_ = owner->nextPiece());
+      if (!more) break;
       lock.unlock();
       ssize_t written = write();
       int error = errno;
       lock.lock();
       if (written < 0 && error == EINTR) continue;
+      if (written < 0 && error == EAGAIN) break;
       if (written < 0) {
         setIdle();
-        if (error == EAGAIN && owner->closed_.ok()) wantRoom(true);
-        if (error == EAGAIN) return;
         lock.unlock();
-        return fail(io::errnoStatus(Code::kPeerLost, "one of its lanes broke", error));
+        return owner->breakOff(io::errnoStatus(Code::kPeerLost, "one of its lanes broke", error));
       }
       wrote(static_cast<size_t>(written));
+      total += static_cast<size_t>(written);
     }
     setIdle();
-    if (owner->closed_.ok()) wantRoom(false);
+    if (owner->closed_.ok()) wantRoom(more);
   }
 
   int fd() const { return fd_.get(); }
@@ -74,8 +91,10 @@ class LaneSender::Lane final : public io::EventHandler {
     size_t before = std::max(piece_->written, piece_->front.size());
     piece_->written += bytes;
     size_t payload = std::max(piece_->written, piece_->front.size()) - before;
-    piece_->transfer->unwritten -= payload;
+    Transfer& transfer = *piece_->transfer;
+    transfer.unwritten -= payload;
     owner_->unwrittenBytes_ -= payload;
+    if (transfer.unwritten == 0 && transfer.captured) owner_->capturedBytes_ -= transfer.buffer.sizeBytes;
     bool whole = piece_->written == piece_->front.size() + piece_->bytes.size();
     if (whole) piece_.reset();
     if (whole) owner_->progress_.notifyAll();
@@ -90,15 +109,6 @@ class LaneSender::Lane final : public io::EventHandler {
     if (wanted == armed_) return;
     armed_ = wanted;
     owner_->reactor_.change(fd_.get(), EPOLLRDHUP | (wanted ? EPOLLOUT : 0U));
-  }
-
-  void fail(const Status& why) {
-    UniqueFunction<void(const Status&)> onBroken;
-    {
-      MutexLock lock(owner_->mutex_);
-      onBroken = std::move(owner_->onBroken_);
-    }
-    if (onBroken) onBroken(why);
   }
 
   const std::shared_ptr<LaneSender> owner_;  // a cycle until the sender is closed
@@ -122,46 +132,71 @@ bool LaneSender::hasLanes() const {
   return !lanes_.empty();
 }
 
-uint64_t LaneSender::takeNumbers(size_t count) {
-  MutexLock lock(mutex_);
-  return (lastNumber_ += count) - count + 1;
+void LaneSender::breakOff(const Status& why) {
+  UniqueFunction<void(const Status&)> onBroken;
+  {
+    MutexLock lock(mutex_);
+    onBroken = std::move(onBroken_);
+  }
+  if (onBroken) onBroken(why);
 }
 
-Status LaneSender::waitForRoom(size_t bytes, SendMode mode, TimePoint deadline) {
-  auto hasRoom = [&] {
-    return unwrittenBytes_ == 0 || mode == SendMode::kUrgent || unwrittenBytes_ + bytes <= limitBytes_;
-  };
+Status LaneSender::takeRoom(size_t bytes, SendMode mode, TimePoint deadline) {
+  auto hasRoom = [&] { return mode == SendMode::kUrgent || capturedBytes_ + bytes <= limitBytes_; };
   MutexLock lock(mutex_);
-  if (!closed_.ok() || hasRoom()) return closed_;
-  lock.unlock();
-  io::Executor::Blocking blocking;
-  TREADLE_RETURN_IF_ERROR(blocking.status());
-  lock.lock();
-  while (closed_.ok() && !hasRoom())
-    if (!progress_.waitUntil(lock, deadline) && !hasRoom())
-      return deadlineExceeded("the peer reads too slowly: " + std::to_string(unwrittenBytes_) +
-                              " bytes wait for it already");
+  if (closed_.ok() && !hasRoom()) {
+    lock.unlock();
+    io::Executor::Blocking blocking;
+    TREADLE_RETURN_IF_ERROR(blocking.status());
+    lock.lock();
+    while (closed_.ok() && !hasRoom())
+      if (!progress_.waitUntil(lock, deadline) && !hasRoom())
+        return deadlineExceeded("the peer reads too slowly: " + std::to_string(capturedBytes_) +
+                                " bytes wait for it already");
+  }
+  if (closed_.ok()) capturedBytes_ += bytes;
   return closed_;
 }
 
-void LaneSender::send(uint64_t first, std::span<const Buffer> buffers, SendMode mode, TimePoint deadline) {
-  std::vector<std::shared_ptr<Transfer>> mine;
+Result<LaneSender::Transfers> LaneSender::prepare(std::span<const Buffer> buffers, SendMode mode, TimePoint deadline) {
   size_t bytes = 0;
-  for (const Buffer& buffer : buffers) {
-    mine.push_back(std::make_shared<Transfer>(Transfer{first++, buffer, 0, buffer.sizeBytes}));
-    bytes += buffer.sizeBytes;
-  }
+  for (const Buffer& buffer : buffers) bytes += buffer.sizeBytes;
   const bool stay = mode == SendMode::kStay || (mode != SendMode::kUrgent && bytes > limitBytes_);
-  if (!stay)
-    for (auto& transfer : mine) makeOwned(*transfer);
+  if (!stay) TREADLE_RETURN_IF_ERROR(takeRoom(bytes, mode, deadline));
+  Transfers transfers;
+  try {
+    for (const Buffer& buffer : buffers) {
+      bool copied = !stay && buffer.borrowed();
+      Buffer held = copied ? memory::copyTo(pool_, buffer.bytes()) : buffer;
+      transfers.push_back(std::make_shared<Transfer>(Transfer{0, std::move(held), !stay, 0, buffer.sizeBytes}));
+    }
+  } catch (const std::bad_alloc&) {
+    MutexLock lock(mutex_);
+    if (!stay) capturedBytes_ -= bytes;
+    progress_.notifyAll();
+    return resourceExhausted("no memory for a copy of tensors of " + std::to_string(bytes) + " bytes");
+  }
+  MutexLock lock(mutex_);
+  for (auto& transfer : transfers) transfer->number = ++lastNumber_;
+  return transfers;
+}
+
+void LaneSender::drop(const Transfers& transfers) {
+  MutexLock lock(mutex_);
+  for (const auto& transfer : transfers)
+    if (transfer->captured) capturedBytes_ -= transfer->buffer.sizeBytes;
+  progress_.notifyAll();
+}
+
+void LaneSender::begin(const Transfers& transfers, TimePoint deadline) {
   {
     MutexLock lock(mutex_);
     if (!closed_.ok()) return;
-    waiting_.insert(waiting_.end(), mine.begin(), mine.end());
-    unwrittenBytes_ += bytes;
+    waiting_.insert(waiting_.end(), transfers.begin(), transfers.end());
+    for (const auto& transfer : transfers) unwrittenBytes_ += transfer->buffer.sizeBytes;
   }
   pumpAll();
-  if (stay) stayUntilWritten(mine, deadline);
+  if (!transfers.empty() && !transfers.front()->captured) stayUntilWritten(transfers, deadline);
 }
 
 // Whoever comes first writes; the sockets that are full are left to the reactor's thread.
@@ -186,15 +221,34 @@ void LaneSender::stayUntilWritten(const Transfers& transfers, TimePoint deadline
   io::Executor::Blocking blocking;
   lock.lock();
   while (closed_.ok() && !written() && progress_.waitUntil(lock, deadline)) {}
-  while (isBeingWritten(transfers)) progress_.wait(lock);  // one system call that does not block
-  if (!closed_.ok() || written()) return;
-  for (const auto& transfer : transfers) {
-    const std::byte* before = transfer->buffer.data;
-    makeOwned(*transfer);
+  if (closed_.ok() && !written()) {
+    lock.unlock();
+    goOnFromCopies(transfers);
+    lock.lock();
+  }
+  while (!closed_.ok() && isBeingWritten(transfers)) progress_.wait(lock);  // one system call that does not block
+}
+
+void LaneSender::goOnFromCopies(const Transfers& transfers) {
+  std::vector<Buffer> copies;
+  try {
+    for (const auto& transfer : transfers)
+      copies.push_back(transfer->buffer.borrowed() ? memory::copyTo(pool_, transfer->buffer.bytes())
+                                                   : transfer->buffer);
+  } catch (const std::bad_alloc&) {
+    breakOff(resourceExhausted("no memory to go on with a tensor that has begun"));
+    return close(cancelled("no memory to go on with a tensor that has begun"));
+  }
+  MutexLock lock(mutex_);
+  while (closed_.ok() && isBeingWritten(transfers)) progress_.wait(lock);
+  if (!closed_.ok()) return;
+  for (size_t i = 0; i < transfers.size(); ++i) {
+    const std::byte* before = transfers[i]->buffer.data;
     for (const auto& lane : lanes_)
-      if (auto& piece = lane->piece(); piece && piece->transfer == transfer)
+      if (auto& piece = lane->piece(); piece && piece->transfer == transfers[i])
         piece->bytes =
-            transfer->buffer.bytes().subspan(static_cast<size_t>(piece->bytes.data() - before), piece->bytes.size());
+            copies[i].bytes().subspan(static_cast<size_t>(piece->bytes.data() - before), piece->bytes.size());
+    transfers[i]->buffer = std::move(copies[i]);
   }
 }
 
@@ -205,8 +259,9 @@ bool LaneSender::isBeingWritten(const Transfers& transfers) const {
   });
 }
 
-void LaneSender::makeOwned(Transfer& transfer) const {
-  if (transfer.buffer.borrowed()) transfer.buffer = memory::copyTo(pool_, transfer.buffer.bytes());
+void LaneSender::drain(TimePoint deadline) {
+  MutexLock lock(mutex_);
+  while (closed_.ok() && unwrittenBytes_ > 0 && progress_.waitUntil(lock, deadline)) {}
 }
 
 // The transfers take turns, a piece each.
@@ -217,7 +272,7 @@ std::optional<LaneSender::Piece> LaneSender::nextPiece() {
   Piece piece;
   piece.bytes = transfer->buffer.bytes().subspan(transfer->begun);
   piece.bytes = piece.bytes.first(std::min(kPieceBytes, piece.bytes.size()));
-  piece.front = wire::pieceFront({transfer->number, transfer->begun, transfer->buffer.sizeBytes}, piece.bytes.size());
+  piece.front = wire::pieceFront({transfer->number, transfer->begun, transfer->buffer.sizeBytes, piece.bytes.size()});
   transfer->begun += piece.bytes.size();
   piece.transfer = transfer;
   if (transfer->begun < transfer->buffer.sizeBytes) waiting_.push_back(std::move(transfer));

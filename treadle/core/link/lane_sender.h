@@ -22,7 +22,7 @@ namespace treadle::link {
 
 class LaneSender : public std::enable_shared_from_this<LaneSender> {
  public:
-  // `limitBytes` of captured buffers wait at a time; one larger than that is written from its sender's memory.
+  // `limitBytes` of captured buffers wait at a time; what is larger than that is written from its sender's memory.
   // `onBroken` is called when a lane's socket breaks. `pool` may be null.
   LaneSender(io::Reactor& reactor, memory::BlockPool* pool, size_t limitBytes,
              UniqueFunction<void(const Status&)> onBroken)
@@ -31,24 +31,27 @@ class LaneSender : public std::enable_shared_from_this<LaneSender> {
   Status addLane(io::Fd fd);
   bool hasLanes() const;
 
-  // Waits until these buffers may be queued: before the message that announces them. What SendQueue::send says.
-  Status waitForRoom(size_t bytes, SendMode mode, TimePoint deadline);
-  // Begins to send `buffers` under the numbers from `first` on. kStay returns when all bytes of this call are with the
-  // sockets or the deadline has passed (the rest is copied then); the other modes copy what is borrowed.
-  void send(uint64_t first, std::span<const Buffer> buffers, SendMode mode, TimePoint deadline);
-  uint64_t takeNumbers(size_t count);
+  struct Transfer;
+  using Transfers = std::vector<std::shared_ptr<Transfer>>;
 
+  // Before the message that announces these buffers: numbers for them, room, and copies of what is borrowed and must
+  // outlive the send. kStay copies nothing and needs no room, as its caller waits with its memory. What SendQueue::send
+  // says, and ResourceExhausted without memory for the copies.
+  Result<Transfers> prepare(std::span<const Buffer> buffers, SendMode mode, TimePoint deadline);
+  // The message is on its way: so are its buffers. Returns when all borrowed bytes are with the sockets or the deadline
+  // has passed (the rest is copied then).
+  void begin(const Transfers& transfers, TimePoint deadline);
+  // The message was not sent.
+  void drop(const Transfers& transfers);
+  static uint64_t numberOf(const Transfer& transfer);
+
+  // Waits until everything is with the sockets, until the deadline or `close`.
+  void drain(TimePoint deadline);
   void close(const Status& why);
   size_t queuedBytes() const;
 
  private:
   class Lane;
-  struct Transfer {
-    uint64_t number;
-    Buffer buffer;
-    size_t begun = 0;      // bytes that pieces have been cut of
-    size_t unwritten = 0;  // bytes that no socket has yet
-  };
   struct Piece {
     std::vector<std::byte> front;
     std::shared_ptr<Transfer> transfer;
@@ -56,13 +59,13 @@ class LaneSender : public std::enable_shared_from_this<LaneSender> {
     size_t written = 0;  // of front and bytes together
   };
 
-  using Transfers = std::vector<std::shared_ptr<Transfer>>;
-
+  Status takeRoom(size_t bytes, SendMode mode, TimePoint deadline);
   std::optional<Piece> nextPiece() TREADLE_REQUIRES(mutex_);
   void pumpAll();
   void stayUntilWritten(const Transfers& transfers, TimePoint deadline);
+  void goOnFromCopies(const Transfers& transfers);
   bool isBeingWritten(const Transfers& transfers) const TREADLE_REQUIRES(mutex_);
-  void makeOwned(Transfer& transfer) const;
+  void breakOff(const Status& why);
 
   io::Reactor& reactor_;
   memory::BlockPool* const pool_;
@@ -73,6 +76,7 @@ class LaneSender : public std::enable_shared_from_this<LaneSender> {
   std::vector<std::shared_ptr<Lane>> lanes_ TREADLE_GUARDED_BY(mutex_);
   std::deque<std::shared_ptr<Transfer>> waiting_ TREADLE_GUARDED_BY(mutex_);  // with bytes that no piece has yet
   size_t unwrittenBytes_ TREADLE_GUARDED_BY(mutex_) = 0;
+  size_t capturedBytes_ TREADLE_GUARDED_BY(mutex_) = 0;  // of transfers whose senders have gone on
   uint64_t lastNumber_ TREADLE_GUARDED_BY(mutex_) = 0;
   Status closed_ TREADLE_GUARDED_BY(mutex_);
 };

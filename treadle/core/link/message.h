@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "treadle/core/base/buffer.h"
+#include "treadle/core/link/arrival.h"
 
 namespace treadle {
 
@@ -27,12 +28,14 @@ namespace treadle::link {
 enum class Subject : uint8_t { kCluster = 1, kRpc = 2, kGroup = 3 };
 inline constexpr size_t kSubjects = 4;  // array size for "by subject"
 
-// A message keeps its order with the others of its sender on the same connection, but for those of kRpc whose buffers
-// go on lanes: they arrive when they are whole. Sizes: wire::FrameLimits.
+// A message keeps its order with the others of its sender on the same connection. Sizes: wire::FrameLimits.
 struct Message {
   Subject subject = Subject::kRpc;
   std::vector<std::byte> payload;
   std::vector<Buffer> buffers;  // when received: owned
+  // When received with buffers whose bytes are still on their way (kRpc only): says when they are whole, and they must
+  // not be looked at before. Null: they are.
+  std::shared_ptr<Arrival> arrival = {};
 };
 
 // "worker 'ps' (rank 1)", for messages to people.

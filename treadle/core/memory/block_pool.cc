@@ -1,10 +1,12 @@
 #include "treadle/core/memory/block_pool.h"
 
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
 #include <fstream>
+#include <system_error>
 
 #include "treadle/core/base/log.h"
 
@@ -13,6 +15,8 @@ namespace {
 
 // Address space beyond the limit, so that blocks of many sizes find a place beside each other's gaps.
 constexpr size_t kSpacePerByte = 2;
+// Faulted in at a time; and how much of the limit may be without anybody having asked for a block.
+constexpr size_t kPrefaultStep = 1U << 20, kPrefaultShare = 16;
 
 size_t pageBytes() { return static_cast<size_t>(::sysconf(_SC_PAGESIZE)); }
 
@@ -87,9 +91,10 @@ std::shared_ptr<Block> BlockPool::allocate(size_t sizeBytes) {
   if (!lost_.empty()) takeRecovered();
   std::vector<size_t>& warm = warm_[wanted];
   std::optional<size_t> offset;
-  const bool fresh = warm.empty();
+  bool fresh = warm.empty();
   if (fresh) {
     offset = takeFresh(classBytes(wanted));
+    fresh = offset && *offset + classBytes(wanted) > warmTo_;
   } else {
     offset = warm.back();
     warm.pop_back();
@@ -127,6 +132,8 @@ std::optional<size_t> BlockPool::takeFresh(size_t bytes) {
 }
 
 void BlockPool::discard(uint32_t sizeClass, size_t offset) {
+  warmTo_ = std::min(warmTo_, offset);
+  prefaultTo_ = std::min(prefaultTo_, offset);
   arena_.discard(offset, classBytes(sizeClass));
   counters_.freeBytes -= classBytes(sizeClass);
   unused_.give(offset, classBytes(sizeClass));
@@ -172,6 +179,44 @@ void BlockPool::trim() {
   MutexLock lock(mutex_);
   for (auto& [sizeClass, offsets] : warm_)
     for (size_t offset : std::exchange(offsets, {})) discard(sizeClass, offset);
+  unused_.forEach([&](size_t begin, size_t size) {
+    if (begin < warmTo_) arena_.discard(begin, std::min(size, warmTo_ - begin));
+  });
+  warmTo_ = prefaultTo_ = 0;
+}
+
+void BlockPool::prefault(size_t sizeBytes) {
+  sizeBytes = std::min(sizeBytes, limitBytes_ / kPrefaultShare) / kPrefaultStep * kPrefaultStep;
+  MutexLock lock(mutex_);
+  if (sizeBytes == 0 || prefaulter_.joinable()) return;
+  prefaultTo_ = sizeBytes;
+  try {
+    prefaulter_ = std::thread([this] { prefaultLoop(); });
+  } catch (const std::system_error&) {  // no thread is to be had: the first blocks are cold then
+  }
+}
+
+void BlockPool::prefaultLoop() {
+  constexpr int kLowest = 19;
+  (void)::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kLowest);
+  MutexLock lock(mutex_);
+  for (size_t at = 0; at < prefaultTo_; at += kPrefaultStep) {
+    lock.unlock();
+    bool populated = arena_.populate(at, kPrefaultStep);
+    lock.lock();
+    if (!populated || at >= prefaultTo_) return;
+    warmTo_ = at + kPrefaultStep;
+  }
+}
+
+BlockPool::~BlockPool() {
+  std::thread prefaulter;
+  {
+    MutexLock lock(mutex_);
+    prefaultTo_ = 0;
+    prefaulter = std::move(prefaulter_);
+  }
+  if (prefaulter.joinable()) prefaulter.join();
 }
 
 Buffer bufferOver(std::shared_ptr<Block> block, size_t sizeBytes) {

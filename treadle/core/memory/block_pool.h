@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <thread>
 #include <unordered_map>
 #include <vector>
 
@@ -67,9 +68,14 @@ class BlockPool : public std::enable_shared_from_this<BlockPool> {
  public:
   // Of at most `limitBytes` of blocks, in use and kept. ResourceExhausted when there is no address space for them.
   static Result<std::shared_ptr<BlockPool>> make(size_t limitBytes);
+  ~BlockPool();
   // The one that all workers of this process use and `treadle::empty` takes from: half of the machine's memory at most.
   // Never destroyed, so that tensors may live as long as they like. Null when the system has no room for it.
   static BlockPool* ofProcess();
+
+  // Faults in the arena's first `sizeBytes` (at most a sixteenth of the limit) on a thread of low priority, so that the
+  // first blocks are as warm as later ones. Once for a pool: nothing when called again.
+  void prefault(size_t sizeBytes);
 
   // At least `sizeBytes`, contents undefined. Null when that would go over the limit: then do without.
   std::shared_ptr<Block> allocate(size_t sizeBytes);
@@ -81,7 +87,7 @@ class BlockPool : public std::enable_shared_from_this<BlockPool> {
   // never when that cannot be known, as it may still write to them.
   void recover(const std::vector<std::shared_ptr<Block>>& blocks, io::ProcessHandle holder);
 
-  // Gives all memory that is not in use back to the system.
+  // Gives all memory that is not in use back to the system, and ends a prefault.
   void trim();
   PoolCounters counters() const;
   size_t limitBytes() const { return limitBytes_; }
@@ -101,6 +107,7 @@ class BlockPool : public std::enable_shared_from_this<BlockPool> {
   };
 
   BlockPool(size_t limitBytes, io::SharedMemory arena);
+  void prefaultLoop();
   void takeRecovered() TREADLE_REQUIRES(mutex_);
   std::optional<size_t> takeFresh(size_t bytes) TREADLE_REQUIRES(mutex_);
   void discard(uint32_t sizeClass, size_t offset) TREADLE_REQUIRES(mutex_);
@@ -115,6 +122,9 @@ class BlockPool : public std::enable_shared_from_this<BlockPool> {
   std::unordered_map<size_t, std::weak_ptr<Block>> used_ TREADLE_GUARDED_BY(mutex_);  // by offset
   std::vector<Lost> lost_ TREADLE_GUARDED_BY(mutex_);
   PoolCounters counters_ TREADLE_GUARDED_BY(mutex_);
+  // Pages before `warmTo_` have been faulted in, and those up to `prefaultTo_` will be.
+  size_t warmTo_ TREADLE_GUARDED_BY(mutex_) = 0, prefaultTo_ TREADLE_GUARDED_BY(mutex_) = 0;
+  std::thread prefaulter_ TREADLE_GUARDED_BY(mutex_);
 };
 
 // The first `sizeBytes` of a block, for writing.

@@ -37,6 +37,10 @@ class FreeRanges {
     if (size_t end = begin + size; end < start + length) ranges_.emplace(end, start + length - end);
     return true;
   }
+  template <class F>
+  void forEach(F visit) const {
+    for (auto [begin, size] : ranges_) visit(begin, size);
+  }
   bool empty() const { return ranges_.empty(); }
 
   // What `take` gave, whole or in part.

@@ -124,7 +124,10 @@ class Engine final : public cluster::MessageHandler, public std::enable_shared_f
   void onRequest(int rank, const std::shared_ptr<link::Connection>& from, MessageHeader header, link::Message message,
                  size_t valuesAt);
   void onAnswer(int rank, MessageHeader header, link::Message message, size_t valuesAt);
+  void completeWith(int rank, const MessageHeader& header, link::Message& message, size_t valuesAt,
+                    std::vector<HandlePtr> handles);
   void onCancel(int rank, uint64_t id);
+  void post(const std::shared_ptr<IncomingCall>& call, const std::optional<RefId>& target, std::function<void()> begin);
   void run(const std::shared_ptr<IncomingCall>& call, const Functions::Entry& entry, link::Message& message,
            size_t valuesAt, std::vector<HandlePtr> handles);
   void answerFetch(const std::shared_ptr<IncomingCall>& call, const Result<OwnedValue>& value);

@@ -50,11 +50,22 @@ void Engine::onRequest(int rank, const std::shared_ptr<link::Connection>& from, 
   }
   Result<const Functions::Entry*> entry = lookUp(header);
   if (!entry.ok()) return Responder(call).fail(std::move(entry).status());
+  std::shared_ptr<link::Arrival> arrival = std::move(message.arrival);
   auto begin = [this, call, entry = *entry, message = std::make_shared<link::Message>(std::move(message)), valuesAt,
                 handles = std::move(handles)]() mutable { run(call, *entry, *message, valuesAt, std::move(handles)); };
-  if (!header.target) return executor_.post(std::move(begin));
-  // The object of a member call may still be on its way: the handler runs as soon as it is there.
-  references_->whenReady(*header.target, rank, [this, call, begin](Result<OwnedValue> value) mutable {
+  if (!arrival && !header.target) return executor_.post(std::move(begin));
+  if (!arrival) return post(call, header.target, std::move(begin));
+  arrival->whenWhole([this, call, target = header.target, begin](const Status& whole) mutable {
+    if (!whole.ok()) return Responder(call).fail(whole);
+    post(call, target, std::move(begin));
+  });
+}
+
+// The object of a member call may still be on its way: the handler runs as soon as it is there.
+void Engine::post(const std::shared_ptr<IncomingCall>& call, const std::optional<RefId>& target,
+                  std::function<void()> begin) {
+  if (!target) return executor_.post(std::move(begin));
+  references_->whenReady(*target, call->rank, [this, call, begin](Result<OwnedValue> value) mutable {
     if (!value.ok()) return Responder(call).fail(value.status());
     call->target = std::move(*value);
     executor_.post(std::move(begin));

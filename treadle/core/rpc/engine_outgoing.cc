@@ -196,6 +196,19 @@ void Engine::onAnswer(int rank, MessageHeader header, link::Message message, siz
   // Also of an answer that nobody waits for any more: its forks must be let go, or their owners keep them.
   std::vector<HandlePtr> handles = references_->adopt(rank, header.forks);
   if (!header.status.ok()) return finishPending(header.id, std::move(header.status), rank);
+  std::shared_ptr<link::Arrival> arrival = std::move(message.arrival);
+  if (!arrival) return completeWith(rank, header, message, valuesAt, std::move(handles));
+  auto parts = std::make_shared<std::tuple<MessageHeader, link::Message, std::vector<HandlePtr>>>(
+      std::move(header), std::move(message), std::move(handles));
+  arrival->whenWhole([this, rank, parts, valuesAt](const Status& whole) {
+    // Otherwise the callee is lost, which ends the call.
+    auto& [header, message, handles] = *parts;
+    if (whole.ok()) completeWith(rank, header, message, valuesAt, std::move(handles));
+  });
+}
+
+void Engine::completeWith(int rank, const MessageHeader& header, link::Message& message, size_t valuesAt,
+                          std::vector<HandlePtr> handles) {
   try {
     std::shared_ptr<IncomingHook> hook;
     if (interceptor_ && !header.field.empty()) hook = interceptor_->onArrival(rank, header.field);

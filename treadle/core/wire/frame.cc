@@ -92,21 +92,28 @@ Result<std::vector<BufferEntry>> parseFront(const FrameHeader& header, Bytes fro
   return entries;
 }
 
-std::vector<std::byte> pieceFront(const PieceHeader& piece, size_t sizeBytes) {
+std::vector<std::byte> pieceFront(const Piece& piece) {
   Writer payload;
   payload.number(piece.number);
   payload.number(piece.offsetBytes);
   payload.number(piece.totalBytes);
-  return frameFront(FrameKind::kPiece, 0, payload.bytes(), std::array{BufferEntry{sizeBytes}});
+  return frameFront(FrameKind::kPiece, 0, payload.bytes(), std::array{BufferEntry{piece.sizeBytes}});
 }
 
-Result<PieceHeader> parsePiece(Bytes payload) {
-  Reader reader(payload);
-  PieceHeader piece;
+Result<Piece> parsePieceFront(Bytes front, const FrameLimits& limits) {
+  Result<FrameHeader> header = parseHeader(front.first(kHeaderBytes), limits);
+  if (!header.ok()) return std::move(header).status();
+  if (header->kind != FrameKind::kPiece || header->bufferCount != 1 || header->frontBytes() != kPieceFrontBytes)
+    return dataLoss("something else than a piece of a buffer came on a lane");
+  Result<std::vector<BufferEntry>> entries = parseFront(*header, front);
+  if (!entries.ok()) return std::move(entries).status();
+  if (entries->front().place != Place::kInline) return dataLoss("a piece of a buffer comes without its bytes");
+  Reader reader(front.last(front.size() - kHeaderBytes - header->entriesBytes()));
+  Piece piece;
   piece.number = reader.number<uint64_t>();
   piece.offsetBytes = reader.number<uint64_t>();
   piece.totalBytes = reader.number<uint64_t>();
-  if (!reader.ok() || reader.left() != 0) return dataLoss("a piece of a buffer does not say what it is");
+  piece.sizeBytes = entries->front().sizeBytes;
   return piece;
 }
 

@@ -73,15 +73,19 @@ struct FrameLimits {
 std::vector<std::byte> frameFront(FrameKind kind, uint8_t subject, Bytes payload,
                                   std::span<const BufferEntry> buffers = {});
 
-// The payload of a kPiece: which part of which buffer the bytes are that follow it.
-struct PieceHeader {
+// A kPiece: which part of which buffer the bytes are that follow its front, which has always the same length.
+struct Piece {
   uint64_t number = 0;       // of the buffer, counted by its sender
   uint64_t offsetBytes = 0;  // of the piece in it
   uint64_t totalBytes = 0;   // of the whole buffer
+  uint64_t sizeBytes = 0;    // of the piece
+
+  bool operator==(const Piece&) const = default;
 };
-std::vector<std::byte> pieceFront(const PieceHeader& piece, size_t sizeBytes);
-// DataLoss for anything else.
-Result<PieceHeader> parsePiece(Bytes payload);
+inline constexpr size_t kPieceFrontBytes = kHeaderBytes + 16 + 24;
+std::vector<std::byte> pieceFront(const Piece& piece);
+// Of kPieceFrontBytes bytes. DataLoss for anything else than a piece's front; ResourceExhausted over a limit.
+Result<Piece> parsePieceFront(Bytes front, const FrameLimits& limits);
 
 // Reads the first kHeaderBytes of a frame. DataLoss: not a frame or an unknown kind. ResourceExhausted: over a limit.
 Result<FrameHeader> parseHeader(Bytes bytes, const FrameLimits& limits);

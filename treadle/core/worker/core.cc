@@ -52,6 +52,7 @@ std::unique_ptr<Worker::Core> Worker::Core::make(JoinOptions options, Launch lau
   memory::BlockPool* pool = memory::BlockPool::ofProcess();
   membership.connection = {core->options.sendLimitBytes, core->options.messageLimits, core->options.spin, pool};
   if (core->channels.sharedMemory && pool != nullptr) membership.lendLimitBytes = pool->limitBytes() / 2;
+  if (pool != nullptr) pool->prefault(core->options.prefaultBytes.value_or(0));
   membership.lanes = core->channels.lanes;
   core->membership =
       std::make_unique<cluster::Membership>(*core->reactor, core->self, core->launch.worldSize, membership);

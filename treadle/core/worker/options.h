@@ -30,6 +30,9 @@ struct JoinOptions {
   int maxBlocked = 1024;                 // handlers that wait at a time; each costs a thread
   size_t sendLimitBytes = 64U << 20;     // queued for a peer that reads slowly
   wire::FrameLimits messageLimits = {};  // what one message may hold; the same in the whole job
+  // Memory for tensors that is faulted in ahead, in the background, by the first worker of a process, so that the first
+  // tensors travel as fast as later ones. Default: 64 MiB for a worker with tensors (treadle::join), else none.
+  std::optional<size_t> prefaultBytes = {};
   Duration spin = std::chrono::microseconds(50);  // how long a waiting caller yields before it sleeps
 
   // InvalidArgument naming the option and its value.

@@ -5,10 +5,16 @@
 #include "treadle/tensor/optim/optimizer_functions.h"
 
 namespace treadle {
+namespace {
+
+constexpr size_t kPrefaultBytes = 64U << 20;
+
+}  // namespace
 
 std::shared_ptr<Worker> join(JoinOptions options, AutogradOptions defaults) {
   // Before anything is started: a job must not fall apart over an option.
   autograd::checkMode(defaults.mode);
+  if (!options.prefaultBytes) options.prefaultBytes = kPrefaultBytes;
   WorkerExtensions extensions;
   extensions.interceptor = [](Worker& worker) {
     return std::make_unique<autograd::AutogradInterceptor>(worker.self().rank);

@@ -1,0 +1,124 @@
+// Lanes between two connections: what they promise beyond the contract of all channels.
+
+#include <array>
+
+#include "tests/core/link/connected_pair.h"
+#include "tests/core/link/raw_peer.h"
+
+namespace treadle::link {
+namespace {
+
+constexpr size_t kMiB = 1U << 20;
+
+// A sends to B; A's lanes end at sockets that the test has, and reads or gives to B when it likes.
+struct LanesOfTheTest {
+  LanesOfTheTest() {
+    a.sink.dial = [this]() -> Result<io::Fd> {
+      Sockets lane;
+      MutexLock lock(mutex);
+      farEnds.push_back(std::move(lane.b));
+      return std::move(lane.a);
+    };
+  }
+  ~LanesOfTheTest() {
+    // Both at once, as a peer that goes would.
+    a->close(cancelled("the test is over"));
+  }
+
+  Status send(size_t bytes, int value, SendMode mode = SendMode::kCapture, TimePoint deadline = patience()) {
+    std::vector<Buffer> buffers;
+    if (bytes > 0) buffers.push_back(filledBuffer(bytes, value));
+    for (Buffer& buffer : buffers) kept.push_back(buffer);
+    if (bytes > 0) buffers[0].owner = nullptr;  // borrowed
+    return a->send(Subject::kRpc, filled(1, value), buffers, mode, deadline);
+  }
+  void giveLanesToB() {
+    MutexLock lock(mutex);
+    for (io::Fd& fd : farEnds) ASSERT_TRUE(b->addLane(std::move(fd)).ok());
+    farEnds.clear();
+  }
+
+  Mutex mutex;
+  std::vector<io::Fd> farEnds;
+  std::vector<Buffer> kept;
+  Sockets sockets;
+  End a{std::move(sockets.a), Connection::Kind::kCalls};
+  End b{std::move(sockets.b), Connection::Kind::kServing};
+};
+
+// The bytes of a large message are nowhere to be seen: it is heard of all the same, and those behind it come.
+TEST(Lanes, keepTheOrderOfMessagesAndHoldNobodyUp) {
+  LanesOfTheTest pair;
+  ASSERT_TRUE(pair.send(8 * kMiB, 1).ok());
+  ASSERT_TRUE(pair.send(0, 2).ok());
+  pair.b.sink.arrived.waitFor(1);
+  EXPECT_EQ(1, pair.b.sink.heralded.count());
+  EXPECT_EQ(filled(1, 2), pair.b.sink.messages()[0].payload);
+  pair.giveLanesToB();
+  pair.b.sink.arrived.waitFor(2);
+  EXPECT_TRUE(allBytesAre(pair.b.sink.messages()[1].buffers[0].bytes(), 1));
+}
+
+// A sender that stays, and whose time is over before its bytes are, has its memory for itself again.
+TEST(Lanes, goOnFromACopyWhenTheSendersTimeIsOver) {
+  LanesOfTheTest pair;
+  ASSERT_TRUE(pair.send(8 * kMiB, 1, SendMode::kStay, deadlineAfter(std::chrono::milliseconds(20))).ok());
+  std::fill_n(pair.kept[0].data, pair.kept[0].sizeBytes, std::byte{99});
+  pair.giveLanesToB();
+  pair.b.sink.arrived.waitFor(1);
+  EXPECT_TRUE(allBytesAre(pair.b.sink.messages()[0].buffers[0].bytes(), 1));
+}
+
+// Captured bytes that wait are bounded: the sender waits for room, and says so when there is none in time. Nothing of
+// that message is sent.
+TEST(Lanes, boundWhatWaitsForAPeerThatDoesNotRead) {
+  LanesOfTheTest pair;
+  const size_t limit = ConnectionOptions().sendLimitBytes;
+  ASSERT_TRUE(pair.send(limit, 1).ok());
+  Status full = pair.send(kMiB, 2, SendMode::kCapture, deadlineAfter(std::chrono::milliseconds(20)));
+  EXPECT_EQ(Code::kDeadlineExceeded, full.code()) << full.toString();
+  ASSERT_TRUE(pair.send(0, 3).ok());
+  pair.giveLanesToB();
+  ASSERT_TRUE(pair.send(kMiB, 4).ok());  // there is room again, by and by
+  pair.b.sink.arrived.waitFor(3);
+  std::set<int> marks;
+  for (const Message& message : pair.b.sink.messages()) marks.insert(static_cast<int>(message.payload[0]));
+  EXPECT_EQ((std::set<int>{1, 3, 4}), marks);
+}
+
+// What had begun is said to have failed, once, when the connection ends.
+TEST(Lanes, failWhatWillNeverBeWhole) {
+  LanesOfTheTest pair;
+  ASSERT_TRUE(pair.send(8 * kMiB, 1).ok());
+  pair.b.sink.heralded.waitFor(1);
+  pair.b->close(cancelled("the test closes it"));
+  pair.b.sink.failed.waitFor(1);
+  EXPECT_EQ(0, pair.b.sink.arrived.count());
+}
+
+// A lane that breaks takes its connection along, and the peer's last word is heard all the same.
+TEST(Lanes, takeTheConnectionAlongWhenTheyBreak) {
+  LanesOfTheTest pair;
+  ASSERT_TRUE(pair.send(8 * kMiB, 1).ok());
+  pair.b.sink.heralded.waitFor(1);
+  pair.b->leave("it has had enough", patience());
+  {
+    MutexLock lock(pair.mutex);
+    pair.farEnds.clear();
+  }
+  EXPECT_EQ(Code::kPeerLost, pair.a.sink.closedWith().code());
+  EXPECT_EQ("it has had enough", pair.a.sink.leaveReason());
+}
+
+TEST(Lanes, areForCallsAlone) {
+  Sockets sockets;
+  End b(std::move(sockets.b), Connection::Kind::kServing);
+  std::array entries = {wire::BufferEntry{kMiB, wire::Place::kOnLanes, 1}};
+  std::vector<std::byte> front =
+      wire::frameFront(wire::FrameKind::kMessage, static_cast<uint8_t>(Subject::kGroup), {}, entries);
+  ASSERT_TRUE(io::writeAll(sockets.a.get(), front, patience()).ok());
+  EXPECT_EQ(Code::kDataLoss, b.sink.closedWith().code());
+}
+
+}  // namespace
+}  // namespace treadle::link
