@@ -103,6 +103,35 @@ TEST(Reactor, wakeEndsOnePollThatIsOrWillBe) {
   while (!fired) reactor->poll();
 }
 
+// While it looks for more rather than sleep it misses nothing: events, timers, and those who wake it.
+TEST(Reactor, missesNothingWhileItPollsBusily) {
+  auto reactor = valueOrThrow(Reactor::make(20ms));
+  Pair pair = connectedPair();
+  int readable = 0, fired = 0;
+  ASSERT_TRUE(reactor
+                  ->add(pair.a.get(), EPOLLIN, handler([&](uint32_t) {
+                          pair.readFromA();
+                          ++readable;
+                        }))
+                  .ok());
+  auto soon = handler([&](uint32_t) {
+    ++fired;
+    reactor->wake();  // the poll that called this would go on to wait
+  });
+  for (int round = 1; round <= 50; ++round) {
+    pair.writeToA();
+    while (readable < round) reactor->poll();  // from here on it is busy
+    TimePoint due = Clock::now() + 1ms;
+    reactor->at(due, [&] { ++fired; });
+    while (fired < 2 * round - 1) reactor->poll();
+    EXPECT_GE(Clock::now(), due);
+    std::thread other([&] { reactor->soon(soon); });
+    while (fired < 2 * round) reactor->poll();
+    other.join();
+  }
+  reactor->remove(pair.a.get());
+}
+
 TEST(Reactor, callsForWhatItWasAskedForUntilRemoved) {
   auto reactor = makeReactor();
   Pair pair = connectedPair();

@@ -147,6 +147,7 @@ TEST_F(Join, checksItsOptions) {
   EXPECT_TRUE(contains(refused([](JoinOptions& o) { o.joinTimeout = -1s; }), "joinTimeout"));
   EXPECT_TRUE(contains(refused([](JoinOptions& o) { o.lostAfter = 50ms; }), "lostAfter is 50 ms"));
   EXPECT_TRUE(contains(refused([](JoinOptions& o) { o.spin = -1ns; }), "spin"));
+  EXPECT_TRUE(contains(refused([](JoinOptions& o) { o.busyPoll = 2s; }), "busyPoll"));
   EXPECT_TRUE(contains(refused([](JoinOptions& o) { o.maxRunning = -1; }), "maxRunning"));
   EXPECT_TRUE(contains(refused([](JoinOptions& o) { o.maxBlocked = 0; }), "maxBlocked"));
   EXPECT_TRUE(contains(refused([](JoinOptions& o) { o.launch->masterPort = 0; }), "port"));

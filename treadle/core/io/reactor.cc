@@ -2,15 +2,15 @@
 
 #include <sys/eventfd.h>
 
-#include <array>
 #include <cerrno>
 
 #include "treadle/core/base/check.h"
 #include "treadle/core/io/socket.h"
+#include "treadle/core/io/spin.h"
 
 namespace treadle::io {
 
-Result<std::unique_ptr<Reactor>> Reactor::make() {
+Result<std::unique_ptr<Reactor>> Reactor::make(Duration busyPoll) {
   Fd epoll(::epoll_create1(EPOLL_CLOEXEC)), wakeup(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!epoll.valid() || !wakeup.valid())
     return errnoStatus(Code::kResourceExhausted, "no file descriptor is left for the event loop", errno);
@@ -19,7 +19,8 @@ Result<std::unique_ptr<Reactor>> Reactor::make() {
   event.data.fd = wakeup.get();
   if (::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, wakeup.get(), &event) != 0)
     return errnoStatus(Code::kInternal, "the event loop cannot be set up", errno);
-  return std::unique_ptr<Reactor>(new Reactor(std::move(epoll), std::move(wakeup)));  // NOLINT: private constructor
+  return std::unique_ptr<Reactor>(
+      new Reactor(std::move(epoll), std::move(wakeup), busyPoll));  // NOLINT: private constructor
 }
 
 Status Reactor::add(int fd, uint32_t interest, std::shared_ptr<EventHandler> handler) {
@@ -139,11 +140,28 @@ void Reactor::dispatch(const epoll_event& event) {
   if (handler) handler->onEvents(event.events);
 }
 
+int Reactor::waitFor(Events& events) {
+  const TimePoint due = beforeWait();
+  auto look = [&](int milliseconds) {
+    return ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), milliseconds);
+  };
+  int count = 0;
+  if (Clock::now() < busyUntil_) {
+    Spin spin(busyUntil_ - Clock::now());
+    do {
+      count = look(0);
+    } while (count == 0 && Clock::now() < due && spin.again());
+  }
+  if (count == 0) count = look(millisecondsUntil(due));
+  waiting_.store(false);
+  if (count > 0 && busyPoll_ > Duration::zero()) busyUntil_ = Clock::now() + busyPoll_;
+  return count;
+}
+
 void Reactor::poll() {
   runSoon();
-  std::array<epoll_event, 64> events;
-  int count = ::epoll_wait(epoll_.get(), events.data(), events.size(), millisecondsUntil(beforeWait()));
-  waiting_.store(false);
+  Events events;
+  int count = waitFor(events);
   for (int i = 0; i < count; ++i) dispatch(events[static_cast<size_t>(i)]);
   runTimers();
 }

@@ -5,6 +5,7 @@
 
 #include <sys/epoll.h>
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <map>
@@ -29,7 +30,9 @@ class EventHandler {
 
 class Reactor {
  public:
-  static Result<std::unique_ptr<Reactor>> make();
+  // `busyPoll`: how long `poll` looks for more before it sleeps, from the last event on. For servers that should answer
+  // at once and may keep a core busy for it; zero: it sleeps.
+  static Result<std::unique_ptr<Reactor>> make(Duration busyPoll = Duration::zero());
 
   // Calls `handler` for `interest` on `fd` until `remove`; the reactor holds the handler. A callback that has begun
   // may still run when `remove` returns. Remove before the descriptor is closed: its number may be another's by then.
@@ -57,13 +60,18 @@ class Reactor {
   void wake();
 
  private:
-  Reactor(Fd epoll, Fd wakeup) : epoll_(std::move(epoll)), wakeup_(std::move(wakeup)) {}
+  Reactor(Fd epoll, Fd wakeup, Duration busyPoll)
+      : epoll_(std::move(epoll)), wakeup_(std::move(wakeup)), busyPoll_(busyPoll) {}
 
+  using Events = std::array<epoll_event, 64>;
+  int waitFor(Events& events);
   TimePoint beforeWait();
   void runTimers();
   void dispatch(const epoll_event& event);
 
   const Fd epoll_, wakeup_;
+  const Duration busyPoll_;
+  TimePoint busyUntil_{};  // of the thread that polls
   Mutex mutex_;
   std::unordered_map<int, std::shared_ptr<EventHandler>> handlers_ TREADLE_GUARDED_BY(mutex_);
   std::map<std::pair<TimePoint, TimerId>, UniqueFunction<void()>> timers_ TREADLE_GUARDED_BY(mutex_);

@@ -4,11 +4,11 @@
 #include <sys/socket.h>
 
 #include <array>
-#include <thread>
 
 #include "treadle/core/base/log.h"
 #include "treadle/core/io/executor.h"
 #include "treadle/core/io/socket.h"
+#include "treadle/core/io/spin.h"
 #include "treadle/core/wire/reader.h"
 #include "treadle/core/wire/writer.h"
 
@@ -217,15 +217,9 @@ bool Connection::readOnce() {
 void Connection::readUntil(UniqueFunction<bool()> done, TimePoint deadline) {
   if (!takeReadTurn()) return;
   setReadInterest(false);
-  TimePoint spinEnd = Clock::now() + options_.spin;
-  while (!done() && !closed_.load() && Clock::now() < deadline) {
-    if (readOnce()) continue;
-    if (Clock::now() < spinEnd) {
-      std::this_thread::yield();
-    } else {
-      sleepUntilReadable(deadline);
-    }
-  }
+  io::Spin spin(options_.spin);
+  while (!done() && !closed_.load() && Clock::now() < deadline)
+    if (!readOnce() && !spin.again()) sleepUntilReadable(deadline);
   giveReadTurn();
 }
 

@@ -44,7 +44,7 @@ Worker::Core::Core(JoinOptions joinOptions, Launch launchInfo)
 
 std::unique_ptr<Worker::Core> Worker::Core::make(JoinOptions options, Launch launch) {
   std::unique_ptr<Core> core(new Core(std::move(options), std::move(launch)));  // NOLINT: private constructor
-  core->reactor = valueOrThrow(io::Reactor::make());
+  core->reactor = valueOrThrow(io::Reactor::make(core->options.busyPoll));
   io::ExecutorOptions threads{.maxRunning = core->options.maxRunning, .maxBlocked = core->options.maxBlocked};
   core->executor = std::make_unique<io::Executor>(*core->reactor, threads);
   cluster::MembershipOptions membership;

@@ -31,8 +31,9 @@ Status JoinOptions::validate() const {
   if (messageLimits.bufferBytes > uint64_t{1} << 50)
     return invalidArgument("messageLimits.bufferBytes is " + std::to_string(messageLimits.bufferBytes) +
                            "; it must be at most 2^50");
-  if (spin < Duration::zero() || spin > std::chrono::seconds(1))
-    return invalidArgument("spin is " + toText(spin) + "; it must be between 0 and 1 s");
+  for (auto [what, time] : {std::pair("spin", spin), std::pair("busyPoll", busyPoll)})
+    if (time < Duration::zero() || time > std::chrono::seconds(1))
+      return invalidArgument(std::string(what) + " is " + toText(time) + "; it must be between 0 and 1 s");
   if (maxRunning < 0 || maxBlocked < 1) return invalidArgument("maxRunning must be >= 0 and maxBlocked >= 1");
   if (launch) TREADLE_RETURN_IF_ERROR(launch->validate());
   Result<Channels> usable = channelsToUse();

@@ -33,7 +33,11 @@ struct JoinOptions {
   // Memory for tensors that is faulted in ahead, in the background, by the first worker of a process, so that the first
   // tensors travel as fast as later ones. Default: 64 MiB for a worker with tensors (treadle::join), else none.
   std::optional<size_t> prefaultBytes = {};
-  Duration spin = std::chrono::microseconds(50);  // how long a waiting caller yields before it sleeps
+  // How long a waiting caller looks for its answer, yielding, before it sleeps; not at all while all cores are busy.
+  Duration spin = std::chrono::microseconds(50);
+  // The same for the thread that waits for requests, from the last one on: it keeps a core busy for that long, and
+  // saves the next caller the time that waking it takes. For servers on cores of their own.
+  Duration busyPoll = Duration::zero();
 
   // InvalidArgument naming the option and its value.
   Status validate() const;
