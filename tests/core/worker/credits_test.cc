@@ -48,6 +48,11 @@ Future<void> keep(Here<Kept> kept, const std::string&) {
 }
 size_t sizeOf(const std::string& text) { return text.size(); }
 
+// Answered by a thread that another one reads beside, which may have the next request before that one goes on.
+Future<size_t> sizeLater(Call& call, const std::string& text) {
+  return call.worker().fork([size = text.size()] { return size; });
+}
+
 // Notes who has come.
 struct Guests {
   void add(int guest) {
@@ -66,6 +71,7 @@ int bounce(Call& call, int depth, const std::string& text) {
 Functions functions() {
   Functions all;
   all.add<&keep>("keep").add<&sizeOf>("sizeOf").add<&arrive>("arrive").add<&bounce>("bounce");
+  all.add<&sizeLater>("sizeLater");
   return all;
 }
 
@@ -239,6 +245,17 @@ TEST(CreditsOfNestedCalls, areNotWaitedForInACircleForEver) {
     EXPECT_TRUE(eventually([&] { return allIsGivenBack(job); }));
     EXPECT_EQ(1U, job[0].call<&sizeOf>("b", std::string("x")));
   });
+}
+
+// One request at a time, and the next one comes as soon as the answer has left.
+TEST(CreditsOfTheLowestLimit, areNeverRefusedToWhoWaitsForThem) {
+  WorkerJob job({"a", "b"}, functions(), [](JoinOptions& options) { options.unansweredLimitBytes = 1; });
+  std::vector<std::future<void>> callers;
+  for (int t = 0; t < 4; ++t)
+    callers.push_back(std::async(std::launch::async, [&] {
+      for (int i = 0; i < 1000; ++i) job[0].call<&sizeLater>("b", std::string("x"));
+    }));
+  for (auto& one : callers) one.get();
 }
 
 TEST(CreditsOfUnequalLimits, areRefusedByTheWorkerWithTheLowerOne) {
