@@ -67,6 +67,18 @@ TEST(RpcMessages, comeBackAsTheyWereMade) {
   });
 }
 
+TEST(RpcMessages, areStampedWithWhatIsKnownLast) {
+  for (MessageType type : {MessageType::kRequest, MessageType::kFetch}) {
+    MessageHeader header;
+    header.type = type;
+    header.function = "f";
+    wire::Writer early;
+    encodeHeader(early, header);
+    stampRequest(early, header.id = 7, header.timeLeftUs = 8);
+    EXPECT_EQ(encoded(header), early.take());
+  }
+}
+
 TEST(RpcMessages, areRefusedWhenCutAnywhere) {
   test::forSeeds(50, [](test::Random& random) {
     std::vector<std::byte> bytes = encoded(randomHeader(random));

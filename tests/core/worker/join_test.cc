@@ -150,6 +150,9 @@ TEST_F(Join, checksItsOptions) {
   EXPECT_TRUE(contains(refused([](JoinOptions& o) { o.busyPoll = 2s; }), "busyPoll"));
   EXPECT_TRUE(contains(refused([](JoinOptions& o) { o.maxRunning = -1; }), "maxRunning"));
   EXPECT_TRUE(contains(refused([](JoinOptions& o) { o.maxBlocked = 0; }), "maxBlocked"));
+  for (size_t bytes : {size_t{0}, SIZE_MAX, (size_t{1} << 50) + 1})
+    EXPECT_TRUE(contains(refused([&](JoinOptions& o) { o.unansweredLimitBytes = bytes; }),
+                         "unansweredLimitBytes is " + std::to_string(bytes)));
   EXPECT_TRUE(contains(refused([](JoinOptions& o) { o.launch->masterPort = 0; }), "port"));
   EXPECT_TRUE(contains(refused([](JoinOptions& o) { o.launch->jobKey = "short"; }), "job key"));
 }

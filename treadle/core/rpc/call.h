@@ -34,6 +34,7 @@ struct IncomingCall {
   std::optional<ForkEntry> result;  // the caller wants a reference: the value stays here
   std::shared_ptr<IncomingHook> hook;
   OwnedValue target;  // for a member function
+  size_t bytes = 0;   // that it holds of its caller's credits here
   std::atomic<bool> cancelled = false, answered = false;
 };
 

@@ -5,22 +5,22 @@
 namespace treadle::rpc {
 
 std::shared_ptr<Engine> Engine::make(cluster::Membership& membership, io::Reactor& reactor, io::Executor& executor,
-                                     Functions functions, std::unique_ptr<Interceptor> interceptor, Duration rpcTimeout,
-                                     Worker* worker) {
+                                     Functions functions, std::unique_ptr<Interceptor> interceptor,
+                                     const EngineOptions& options, Worker* worker) {
   auto engine = std::make_shared<Engine>(membership, reactor, executor, std::move(functions), std::move(interceptor),
-                                         rpcTimeout, worker);
+                                         options, worker);
   engine->references_->setEngine(engine);
   return engine;
 }
 
 Engine::Engine(cluster::Membership& membership, io::Reactor& reactor, io::Executor& executor, Functions functions,
-               std::unique_ptr<Interceptor> interceptor, Duration rpcTimeout, Worker* worker)
+               std::unique_ptr<Interceptor> interceptor, const EngineOptions& options, Worker* worker)
     : membership_(membership),
       reactor_(reactor),
       executor_(executor),
       functions_(std::move(functions)),
       interceptor_(std::move(interceptor)),
-      rpcTimeout_(rpcTimeout),
+      options_(options),
       worker_(worker),
       references_(std::make_shared<References>(
           membership.self().rank, [&membership](int rank, RefNotice notice, const ForkEntry& entry) {
@@ -32,7 +32,12 @@ Engine::Engine(cluster::Membership& membership, io::Reactor& reactor, io::Execut
             encodeHeader(payload, header);
             // A failure means that the peer is lost, and its forks and values with it.
             membership.send(rank, link::Subject::kRpc, payload.bytes(), {}, link::SendMode::kUrgent, kNever).ignore();
-          })) {}
+          })) {
+  for (int rank = 0; rank < membership.worldSize(); ++rank) {
+    toPeers_.emplace_back(options.unansweredLimitBytes);
+    fromPeers_.emplace_back(options.unansweredLimitBytes);
+  }
+}
 
 Engine::~Engine() { close(cancelled("this worker has left its job")); }
 
@@ -62,6 +67,7 @@ void Engine::onLost(int rank, const Status& why) {
   }
   references_->onLost(rank, why);
   if (interceptor_) interceptor_->onLost(rank);
+  toPeers_[static_cast<size_t>(rank)].close(why);
   for (uint64_t id : pending) finishPending(id, why);
 }
 
@@ -77,13 +83,21 @@ void Engine::close(const Status& why) {
     for (const auto& [id, call] : pending_) pending.push_back(id);
     for (const auto& [key, call] : incoming_) call->cancelled.store(true);
   }
+  for (Credits& credits : toPeers_) credits.close(why);
   for (uint64_t id : pending) finishPending(id, why);
   references_->clear(why);
 }
 
 CallCounts Engine::counts() const {
+  CallCounts counts;
+  for (const Credits& credits : toPeers_) counts.unansweredBytes += credits.takenBytes();
+  for (const Credits& credits : fromPeers_) counts.bytesToAnswer += credits.takenBytes();
   MutexLock lock(mutex_);
-  return {sent_, handled_, pending_.size(), incoming_.size()};
+  counts.sent = sent_;
+  counts.handled = handled_;
+  counts.pending = pending_.size() - givenUp_;
+  counts.running = incoming_.size();
+  return counts;
 }
 
 Status Engine::whetherHere() const {
@@ -95,7 +109,7 @@ Status Engine::whetherHere() const {
 void Engine::idleIfDone() {
   {
     MutexLock lock(mutex_);
-    if (!pending_.empty() || !incoming_.empty()) return;
+    if (pending_.size() > givenUp_ || !incoming_.empty()) return;
   }
   if (idleHook_) idleHook_();
 }

@@ -9,6 +9,7 @@
 //
 // Owned by the worker, which closes it before it goes. Any thread may call anything.
 
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -17,6 +18,7 @@
 #include "treadle/core/cluster/coordinator.h"
 #include "treadle/core/cluster/membership.h"
 #include "treadle/core/io/executor.h"
+#include "treadle/core/rpc/credits.h"
 #include "treadle/core/rpc/functions.h"
 #include "treadle/core/rpc/messages.h"
 
@@ -60,15 +62,22 @@ struct CallTicket {
 struct CallCounts {
   uint64_t sent = 0, handled = 0;  // requests
   size_t pending = 0, running = 0;
+  size_t unansweredBytes = 0, bytesToAnswer = 0;  // of requests of this worker; of its peers'
+};
+
+struct EngineOptions {
+  Duration rpcTimeout = std::chrono::seconds(60);
+  size_t unansweredLimitBytes = size_t{1} << 30;  // of requests to one peer, and of one peer here
+  size_t sendLimitBytes = 64U << 20;              // the connections' own
 };
 
 class Engine final : public cluster::MessageHandler, public std::enable_shared_from_this<Engine> {
  public:
   static std::shared_ptr<Engine> make(cluster::Membership& membership, io::Reactor& reactor, io::Executor& executor,
                                       Functions functions, std::unique_ptr<Interceptor> interceptor,
-                                      Duration rpcTimeout, Worker* worker);
+                                      const EngineOptions& options, Worker* worker);
   Engine(cluster::Membership& membership, io::Reactor& reactor, io::Executor& executor, Functions functions,
-         std::unique_ptr<Interceptor> interceptor, Duration rpcTimeout, Worker* worker);
+         std::unique_ptr<Interceptor> interceptor, const EngineOptions& options, Worker* worker);
   ~Engine() override;
 
   // ---- outgoing. Failures after the arguments were encoded reach `complete`; exceptions of `encode` are thrown.
@@ -97,9 +106,11 @@ class Engine final : public cluster::MessageHandler, public std::enable_shared_f
   References& references() { return *references_; }
   Interceptor* interceptor() { return interceptor_.get(); }
   Worker* worker() const { return worker_; }
-  Duration rpcTimeout() const { return rpcTimeout_; }
+  Duration rpcTimeout() const { return options_.rpcTimeout; }
 
  private:
+  // In the table until its answer is here, so that what it holds of the callee is given back then. One that was given
+  // up stays without `complete`.
   struct Pending {
     int rank;
     std::string function, signature;
@@ -108,14 +119,18 @@ class Engine final : public cluster::MessageHandler, public std::enable_shared_f
     HandlePtr target;  // lives until the answer: the callee resolves it without a fork of its own
     UniqueFunction<void(Result<Decoder*>)> complete;
     Duration timeout;
+    size_t bytes = 0;  // of the callee's credits
   };
 
   CallTicket submit(OutgoingCall call, std::optional<ForkEntry> result);
+  static MessageHeader headerOf(const OutgoingCall& call, const std::optional<ForkEntry>& result);
+  Status takeCredits(const Pending& pending);
   uint64_t addPending(Pending pending);
   void notSent();
   // `from`: the worker that answers. An answer of another one than was called counts for nothing.
   std::optional<Pending> takePending(uint64_t id, std::optional<int> from);
   void finishPending(uint64_t id, Result<Decoder*> result, std::optional<int> from = {});
+  std::optional<Pending> stopWaiting(uint64_t id);
   Status told(const Pending& pending, const Status& status) const;
   void giveUp(uint64_t id, const Status& why);
   void expire();
@@ -127,7 +142,10 @@ class Engine final : public cluster::MessageHandler, public std::enable_shared_f
   void completeWith(int rank, const MessageHeader& header, link::Message& message, size_t valuesAt,
                     std::vector<HandlePtr> handles);
   void onCancel(int rank, uint64_t id);
-  void post(const std::shared_ptr<IncomingCall>& call, const std::optional<RefId>& target, std::function<void()> begin);
+  void post(const std::shared_ptr<IncomingCall>& call, const std::optional<RefId>& target, std::function<void()> task);
+  bool accept(const std::shared_ptr<IncomingCall>& call, const link::Message& message);
+  void begin(const std::shared_ptr<IncomingCall>& call, MessageHeader header, link::Message message, size_t valuesAt,
+             std::vector<HandlePtr> handles);
   void run(const std::shared_ptr<IncomingCall>& call, const Functions::Entry& entry, link::Message& message,
            size_t valuesAt, std::vector<HandlePtr> handles);
   void answerFetch(const std::shared_ptr<IncomingCall>& call, const Result<OwnedValue>& value);
@@ -141,13 +159,15 @@ class Engine final : public cluster::MessageHandler, public std::enable_shared_f
   io::Executor& executor_;
   const Functions functions_;
   const std::unique_ptr<Interceptor> interceptor_;
-  const Duration rpcTimeout_;
+  const EngineOptions options_;
   Worker* const worker_;
   const std::shared_ptr<References> references_;
   std::function<void()> idleHook_;
+  std::deque<Credits> toPeers_, fromPeers_;  // by rank
 
   mutable Mutex mutex_;
   std::map<uint64_t, Pending> pending_ TREADLE_GUARDED_BY(mutex_);
+  size_t givenUp_ TREADLE_GUARDED_BY(mutex_) = 0;  // of pending_
   std::map<std::pair<int, uint64_t>, std::shared_ptr<IncomingCall>> incoming_ TREADLE_GUARDED_BY(mutex_);
   uint64_t lastId_ TREADLE_GUARDED_BY(mutex_) = 0;
   uint64_t sent_ TREADLE_GUARDED_BY(mutex_) = 0, handled_ TREADLE_GUARDED_BY(mutex_) = 0;

@@ -37,13 +37,42 @@ void Engine::onRequest(int rank, const std::shared_ptr<link::Connection>& from, 
     if (!incoming_.emplace(std::pair(rank, header.id), call).second) twice = true;
   }
   if (twice) return from->close(dataLoss("it used the number of a call twice"));
+  if (!accept(call, message)) return;
   try {
     if (interceptor_ && !header.field.empty()) call->hook = interceptor_->onArrival(rank, header.field);
   } catch (...) {
     return Responder(call).fail(statusOfCurrentException("the request's header"));
   }
+  begin(call, std::move(header), std::move(message), valuesAt, std::move(handles));
+}
+
+// Refuses what goes over the limit. That of a peer that counts as this worker does, with the same limit or a lower one,
+// never does: what is unanswered here is unanswered there too, as its credit was taken there before the request left
+// and is given back after the answer has come, which leaves after it is given back here. And of what sums up to its
+// limit there, with at most one request cut down to seven eighths, no part sums up to more than this limit.
+//
+// Refusals are urgent and so on top of what is queued: a peer that goes on and does not read them is cut off.
+bool Engine::accept(const std::shared_ptr<IncomingCall>& call, const link::Message& message) {
+  Credits& credits = fromPeers_[static_cast<size_t>(call->rank)];
+  const size_t bytes = credits.costOf(message.payload.size(), message.buffers);
+  if (credits.tryTake(bytes)) {
+    call->bytes = bytes;
+    return true;
+  }
+  Responder(call).fail(resourceExhausted(
+      link::describe(membership_.self()) + " has requests of " + std::to_string(credits.takenBytes()) + " bytes of " +
+      link::describe(membership_.info(call->rank)) + " to answer, and with this one of " + std::to_string(bytes) +
+      " they would be over its limit of " + std::to_string(credits.limitBytes()) +
+      "; give all workers the same JoinOptions::unansweredLimitBytes"));
+  if (call->connection->queuedBytes() / 2 > options_.sendLimitBytes)
+    call->connection->close(resourceExhausted("it sends requests over the limit and does not read what it is told"));
+  return false;
+}
+
+void Engine::begin(const std::shared_ptr<IncomingCall>& call, MessageHeader header, link::Message message,
+                   size_t valuesAt, std::vector<HandlePtr> handles) {
   if (header.type == MessageType::kFetch && header.target) {
-    references_->whenReady(*header.target, rank, [this, call](Result<OwnedValue> value) {
+    references_->whenReady(*header.target, call->rank, [this, call](Result<OwnedValue> value) {
       executor_.post([this, call, value = std::move(value)] { answerFetch(call, value); });
     });
     return;
@@ -51,24 +80,24 @@ void Engine::onRequest(int rank, const std::shared_ptr<link::Connection>& from, 
   Result<const Functions::Entry*> entry = lookUp(header);
   if (!entry.ok()) return Responder(call).fail(std::move(entry).status());
   std::shared_ptr<link::Arrival> arrival = std::move(message.arrival);
-  auto begin = [this, call, entry = *entry, message = std::make_shared<link::Message>(std::move(message)), valuesAt,
-                handles = std::move(handles)]() mutable { run(call, *entry, *message, valuesAt, std::move(handles)); };
-  if (!arrival && !header.target) return executor_.post(std::move(begin));
-  if (!arrival) return post(call, header.target, std::move(begin));
-  arrival->whenWhole([this, call, target = header.target, begin](const Status& whole) mutable {
+  auto task = [this, call, entry = *entry, message = std::make_shared<link::Message>(std::move(message)), valuesAt,
+               handles = std::move(handles)]() mutable { run(call, *entry, *message, valuesAt, std::move(handles)); };
+  if (!arrival && !header.target) return executor_.post(std::move(task));
+  if (!arrival) return post(call, header.target, std::move(task));
+  arrival->whenWhole([this, call, target = header.target, task](const Status& whole) mutable {
     if (!whole.ok()) return Responder(call).fail(whole);
-    post(call, target, std::move(begin));
+    post(call, target, std::move(task));
   });
 }
 
 // The object of a member call may still be on its way: the handler runs as soon as it is there.
 void Engine::post(const std::shared_ptr<IncomingCall>& call, const std::optional<RefId>& target,
-                  std::function<void()> begin) {
-  if (!target) return executor_.post(std::move(begin));
-  references_->whenReady(*target, call->rank, [this, call, begin](Result<OwnedValue> value) mutable {
+                  std::function<void()> task) {
+  if (!target) return executor_.post(std::move(task));
+  references_->whenReady(*target, call->rank, [this, call, task](Result<OwnedValue> value) mutable {
     if (!value.ok()) return Responder(call).fail(value.status());
     call->target = std::move(*value);
-    executor_.post(std::move(begin));
+    executor_.post(std::move(task));
   });
 }
 
@@ -120,6 +149,8 @@ void Engine::answerFetch(const std::shared_ptr<IncomingCall>& call, const Result
 void Engine::sendAnswer(const std::shared_ptr<IncomingCall>& call, Status status,
                         UniqueFunction<void(Encoder&)> encode) {
   if (call->answered.exchange(true)) return;
+  // Before the answer leaves: the caller may have the next request here before this thread goes on.
+  fromPeers_[static_cast<size_t>(call->rank)].giveBack(call->bytes);
   MessageHeader header;
   header.type = MessageType::kAnswer;
   header.id = call->id;

@@ -10,6 +10,8 @@
 //   system calls          sendmsg, and the recv that brings the answer; recv and sched_yield for each look before
 //                         that
 //
+// Besides, a compare-and-swap and a subtraction on the callee's credits.
+//
 // A timer is set only when no earlier one stands: with equal time limits, once per limit rather than once per call.
 
 #include "treadle/core/rpc/engine.h"
@@ -21,6 +23,11 @@ uint64_t microsecondsUntil(TimePoint deadline) {
   if (deadline == kNever) return UINT64_MAX;
   auto left = std::chrono::duration_cast<std::chrono::microseconds>(deadline - Clock::now()).count();
   return left > 0 ? static_cast<uint64_t>(left) : 0;
+}
+
+link::SendMode modeOf(const OutgoingCall& call) {
+  if (call.callerWaits) return link::SendMode::kStay;
+  return call.options.lazy ? link::SendMode::kLazy : link::SendMode::kCapture;
 }
 
 std::vector<ForkEntry> forkAll(Encoder& encoder) {
@@ -49,50 +56,71 @@ HandlePtr Engine::sendForReference(OutgoingCall call) {
   return handle;
 }
 
+MessageHeader Engine::headerOf(const OutgoingCall& call, const std::optional<ForkEntry>& result) {
+  MessageHeader header;
+  header.type = call.fetch ? MessageType::kFetch : MessageType::kRequest;
+  if (call.target) header.target = call.target->entry().ref;
+  header.function = call.function;
+  header.signature = signatureHash(call.signature);
+  header.result = result;
+  return header;
+}
+
 // The order matters: the answer is counted as awaited and in the table before the request can leave, as the
 // answer may be here before `send` returns.
 CallTicket Engine::submit(OutgoingCall call, std::optional<ForkEntry> result) {
   if (call.function.size() > kMaxNameBytes)
     raise(invalidArgument("no function has a name of " + std::to_string(call.function.size()) + " bytes"));
-  Duration timeout = call.options.timeout.value_or(rpcTimeout_);
+  Duration timeout = call.options.timeout.value_or(options_.rpcTimeout);
   TimePoint deadline = deadlineAfter(timeout);
   auto connection = membership_.outgoing(call.rank);
-  Pending pending{call.rank, call.function,          call.signature,           deadline,
-                  nullptr,   std::move(call.target), std::move(call.complete), timeout};
+  MessageHeader header = headerOf(call, result);
+  Pending pending{call.rank, std::move(call.function), std::move(call.signature), deadline,
+                  nullptr,   std::move(call.target),   std::move(call.complete),  timeout};
   if (!connection.ok()) return pending.complete(told(pending, connection.status())), CallTicket{};
   pending.connection = *connection;
 
-  MessageHeader header;
-  header.type = call.fetch ? MessageType::kFetch : MessageType::kRequest;
-  header.timeLeftUs = microsecondsUntil(deadline);
-  if (pending.target) header.target = pending.target->entry().ref;
-  header.function = std::move(call.function);
-  header.signature = signatureHash(pending.signature);
-  header.result = result;
   auto hook = interceptor_ ? interceptor_->onRequest(call.rank, header.function) : nullptr;
   Encoder encoder(*references_, call.rank, hook.get());
   if (call.encode) call.encode(encoder);
   if (hook) header.field = hook->field();
   // Forks and the table's entry are made only when nothing can throw any more.
   header.forks = forkAll(encoder);
-
-  (*connection)->awaitAnswer(call.callerWaits);
-  header.id = addPending(std::move(pending));
-  CallTicket ticket{header.id, deadline, *connection};
   wire::Writer payload;
   encodeHeader(payload, header);
   payload.raw(encoder.writer().bytes());
-  auto mode = call.callerWaits ? link::SendMode::kStay : link::SendMode::kCapture;
-  if (call.options.lazy && !call.callerWaits) mode = link::SendMode::kLazy;
-  Status sent = (*connection)->send(link::Subject::kRpc, payload.bytes(), encoder.buffers(), mode, deadline);
-  if (!sent.ok()) {
-    references_->unfork(header.forks);
-    if (hook) hook->abandon();
-    notSent();
-    Status left = whetherHere();
-    finishPending(header.id, left.ok() ? sent : left);
+  pending.bytes = toPeers_[static_cast<size_t>(call.rank)].costOf(payload.size(), encoder.buffers());
+
+  CallTicket ticket;
+  Status sent = takeCredits(pending);
+  if (sent.ok()) {
+    (*connection)->awaitAnswer(call.callerWaits);
+    ticket = {addPending(std::move(pending)), deadline, *connection};
+    stampRequest(payload, ticket.id, microsecondsUntil(deadline));
+    sent = (*connection)->send(link::Subject::kRpc, payload.bytes(), encoder.buffers(), modeOf(call), deadline);
+    if (!sent.ok()) notSent();
   }
+  if (sent.ok()) return ticket;
+  references_->unfork(header.forks);
+  if (hook) hook->abandon();
+  if (Status left = whetherHere(); !left.ok()) sent = left;
+  if (!ticket.connection) return pending.complete(told(pending, sent)), ticket;
+  finishPending(ticket.id, sent);
   return ticket;
+}
+
+// What is waited for are answers, so somebody has to read them, whoever of their callers waits for one. A thread that
+// reads does not wait: it could be the one that would. A call without a time limit waits no longer than others do:
+// handlers that wait for each other's callers in a circle would do so for ever.
+Status Engine::takeCredits(const Pending& pending) {
+  Credits& credits = toPeers_[static_cast<size_t>(pending.rank)];
+  if (credits.tryTake(pending.bytes)) return {};
+  TimePoint deadline = pending.deadline == kNever ? deadlineAfter(options_.rpcTimeout) : pending.deadline;
+  if (link::Connection::readsOnThisThread()) deadline = Clock::now();
+  pending.connection->awaitAnswer(false);
+  Status taken = credits.take(pending.bytes, deadline);
+  pending.connection->answerArrived();
+  return taken;
 }
 
 // The callee will never say that it has handled it, and the shutdown compares the two numbers.
@@ -116,6 +144,7 @@ std::optional<Engine::Pending> Engine::takePending(uint64_t id, std::optional<in
   if (found == pending_.end() || (from && found->second.rank != *from)) return std::nullopt;
   Pending pending = std::move(found->second);
   pending_.erase(found);
+  if (!pending.complete) --givenUp_;
   return pending;
 }
 
@@ -131,12 +160,14 @@ Status Engine::told(const Pending& pending, const Status& status) const {
       .withFunction(pending.function);
 }
 
-// Whoever takes the entry out of the table completes the call: answer, deadline, cancellation and loss may
-// meet here, and one of them wins.
+// Whoever takes the entry out of the table gives back what it held, and whoever takes `complete` completes the call:
+// answer, deadline, cancellation and loss may meet here, and one of them wins.
 void Engine::finishPending(uint64_t id, Result<Decoder*> result, std::optional<int> from) {
   std::optional<Pending> pending = takePending(id, from);
   if (!pending) return;
   pending->connection->answerArrived();
+  toPeers_[static_cast<size_t>(pending->rank)].giveBack(pending->bytes);
+  if (!pending->complete) return;
   if (result.ok()) {
     pending->complete(std::move(result));
   } else {
@@ -147,24 +178,32 @@ void Engine::finishPending(uint64_t id, Result<Decoder*> result, std::optional<i
 
 void Engine::cancel(uint64_t id) { giveUp(id, cancelled("the call was cancelled")); }
 
-// Ends a call that nobody waits for any more, at the callee too.
+// The entry of a call that nobody waits for any more, as it was. In the table it goes on holding its credit until the
+// callee has answered, as it does for a cancelled call too: so long the callee counts it as well.
+std::optional<Engine::Pending> Engine::stopWaiting(uint64_t id) {
+  MutexLock lock(mutex_);
+  auto found = pending_.find(id);
+  if (found == pending_.end() || !found->second.complete) return std::nullopt;
+  Pending pending = std::move(found->second);
+  found->second = {pending.rank, {}, {}, kNever, pending.connection, {}, {}, pending.timeout, pending.bytes};
+  ++givenUp_;
+  return pending;
+}
+
+// Ends it at the callee too.
 void Engine::giveUp(uint64_t id, const Status& why) {
-  std::shared_ptr<link::Connection> connection;
-  {
-    MutexLock lock(mutex_);
-    auto found = pending_.find(id);
-    if (found == pending_.end()) return;
-    connection = found->second.connection;
-  }
+  std::optional<Pending> pending = stopWaiting(id);
+  if (!pending) return;
   MessageHeader header;
   header.type = MessageType::kCancel;
   header.id = id;
   wire::Writer payload;
   encodeHeader(payload, header);
   // A failure means that the callee is lost, and with it what was to be cancelled.
-  connection->send(link::Subject::kRpc, payload.bytes(), {}, link::SendMode::kUrgent, kNever).ignore();
-  finishPending(id, why);
-  connection->wakeReader();
+  pending->connection->send(link::Subject::kRpc, payload.bytes(), {}, link::SendMode::kUrgent, kNever).ignore();
+  pending->complete(told(*pending, why));
+  idleIfDone();
+  pending->connection->wakeReader();
 }
 
 // One timer serves all pending calls: it stands at the earliest deadline or before.

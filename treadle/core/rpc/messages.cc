@@ -96,6 +96,11 @@ void encodeHeader(wire::Writer& writer, const MessageHeader& header) {
   writeExtras(writer, header);
 }
 
+void stampRequest(wire::Writer& payload, uint64_t id, uint64_t timeLeftUs) {
+  payload.patch(sizeof(uint8_t), id);  // behind the type
+  payload.patch(sizeof(uint8_t) + sizeof id, timeLeftUs);
+}
+
 Result<MessageHeader> parseHeader(wire::Reader& reader, int worldSize) {
   MessageHeader header;
   auto type = reader.number<uint8_t>();

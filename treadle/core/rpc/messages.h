@@ -44,6 +44,8 @@ struct MessageHeader {
 };
 
 void encodeHeader(wire::Writer& writer, const MessageHeader& header);
+// Puts in what of a request (or fetch) is known last. `payload` begins with its header.
+void stampRequest(wire::Writer& payload, uint64_t id, uint64_t timeLeftUs);
 
 // Reads a header off the front; what is left in the reader are the values. DataLoss for anything that is none, ranks
 // outside of the world included.

@@ -43,21 +43,24 @@ class CallMethods {
  public:
   // Calls F there and waits for its result. Throws RemoteError for what F threw, TimeoutError, PeerLostError,
   // NotFoundError (no such worker or function there), StateError (F has no name here, or another signature there),
-  // ResourceError (too large, or too many handlers wait), DataError (an answer that is none). After TimeoutError and
-  // PeerLostError it is not known whether F ran. A treadle::Error that F threw comes back as itself.
+  // ResourceError (too large, too much unanswered, or too many handlers wait), DataError (an answer that is none).
+  // After TimeoutError and PeerLostError it is not known whether F ran. A treadle::Error that F threw comes back as
+  // itself.
   template <auto F, class... A>
   typename rpc::Traits<F>::Result call(const To& to, A&&... arguments) const {
     return start<F>(to, true, std::forward<A>(arguments)...).wait();
   }
   // The same without waiting for the answer; `wait` throws what `call` would. Arguments are captured when it
-  // returns, so it may wait until there is room in the send queue (JoinOptions::sendLimitBytes), at most for the
-  // call's time limit.
+  // returns, so it may wait until there is room in the send queue (JoinOptions::sendLimitBytes) and until enough of
+  // what that worker was asked before is answered (JoinOptions::unansweredLimitBytes), at most for the call's time
+  // limit.
   template <auto F, class... A>
   Future<typename rpc::Traits<F>::Result> async(const To& to, A&&... arguments) const {
     return start<F>(to, false, std::forward<A>(arguments)...);
   }
-  // The result stays there; the reference is there at once and may be used and passed on at once. Failures are told
-  // by what needs the value (RRef::toHere, waitUntilMade, ...), not here. The result's type need not travel.
+  // The result stays there; the reference is there at once (when the request has left, as `async` says) and may be used
+  // and passed on at once. Failures are told by what needs the value (RRef::toHere, waitUntilMade, ...), not here. The
+  // result's type need not travel.
   template <auto F, class... A>
   RRef<typename rpc::Traits<F>::Result> remote(const To& to, A&&... arguments) const {
     int rank = to.rank(engine().membership());

@@ -31,6 +31,9 @@ Status JoinOptions::validate() const {
   if (messageLimits.bufferBytes > uint64_t{1} << 50)
     return invalidArgument("messageLimits.bufferBytes is " + std::to_string(messageLimits.bufferBytes) +
                            "; it must be at most 2^50");
+  if (unansweredLimitBytes < 1 || unansweredLimitBytes > uint64_t{1} << 50)
+    return invalidArgument("unansweredLimitBytes is " + std::to_string(unansweredLimitBytes) +
+                           "; it must be between 1 and 2^50");
   for (auto [what, time] : {std::pair("spin", spin), std::pair("busyPoll", busyPoll)})
     if (time < Duration::zero() || time > std::chrono::seconds(1))
       return invalidArgument(std::string(what) + " is " + toText(time) + "; it must be between 0 and 1 s");

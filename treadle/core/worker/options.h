@@ -26,9 +26,12 @@ struct JoinOptions {
   // What may be used of the ways to the peers. Default: what TREADLE_CHANNELS in the environment says ("tcp,lanes"),
   // else all. Workers of one job may differ.
   std::optional<Channels> channels = {};
-  int maxRunning = 0;                    // handlers that run at a time; 0: as many as there are cores, at least 2
-  int maxBlocked = 1024;                 // handlers that wait at a time; each costs a thread
-  size_t sendLimitBytes = 64U << 20;     // queued for a peer that reads slowly
+  int maxRunning = 0;                 // handlers that run at a time; 0: as many as there are cores, at least 2
+  int maxBlocked = 1024;              // handlers that wait at a time; each costs a thread
+  size_t sendLimitBytes = 64U << 20;  // queued for a peer that reads slowly
+  // Requests to one peer that it has not answered: calls beyond it wait. As much is taken of one peer, and what is
+  // beyond that refused. The same in the whole job.
+  size_t unansweredLimitBytes = size_t{1} << 30;
   wire::FrameLimits messageLimits = {};  // what one message may hold; the same in the whole job
   // Memory for tensors that is faulted in ahead, in the background, by the first worker of a process, so that the first
   // tensors travel as fast as later ones. Default: 64 MiB for a worker with tensors (treadle::join), else none.
