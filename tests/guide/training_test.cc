@@ -71,7 +71,7 @@ TEST_F(TrainingGuide, TheLossFallsOnBothTrainers) {
   treadle::Caller whileTheyLive = worker.with({.timeout = treadle::kWhilePeerLives});
   std::vector<treadle::Future<double>> losses;
   for (const std::string trainer : {"trainer0", "trainer1"})
-    losses.push_back(whileTheyLive.async<&train>(trainer, embedding, 100));
+    losses.push_back(whileTheyLive.async<&train>(trainer, embedding, 400));
   for (treadle::Future<double>& loss : losses) std::cout << "loss " << loss.wait() << std::endl;
   // [/master]
   for (treadle::Future<double>& loss : losses) EXPECT_LT(loss.wait(), 0.3);
