@@ -3,6 +3,7 @@
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 
@@ -11,6 +12,11 @@ GRACE = 10  # seconds that the others may take once the one that is waited for h
 
 class Failed(Exception):
     """A sentence that says what could not be run, with its last lines."""
+
+
+def end_orderly():
+    """For main: a SIGTERM unwinds the program, so that what it started ends too."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
 
 def tail(output):

@@ -63,6 +63,18 @@ def table(pairs):
     return "\n".join(lines)
 
 
+def standing(pairs):
+    """Who is ahead, in words."""
+    parts = []
+    for name, words in (("pytorch", "PyTorch RPC"), ("grpc", "gRPC")):
+        ratios = [result["ratio"] for row, result in pairs if row.peer == name]
+        if ratios:
+            parts.append(f"less than {words} in {sum(ratio < 1 for ratio in ratios)} of {len(ratios)} rows")
+    kept = sum(within_bar(row, result) for row, result in pairs)
+    takes = f"Treadle takes {' and '.join(parts)}; it keeps" if parts else "Treadle keeps"
+    return f"{takes} {kept} of {len(pairs)} bars."
+
+
 def machine_sentence(machine, date):
     return (
         f"Measured on {date[:10]}: {machine['processor']}, {machine['cores']} cores, {machine['memory_GiB']} GiB, "

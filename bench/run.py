@@ -25,7 +25,7 @@ import rows
 import seed
 from figures import Figures, lines_of
 from machine import describe_machine
-from processes import Failed
+from processes import Failed, end_orderly
 from programs import ROOT
 
 DOCUMENT = ROOT / "docs" / "benchmarks.md"
@@ -88,9 +88,8 @@ def measure(options, settings, figures, failures):
                 failures[launch.who, cases[0]] = str(failure)
                 print(f"bench: {launch.who} in {', '.join(cases)}: {failure}", flush=True)
             seconds = time.monotonic() - begin
-            print(
-                f"round {number + 1} of {options.rounds}  {launch.who:<8} {', '.join(cases)}  {seconds:.1f} s", flush=True
-            )
+            names = ", ".join(cases)
+            print(f"round {number + 1} of {options.rounds}  {launch.who:<8} {names}  {seconds:.1f} s", flush=True)
 
 
 def write_reports(options, machine, figures, pairs):
@@ -98,7 +97,8 @@ def write_reports(options, machine, figures, pairs):
     report.write_json(options.out / "results.json", [result for _, result in pairs])
     values = [{"case": case, "of": of, "values": found} for (case, of), found in figures.values.items()]
     report.write_json(options.out / "rounds.json", {"date": date, "machine": machine, "values": values})
-    text = report.machine_sentence(machine, date) + "\n\n" + report.table(pairs) + report.memory_note(figures)
+    parts = [report.machine_sentence(machine, date), report.table(pairs), report.standing(pairs)]
+    text = "\n\n".join(parts) + report.memory_note(figures)
     print(f"\n{text}\n", flush=True)
     return text
 
@@ -113,6 +113,7 @@ def write_documents(text, experiment, failures):
 
 
 def main():
+    end_orderly()
     options = parse_arguments()
     settings, figures, failures, machine = settings_of(options), Figures(), {}, describe_machine()
     try:

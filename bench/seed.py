@@ -18,7 +18,7 @@ import namespaces
 import programs
 import report
 from figures import lines_of
-from processes import Failed, run, run_together
+from processes import Failed, end_orderly, run, run_together
 from programs import PEERS, ROOT
 
 SIZES = (4, 40, 400)
@@ -133,6 +133,7 @@ def measure_and_report(settings, out, failures, network="loopback", full=False):
 
 
 def main():
+    end_orderly()
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -170,8 +170,8 @@ void attempt(const std::string& name, int warmUp, int times, Floats& tensor, Bod
   works(name, [&] { bench::print(name, bench::timed(warmUp, times, [&] { tensor.fill(); }, body)); });
 }
 
-// Each of the ten has its tensor, its messages and their text several times, in both processes: eight times in all, as
-// measured. Where that is more than the machine has, the system would end one of the processes.
+// Each of the ten has its tensor, its messages and their text in both processes: more than six times in all, as
+// measured, so eight are asked for. Where the machine has less, the system would end one of the processes.
 bool roomForTen(const std::string& name, const Floats& tensor) {
   size_t needed = 10 * 8 * tensor.bytes() >> 30, available = availableBytes() >> 30;
   if (needed < available) return true;
