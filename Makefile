@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help setup build test demo bench-hybrid kill soak format format-check layers style headers asan tsan release install-test clean distclean
+.PHONY: help setup build test demo bench bench-hybrid kill soak format format-check layers style headers asan tsan release install-test clean distclean
 
 in_env = . scripts/common.sh;
 options = $(if $(RUNS),--runs $(RUNS)) $(if $(SEED),--seed $(SEED)) $(ARGS)
@@ -26,6 +26,9 @@ test: build ## set up, build and run all tests; ends with `N passed, N failed`
 
 demo: release ## set up, build and train the hybrid model over four processes
 	@$(in_env) PATH="$$PWD/build/release/bin:$$PATH" build/release/bin/treadle run --grace 25 -n 4 -- build/release/bin/hybrid_digits $(ARGS)
+
+bench: ## ours, PyTorch RPC, gRPC and what the machine can do at best, in about 12 minutes (ARGS="--quick")
+	@scripts/bench.sh $(ARGS)
 
 bench-hybrid: release ## steps/s of the hybrid model, ours and PyTorch RPC's in alternation (RUNS=5)
 	@$(in_env) "$$TREADLE_PYTHON" bench/hybrid.py $(options)

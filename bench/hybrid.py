@@ -16,14 +16,14 @@ import datetime
 import json
 import os
 import pathlib
-import platform
 import re
-import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
+
+import processes
+from machine import describe_machine
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 LINES = {
@@ -97,31 +97,16 @@ def commands(options, run_folder):
 
 
 def run(name, command, timeout):
-    """One run, in a process group of its own so that nothing outlives its time. Returns (steps/s, accuracy)."""
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,
-    )
+    """One run. Returns (steps/s, accuracy)."""
     try:
         # A little longer than the job's own limit: its own message is the better one.
-        output, _ = process.communicate(timeout=timeout + 20)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        output, _ = process.communicate()
-        fail(f"the run of {name} was not done within {timeout:g} s; its last lines:\n{tail(output)}")
+        output = processes.run(f"the run of {name}", command, timeout + 20)
+    except processes.Failed as failure:
+        fail(failure)
     found = LINES[name].search(output)
-    if process.returncode != 0 or not found:
-        fail(f"the run of {name} failed with exit code {process.returncode}; its last lines:\n{tail(output)}")
+    if not found:
+        fail(f"the run of {name} did not tell its figures; its last lines:\n{processes.tail(output)}")
     return float(found[2]), float(found[1])
-
-
-def tail(output):
-    return "\n".join(f"    {line}" for line in output.splitlines()[-15:])
 
 
 def run_all(options):
@@ -140,25 +125,6 @@ def run_all(options):
                     flush=True,
                 )
     return results
-
-
-def processor():
-    try:
-        for line in pathlib.Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
-
-
-def describe_machine():
-    return {
-        "processor": processor(),
-        "cores": len(os.sched_getaffinity(0)),
-        "system": f"{platform.system()} {platform.release()}",
-        "load_before": os.getloadavg()[0],
-    }
 
 
 def summarize(runs):

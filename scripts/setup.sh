@@ -2,7 +2,7 @@
 # Makes a fresh Debian 12 able to build Treadle: the packages of scripts/packages.txt and a Python environment in .venv.
 # Takes well under a second when nothing is missing.
 #
-#   scripts/setup.sh [--ci]      --ci also wants what only .ci/run needs
+#   scripts/setup.sh [--ci] [--bench]      also what only .ci/run, or only `make bench`, needs
 #
 # TREADLE_PYTHON=/path/to/python   uses that Python, which has torch >= 2.11, matplotlib, numpy and safetensors: no .venv
 # TREADLE_TORCH_DIR=/path/to/torch builds against that folder of the torch package: .venv gets everything but torch
@@ -18,6 +18,7 @@ listMissing() {
     case $package in
       '' | '#'*) continue ;;
       ci:*) [ "$wantCi" = 1 ] || continue; package=${package#ci:} ;;
+      bench:*) [ "$wantBench" = 1 ] || continue; package=${package#bench:} ;;
     esac
     if [ -n "$command" ] && command -v "$command" >/dev/null; then continue; fi
     if isInstalled "$package"; then continue; fi
@@ -82,8 +83,14 @@ if missing:
 PY
 }
 
-wantCi=0
-[ "${1-}" != --ci ] || wantCi=1
+wantCi=0 wantBench=0
+for option in "$@"; do
+  case $option in
+    --ci) wantCi=1 ;;
+    --bench) wantBench=1 ;;
+    *) fail "usage: scripts/setup.sh [--ci] [--bench]" ;;
+  esac
+done
 installPackages
 if [ -n "${TREADLE_TORCH_DIR-}" ] && [ ! -f "$TREADLE_TORCH_DIR/version.py" ]; then
   fail "TREADLE_TORCH_DIR is '$TREADLE_TORCH_DIR', which is no folder of the Python package torch; point it at one, 2.11 or newer, or unset it."

@@ -1,52 +1,59 @@
 // The benchmark of calls and tensors: two workers, of whom rank 0 calls rank 1. Started by `treadle run -n 2`. Prints
-// one line of JSON for each case: {"case", "unit", "median", "p10", "p90", "p99"}.
+// lines of JSON, see measure.h.
 
 #include <ATen/Parallel.h>
 
 #include <CLI/CLI.hpp>
-#include <algorithm>
 #include <cstdio>
 
+#include "bench/limits/echo.h"
 #include "bench/ours/cases.h"
 
 namespace {
 
-void print(const std::string& name, const char* unit, std::vector<double> times) {
-  std::sort(times.begin(), times.end());
-  auto at = [&](size_t percent) { return times[std::min(times.size() - 1, times.size() * percent / 100)]; };
-  std::printf(R"({"case": "%s", "unit": "%s", "median": %.3f, "p10": %.3f, "p90": %.3f, "p99": %.3f})"
-              "\n",
-              name.c_str(), unit, at(50), at(10), at(90), at(99));
-  std::fflush(stdout);
+struct Options {
+  std::vector<std::string> cases;
+  int repetitions = 20;
+  bool tcp = false;
+};
+
+void run(const Options& options, const bench::Cases& cases) {
+  treadle::JoinOptions join{.functions = bench::served(), .launch = valueOrThrow(treadle::Launch::detect())};
+  join.name = "bench" + std::to_string(join.launch->rank);
+  if (options.tcp) {
+    join.channels.emplace();
+    join.channels->unixSockets = join.channels->sharedMemory = false;
+  }
+  auto worker = treadle::join(std::move(join));
+  if (worker->self().rank == 0)
+    for (const std::string& name : options.cases)
+      for (bench::Series& series : cases.at(name)(*worker, options.repetitions)) bench::print(name, std::move(series));
+  worker->shutdown();
 }
 
 }  // namespace
 
 int main(int argc, char** argv) try {
+  if (bench::Echo::serve(argc, argv)) return 0;
+  bench::Cases cases;
+  bench::addCallCases(cases);
+  bench::addTensorCases(cases);
+  bench::addMemoryCases(cases);
+  std::vector<std::string> known;
+  for (const auto& [name, one] : cases) known.push_back(name);
+
   CLI::App app(
       "Times of calls and tensors between two workers; start it with: treadle run -n 2 -- PROGRAM --cases call_empty");
-  std::vector<std::string> names;
-  std::vector<std::string> known;
-  for (const auto& [name, one] : bench::cases()) known.push_back(name);
-  int repetitions = 9;
-  std::string listen;
-  app.add_option("--cases", names, "what to measure")->delimiter(',')->required()->check(CLI::IsMember(known));
-  app.add_option("--repetitions", repetitions, "timed runs of each (empty calls: thousands)")
+  Options options;
+  app.add_option("--cases", options.cases, "what to measure")->delimiter(',')->required()->check(CLI::IsMember(known));
+  app.add_option("--repetitions", options.repetitions, "timed runs at 40 MB; of what is smaller more, of larger fewer")
       ->check(CLI::PositiveNumber);
-  app.add_option("--listen", listen, "address to listen at; tcp://127.0.0.1:0 allows TCP only");
+  app.add_flag("--tcp", options.tcp, "TCP alone, no UNIX sockets and no shared memory");
   CLI11_PARSE(app, argc, argv);
-
   at::set_num_threads(1);
-  treadle::JoinOptions options{.functions = bench::served(), .launch = valueOrThrow(treadle::Launch::detect())};
-  options.name = "bench" + std::to_string(options.launch->rank);
-  if (!listen.empty()) options.listenAddress = listen;
-  auto worker = treadle::join(std::move(options));
-  if (worker->self().rank == 0)
-    for (const std::string& name : names)
-      print(name, bench::cases().at(name).unit, bench::cases().at(name).run(*worker, repetitions));
-  worker->shutdown();
+  run(options, cases);
   return 0;
-} catch (const treadle::Error& error) {
+} catch (const std::exception& error) {
   std::fprintf(stderr, "bench: %s\n", error.what());
   return 1;
 }

@@ -1,0 +1,125 @@
+"""How each measuring program is started, and what one start of it measures."""
+
+import dataclasses
+import json
+import os
+import pathlib
+import socket
+import sys
+
+import figures
+from processes import Failed, run, run_together
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+PEERS = ROOT / "bench" / "peers"
+IDLE_PEERS, MANY_PEERS = 8, 200
+
+
+@dataclasses.dataclass
+class Settings:
+    build: pathlib.Path
+    grpc_build: pathlib.Path
+    repetitions: int
+    idle_seconds: float
+    timeout: float = 240
+
+    def check(self):
+        for program in (self.treadle, self.tensors, self.grpc):
+            if not os.access(program, os.X_OK):
+                raise Failed(f"{program} is not there; run `make bench`, or name another build with --build")
+
+    @property
+    def python(self):
+        return os.environ.get("TREADLE_PYTHON") or sys.executable
+
+    @property
+    def treadle(self):
+        return self.build / "bin" / "treadle"
+
+    @property
+    def tensors(self):
+        return self.build / "bench" / "treadle_bench_tensors"
+
+    @property
+    def grpc(self):
+        return self.grpc_build / "grpc_bench"
+
+    def job(self, workers, program, *arguments):
+        """The command that starts a job of ours."""
+        return [self.treadle, "run", "-n", workers, "--", program, *arguments]
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+def ours(settings, cases, *options):
+    command = settings.job(2, settings.tensors, "--cases", ",".join(cases), "--repetitions", settings.repetitions)
+    return [run("ours", [*command, *options], settings.timeout)]
+
+
+def ours_over_tcp(settings, cases):
+    return ours(settings, cases, "--tcp")
+
+
+def pytorch(settings, cases):
+    command = [settings.python, PEERS / "torch_rpc.py", "--port", free_port(), "--cases", ",".join(cases)]
+    command += ["--repetitions", settings.repetitions]
+    pair = [[*command, "--rank", rank] for rank in (1, 0)]
+    return run_together("PyTorch RPC", pair, settings.timeout)
+
+
+def grpc(settings, cases):
+    address = f"unix-abstract:treadle-bench-{os.getpid()}-{free_port()}"
+    call = [settings.grpc, "--call", address, "--cases", ",".join(cases), "--repetitions", settings.repetitions]
+    return run_together("gRPC", [[settings.grpc, "--serve", address], call], settings.timeout)
+
+
+def idle_cpu(settings, _):
+    """Both at the same time: neither disturbs the other, and what else the machine does meets both."""
+    seconds = settings.idle_seconds
+    least = [settings.build / "bench" / "treadle_bench_heartbeats", "--peers", IDLE_PEERS, "--seconds", seconds]
+    job = settings.job(1 + IDLE_PEERS, settings.build / "bench" / "treadle_bench_idle", "--seconds", seconds)
+    return run_together("the idle job", [least, job], settings.timeout)
+
+
+def resident_when_idle(settings, workers):
+    command = settings.job(workers, settings.build / "bench" / "treadle_bench_idle")
+    output = run(f"the idle job of {workers} workers", command, settings.timeout)
+    return figures.lines_of(output)[0]["median"]
+
+
+def idle_peer_bytes(settings, _):
+    """From a job with one peer to a job with many."""
+    more = resident_when_idle(settings, 1 + MANY_PEERS) - resident_when_idle(settings, 2)
+    return [json.dumps({"case": "idle_peer_bytes", "unit": "bytes", "median": more / (MANY_PEERS - 1)})]
+
+
+@dataclasses.dataclass(frozen=True)
+class Launch:
+    """One start of a program: who is measured, by which function above, in which cases, how often in a round."""
+
+    who: str
+    start: object
+    cases: tuple
+    times: int = 1
+
+
+# In the order of a round. Cases that would disturb one another have a launch of their own.
+LAUNCHES = [
+    Launch("ours", ours, ("call_empty", "async_call")),
+    Launch("pytorch", pytorch, ("call_empty", "async_call")),
+    Launch("grpc", grpc, ("call_empty",)),
+    Launch("ours", ours_over_tcp, ("call_empty_tcp", "identity_40MB_tcp")),
+    Launch("ours", ours, ("identity_4MB", "identity_40MB", "identity_400MB", "identity_40MB_shared")),
+    Launch("ours", ours, ("concurrent_10x40MB",)),
+    Launch("pytorch", pytorch, ("identity_4MB", "identity_40MB", "identity_400MB", "concurrent_10x40MB")),
+    Launch("grpc", grpc, ("identity_40MB",)),
+    Launch("ours", ours, ("rref_to_here_40MB",)),
+    Launch("ours", ours, ("identity_40MB_first",), times=2),
+    Launch("ours", ours, ("small_behind_large",)),
+    Launch("ours", ours, ("rss_after_10000",)),
+    Launch("ours", idle_cpu, ("idle_cpu",)),
+    Launch("ours", idle_peer_bytes, ("idle_peer_bytes",)),
+]

@@ -1,0 +1,110 @@
+"""From the values of all rounds to results.json and to the table in docs/benchmarks.md."""
+
+import json
+import statistics
+
+import rows
+
+BEGIN, END = "<!-- bench: {} -->", "<!-- bench: end of {} -->"
+
+
+def result_of(row, figures):
+    """One object of results.json; None while ours or the peer has no value."""
+    ours = figures.of(row.case, "ours")
+    peer = [rows.CONSTANTS[row.peer]] if row.peer in rows.CONSTANTS else figures.of(row.case, row.peer)
+    if not ours or not peer:
+        return None
+    median, of_peer = statistics.median(ours), statistics.median(peer)
+    return {
+        "case": row.case,
+        "unit": row.unit,
+        "ours": median,
+        "peer": of_peer,
+        "peer_name": row.peer,
+        "ratio": median / of_peer,
+        "spread": (max(ours) - min(ours)) / median,
+    }
+
+
+def within_bar(row, result):
+    return result["ratio"] <= row.bar and (row.at_most is None or result["ours"] <= row.at_most)
+
+
+def shown(value, unit):
+    """With three digits and a unit to read."""
+    steps = {"us": [("s", 1e6), ("ms", 1e3), ("µs", 1)], "bytes": [("MiB", 2**20), ("KiB", 2**10), ("B", 1)]}
+    for name, size in steps.get(unit, [(unit.replace("us", "µs"), 1)]):
+        if abs(value) >= size or size == 1:
+            return f"{digits(value / size)} {name}"
+    raise AssertionError(unit)
+
+
+def digits(value):
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def bar_of(row):
+    text = f"{row.bar:g}"
+    return text if row.at_most is None else f"{text}, and {shown(row.at_most, row.unit)}"
+
+
+def table(pairs):
+    """Of (row, result)."""
+    lines = [
+        "| case | ours | compared with | it takes | ratio | bar | kept | spread |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for row, result in pairs:
+        lines.append(
+            f"| {row.case} | {shown(result['ours'], row.unit)} | {row.peer} | "
+            f"{shown(result['peer'], row.unit)} | {digits(result['ratio'])} | {bar_of(row)} | "
+            f"{'yes' if within_bar(row, result) else 'no'} | {result['spread']:.0%} |"
+        )
+    return "\n".join(lines)
+
+
+def standing(pairs):
+    """Who is ahead, in words."""
+    parts = []
+    for name, words in (("pytorch", "PyTorch RPC"), ("grpc", "gRPC")):
+        ratios = [result["ratio"] for row, result in pairs if row.peer == name]
+        if ratios:
+            parts.append(f"less than {words} in {sum(ratio < 1 for ratio in ratios)} of {len(ratios)} rows")
+    kept = sum(within_bar(row, result) for row, result in pairs)
+    takes = f"Treadle takes {' and '.join(parts)}; it keeps" if parts else "Treadle keeps"
+    return f"{takes} {kept} of {len(pairs)} bars."
+
+
+def machine_sentence(machine, date):
+    return (
+        f"Measured on {date[:10]}: {machine['processor']}, {machine['cores']} cores, {machine['memory_GiB']} GiB, "
+        f"{machine['system']}, load {machine['load_before']:.1f} at the start."
+    )
+
+
+def memory_note(figures):
+    """The most that the ten at once took."""
+    peaks = [figures.of("concurrent_10x40MB", f"peak_of_{who}") for who in ("caller", "callee")]
+    if not all(peaks):
+        return ""
+    caller, callee = (shown(max(peak), "bytes") for peak in peaks)
+    return (
+        f"\n\nThe most memory resident while ten tensors of 40 MB were under way at once: {caller} at the caller and "
+        f"{callee} at the callee, shared pages counted at both."
+    )
+
+
+def write_json(path, value):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
+
+
+def replace_part(path, name, text):
+    """Puts `text` between the two comments of that name; what people wrote around them stays."""
+    document = path.read_text(encoding="utf-8")
+    begin, end = BEGIN.format(name), END.format(name)
+    before, found, rest = document.partition(begin)
+    _, ended, after = rest.partition(end)
+    if not found or not ended:
+        raise ValueError(f"{path} lacks the comments '{begin}' and '{end}'")
+    path.write_text(f"{before}{begin}\n{text}\n{end}{after}", encoding="utf-8")

@@ -1,0 +1,52 @@
+"""The rows of the benchmark: what is compared with what, and the bar that ours should keep.
+
+A ratio is ours / peer, in time or bytes: lower is better in every row.
+"""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    case: str
+    unit: str
+    peer: str
+    bar: float  # of the ratio
+    at_most: float | None = None  # of ours alone, in the row's unit
+
+
+ROWS = [
+    Row("call_empty", "us", "raw", 1.5),
+    Row("call_empty", "us", "pytorch", 0.067),
+    Row("call_empty", "us", "grpc", 0.25),
+    Row("call_empty_tcp", "us", "raw_tcp", 1.5),
+    Row("async_call", "us", "pytorch", 0.025, at_most=3.3),
+    Row("identity_4MB", "us", "memcpy", 1.3),
+    Row("identity_4MB", "us", "pytorch", 0.2),
+    Row("identity_40MB", "us", "memcpy", 1.1),
+    Row("identity_40MB", "us", "pytorch", 0.2),
+    Row("identity_40MB", "us", "grpc", 0.05),
+    Row("identity_400MB", "us", "memcpy", 1.1),
+    Row("identity_400MB", "us", "pytorch", 0.2),
+    Row("identity_40MB_first", "us", "memcpy", 2.5),
+    Row("identity_40MB_shared", "us", "memcpy", 0.02),
+    Row("identity_40MB_tcp", "us", "naive_tcp", 0.9),
+    Row("concurrent_10x40MB", "us", "pytorch", 0.2),
+    Row("rref_to_here_40MB", "us", "identity_40MB", 1.15),
+    Row("small_behind_large", "us", "quiet", 10),
+    Row("rss_after_10000", "bytes", "rss_after_1000", 1.05),
+    Row("idle_cpu", "us/s", "heartbeats_only", 1.0),
+    Row("idle_peer_bytes", "bytes", "64KiB", 1.0),
+]
+
+# Which figure of a run counts; the median otherwise.
+STATISTICS = {"small_behind_large": "p99"}
+
+# What is compared with a number instead of a measurement.
+CONSTANTS = {"64KiB": 64 * 1024}
+
+CASES = list(dict.fromkeys(row.case for row in ROWS))
+
+
+def statistic_of(case):
+    return STATISTICS.get(case, "median")
