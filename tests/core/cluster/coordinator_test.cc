@@ -10,14 +10,29 @@ using namespace std::chrono_literals;
 using test::LocalJob;
 using test::LocalWorker;
 
+// Counts what comes for a coordinator.
+struct Counted final : MessageHandler {
+  explicit Counted(Coordinator& coordinator) : to(coordinator) {}
+  void onMessage(int rank, const std::shared_ptr<link::Connection>& from, link::Message message) override {
+    ++messages;
+    to.onMessage(rank, from, std::move(message));
+  }
+  void onLost(int rank, const Status& why) override { to.onLost(rank, why); }
+
+  Coordinator& to;
+  std::atomic<int> messages = 0;
+};
+
 // A job whose workers' work is what the test says.
 class Job {
  public:
   explicit Job(int size) : work_(static_cast<size_t>(size), WorkCount{0, 0, true}) {
     local = std::make_unique<LocalJob>(size, [this](LocalWorker& worker) {
       int rank = worker.membership->self().rank;
-      coordinators.push_back(std::make_unique<Coordinator>(*worker.membership, [this, rank] { return workOf(rank); }));
-      worker.membership->setHandler(link::Subject::kCluster, *coordinators.back());
+      coordinators.push_back(
+          std::make_unique<Coordinator>(*worker.membership, *worker.reactor, [this, rank] { return workOf(rank); }));
+      counted.push_back(std::make_unique<Counted>(*coordinators.back()));
+      worker.membership->setHandler(link::Subject::kCluster, *counted.back());
     });
   }
   ~Job() { local.reset(); }
@@ -45,6 +60,7 @@ class Job {
   }
 
   std::vector<std::unique_ptr<Coordinator>> coordinators;
+  std::vector<std::unique_ptr<Counted>> counted;
   std::unique_ptr<LocalJob> local;
 
  private:
@@ -111,6 +127,22 @@ TEST(Shutdown, waitsForWorkThatIsUnderWayAnywhere) {
   job.setWork(1, {1, 0, true});
   all.join();
   expectAllOk(results);
+}
+
+// A server sits in its shutdown while others call it: that costs no message for each call.
+TEST(Shutdown, saysNothingWhileThereIsWorkEveryNowAndThen) {
+  Job job(2);
+  std::thread server([&] { EXPECT_TRUE(job.at(1).shutdown(deadlineAfter(60s)).ok()); });
+  ASSERT_TRUE(test::eventually([&] { return job.counted[0]->messages == 1; }));  // idle, as it enters
+  constexpr uint64_t kCalls = 10'000;
+  for (uint64_t i = 1; i <= kCalls; ++i) {
+    job.setWork(0, {i, 0, false});
+    job.setWork(1, {0, i, true});
+  }
+  EXPECT_LT(job.counted[0]->messages, 100);
+  job.setWork(0, {kCalls, 0, true});
+  EXPECT_TRUE(job.at(0).shutdown(deadlineAfter(60s)).ok());
+  server.join();
 }
 
 TEST(Shutdown, tellsAtItsDeadlineWhatIsLeft) {

@@ -8,9 +8,17 @@
 #include "treadle/core/wire/writer.h"
 
 namespace treadle::cluster {
+namespace {
 
-Coordinator::Coordinator(Membership& membership, std::function<WorkCount()> work)
+// How long nothing must have been done before a worker in its shutdown says so: a call that comes every now and then
+// should not cost a message to rank 0 each.
+constexpr Duration kQuiet = std::chrono::milliseconds(10);
+
+}  // namespace
+
+Coordinator::Coordinator(Membership& membership, io::Reactor& reactor, std::function<WorkCount()> work)
     : membership_(membership),
+      reactor_(reactor),
       work_(std::move(work)),
       entered_(static_cast<size_t>(membership.worldSize())),
       vote_(membership.worldSize()) {}
@@ -56,7 +64,7 @@ Status Coordinator::shutdown(TimePoint deadline) {
   io::Executor::Blocking blocking;
   TREADLE_RETURN_IF_ERROR(blocking.status());
   inShutdown_.store(true);
-  workDone();
+  tellWork(Kind::kIdle, 0);
   MutexLock lock(mutex_);
   Status over = waitFor(lock, [&] { return over_; }, deadline, "the shutdown");
   // Given up: what this worker does next is not to be cut off by the others' shutdown.
@@ -65,7 +73,18 @@ Status Coordinator::shutdown(TimePoint deadline) {
 }
 
 void Coordinator::workDone() {
-  if (inShutdown_.load()) tellWork(Kind::kIdle, 0);
+  if (inShutdown_.load() && !waitsForQuiet_.exchange(true)) tellWhenQuiet(work_());
+}
+
+// Who ends the last call meanwhile relies on this look, so the mark is taken down before it.
+void Coordinator::tellWhenQuiet(const WorkCount& seen) {
+  reactor_.at(Clock::now() + kQuiet, [this, seen] {
+    waitsForQuiet_.store(false);
+    WorkCount now = work_();
+    if (!now.idle) return;  // the end of that work comes here again
+    if (now == seen) return tellWork(Kind::kIdle, 0);
+    workDone();
+  });
 }
 
 // Counting and sending are one step: rank 0 takes what comes later for newer.

@@ -14,8 +14,9 @@ namespace treadle::cluster {
 // worker is lost every barrier and the shutdown fail with its name, as not all can come any more.
 class Coordinator final : public MessageHandler {
  public:
-  // `work` tells what this worker has under way (`idle` without regard to the shutdown).
-  Coordinator(Membership& membership, std::function<WorkCount()> work);
+  // `work` tells what this worker has under way (`idle` without regard to the shutdown). The reactor must not call back
+  // any more when this object goes.
+  Coordinator(Membership& membership, io::Reactor& reactor, std::function<WorkCount()> work);
 
   // Returns when all workers have called it equally often. PeerLost, DeadlineExceeded.
   Status barrier(TimePoint deadline);
@@ -24,7 +25,8 @@ class Coordinator final : public MessageHandler {
   // is left.
   Status shutdown(TimePoint deadline);
 
-  // `work` may say idle now.
+  // `work` may say idle now. Costs nothing before this worker's shutdown and little in it: rank 0 is told when nothing
+  // has been done for a while, as a server may be in its shutdown for as long as others train.
   void workDone();
 
   // Ends every wait, now and later, with `why`: this worker leaves.
@@ -38,6 +40,7 @@ class Coordinator final : public MessageHandler {
 
   void tell(int rank, Kind kind, uint64_t round, const WorkCount& count = {});
   void tellWork(Kind kind, uint64_t round);
+  void tellWhenQuiet(const WorkCount& seen);
   void tellAll(Kind kind, uint64_t round);
   void act(ShutdownVote::Action action) TREADLE_REQUIRES(mutex_);
   void enterBarrier(int rank) TREADLE_REQUIRES(mutex_);
@@ -46,8 +49,9 @@ class Coordinator final : public MessageHandler {
       TREADLE_REQUIRES(mutex_);
 
   Membership& membership_;
+  io::Reactor& reactor_;
   const std::function<WorkCount()> work_;
-  std::atomic<bool> inShutdown_ = false;
+  std::atomic<bool> inShutdown_ = false, waitsForQuiet_ = false;
   Mutex tellWorkMutex_;  // taken before all others
 
   mutable Mutex mutex_;

@@ -68,7 +68,7 @@ void Worker::Core::start(Worker& worker, WorkerExtensions extensions) {
   auto interceptor = extensions.interceptor ? extensions.interceptor(worker) : nullptr;
   engine = rpc::Engine::make(*membership, *reactor, *executor, std::move(functions), std::move(interceptor),
                              {options.rpcTimeout, options.unansweredLimitBytes, options.sendLimitBytes}, &worker);
-  coordinator = std::make_unique<cluster::Coordinator>(*membership, [this] {
+  coordinator = std::make_unique<cluster::Coordinator>(*membership, *reactor, [this] {
     rpc::CallCounts counts = engine->counts();
     return cluster::WorkCount{counts.sent, counts.handled, counts.pending == 0 && counts.running == 0};
   });
