@@ -3,12 +3,16 @@
 #include <algorithm>
 #include <system_error>
 
+#include "treadle/core/io/spin.h"
+
 namespace treadle::memory {
 namespace {
 
-// Large enough that taking a piece costs nothing beside copying it, small enough that who ends first waits little for
-// the other.
-constexpr size_t kPieceBytes = 256U << 10;
+// Large enough that taking a piece costs nothing beside copying it and the processor can read ahead, small enough that
+// who ends first waits little for the other.
+constexpr size_t kLeastPiece = 128U << 10, kMostPiece = 1U << 20;
+constexpr size_t kPieces = 32;
+constexpr Duration kLastPiece = std::chrono::microseconds(100);
 
 }  // namespace
 
@@ -24,8 +28,9 @@ Copier::~Copier() {
 }
 
 void Copier::takePieces(Job& job) {
-  for (size_t begin; (begin = job.next.fetch_add(kPieceBytes)) < job.sizeBytes;)
-    job.copyPiece(begin, std::min(kPieceBytes, job.sizeBytes - begin));
+  const size_t piece = std::clamp(job.sizeBytes / kPieces / kLeastPiece * kLeastPiece, kLeastPiece, kMostPiece);
+  for (size_t begin; (begin = job.next.fetch_add(piece)) < job.sizeBytes;)
+    job.copyPiece(begin, std::min(piece, job.sizeBytes - begin));
 }
 
 void Copier::run(size_t sizeBytes, UniqueFunction<void(size_t, size_t)> copyPiece) {
@@ -44,9 +49,18 @@ void Copier::run(size_t sizeBytes, UniqueFunction<void(size_t, size_t)> copyPiec
     }
   }
   takePieces(job);
-  if (!offered) return;
+  if (offered) awaitHelper(job);
+}
+
+// It has a piece left at most, which takes less time than going to sleep and being woken.
+void Copier::awaitHelper(const Job& job) {
   MutexLock lock(mutex_);
   if (job_ == &job) job_ = nullptr;  // the helper did not come in time
+  if (!helping_) return;
+  lock.unlock();
+  io::Spin spin(kLastPiece);
+  while (helping_ && spin.again()) {}
+  lock.lock();
   while (helping_) helperDone_.wait(lock);
 }
 

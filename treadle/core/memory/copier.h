@@ -37,13 +37,14 @@ class Copier {
 
   void run(size_t sizeBytes, UniqueFunction<void(size_t, size_t)> copyPiece);
   static void takePieces(Job& job);
+  void awaitHelper(const Job& job);
   void helperLoop();
 
   Mutex mutex_;
   CondVar wakeHelper_, helperDone_;
   std::thread helper_ TREADLE_GUARDED_BY(mutex_);
   Job* job_ TREADLE_GUARDED_BY(mutex_) = nullptr;  // offered to the helper
-  bool helping_ TREADLE_GUARDED_BY(mutex_) = false;
+  std::atomic<bool> helping_ = false;              // set with the lock held
   bool stopping_ TREADLE_GUARDED_BY(mutex_) = false;
 };
 
