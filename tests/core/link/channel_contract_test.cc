@@ -40,6 +40,7 @@ struct Pair {
   ConnectionOptions optionsOf(memory::BlockPool& pool) const {
     ConnectionOptions options;
     options.pool = way == Way::kSocket ? nullptr : &pool;
+    options.threads = &threads;
     return options;
   }
   Sockets connected() const { return way == Way::kLanesOverTcp ? tcpSockets() : Sockets(); }
@@ -61,6 +62,7 @@ struct Pair {
   }
 
   const Way way;
+  mutable io::ThreadCache threads;  // of both
   const std::shared_ptr<memory::BlockPool> aPool, bPool;
   std::shared_ptr<PeerMemory> aMemory, bMemory;
   std::unique_ptr<End> a, b;

@@ -41,9 +41,11 @@ struct LanesOfTheTest {
   Mutex mutex;
   std::vector<io::Fd> farEnds;
   std::vector<Buffer> kept;
+  io::ThreadCache threads;
+  ConnectionOptions options{.limits = {}, .threads = &threads};
   Sockets sockets;
-  End a{std::move(sockets.a), Connection::Kind::kCalls};
-  End b{std::move(sockets.b), Connection::Kind::kServing};
+  End a{std::move(sockets.a), Connection::Kind::kCalls, options};
+  End b{std::move(sockets.b), Connection::Kind::kServing, options};
 };
 
 // The bytes of a large message are nowhere to be seen: it is heard of all the same, and those behind it come.

@@ -1,5 +1,6 @@
 #include "treadle/core/io/socket.h"
 
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
@@ -86,6 +87,17 @@ bool isLocal(int fd) {
 void setBufferSizes(int fd, int sizeBytes) {
   (void)::setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &sizeBytes, sizeof sizeBytes);
   (void)::setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &sizeBytes, sizeof sizeBytes);
+}
+
+Status makeBlocking(int fd, Duration look) {
+  auto seconds = std::chrono::duration_cast<std::chrono::seconds>(look);
+  auto microseconds = std::chrono::duration_cast<std::chrono::microseconds>(look - seconds);
+  timeval limit{seconds.count(), microseconds.count()};
+  int flags = ::fcntl(fd, F_GETFL);
+  bool done = flags >= 0 && ::fcntl(fd, F_SETFL, flags & ~O_NONBLOCK) == 0 &&
+              ::setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit) == 0 &&
+              ::setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit) == 0;
+  return done ? Status() : errnoStatus(Code::kInternal, "a socket cannot be made to wait", errno);
 }
 
 bool peerIsSameUser(int fd) {

@@ -30,6 +30,10 @@ bool isLocal(int fd);
 // What the system keeps of bytes under way, in each direction (SO_SNDBUF, SO_RCVBUF); as far as it allows.
 void setBufferSizes(int fd, int sizeBytes);
 
+// Reads and writes wait in the kernel from now on, at most `look` at a time: then they have done a part, or fail with
+// EAGAIN.
+Status makeBlocking(int fd, Duration look);
+
 // Waits until `fd` has one of the poll(2) `events` (or an error): false when the deadline passed first.
 bool waitFor(int fd, short events, TimePoint deadline);
 

@@ -69,10 +69,7 @@ Connection::Connection(io::Reactor& reactor, io::Fd fd, Kind kind, const Connect
       reader_(options.limits, options.pool, memory_ != nullptr && unix_),
       frameHandler_([this](Frame frame) { onFrame(std::move(frame)); }),
       lastHeard_(Clock::now().time_since_epoch().count()),
-      laneSender_(std::make_shared<LaneSender>(reactor, options.pool, options.sendLimitBytes,
-                                               [this](const Status& why) {
-                                                 if (auto self = weak_from_this().lock()) self->breakOff(why);
-                                               })),
+      laneSender_(makeLaneSender()),
       laneReceiver_(options.pool, 2 * options.limits.bufferBytes),
       wantRead_(false) {}
 
@@ -291,7 +288,7 @@ void Connection::onMessageFrame(Frame frame) {
 void Connection::leave(const std::string& reason, TimePoint deadline) {
   wire::Writer writer;
   writer.string(std::string_view(reason).substr(0, kReasonBytes));
-  laneSender_->drain(deadline);
+  if (laneSender_) laneSender_->drain(deadline);
   sendControl(wire::FrameKind::kLeave, writer.bytes());
   (void)sendQueue_.drain(deadline);
   (void)::shutdown(fd_.get(), SHUT_WR);

@@ -41,6 +41,7 @@ struct ConnectionOptions {
   wire::FrameLimits limits;
   Duration spin = std::chrono::microseconds(50);  // how long a waiting caller yields before it sleeps
   memory::BlockPool* pool = nullptr;              // where large buffers lie; null: nothing is shared or kept
+  io::ThreadCache* threads = nullptr;             // that move the bytes of lanes; null: there are none
 };
 
 class Connection final : public io::EventHandler,
@@ -119,7 +120,9 @@ class Connection final : public io::EventHandler,
   Status place(std::span<const Buffer> buffers, bool mayUseLanes, SendMode mode, TimePoint deadline, Parts& parts);
 
   bool useLanes(size_t bytes, SendMode mode, TimePoint deadline);
+  std::shared_ptr<LaneSender> makeLaneSender();
   bool dialLanes(TimePoint deadline);
+  void watchLane(const std::shared_ptr<Lane>& lane);
   void laneEnded(const Lane& lane, const Status& why);
   void closeLanes(const Status& why);
   void heard() { lastHeard_.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed); }
@@ -163,7 +166,7 @@ class Connection final : public io::EventHandler,
   std::atomic<int> awaited_ = 0, reads_ = 0;
   std::atomic<Duration::rep> lastHeard_;
 
-  const std::shared_ptr<LaneSender> laneSender_;
+  const std::shared_ptr<LaneSender> laneSender_;  // null without threads
   LaneReceiver laneReceiver_;
   std::atomic<bool> dialing_ = false;
   std::atomic<TimePoint> nextDial_ = TimePoint();  // not before

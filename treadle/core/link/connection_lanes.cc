@@ -1,6 +1,9 @@
 // The connection's lanes: dialed by who has large buffers to send, when it has the first; read by the reactor's thread
 // of who receives them.
 
+#include <poll.h>
+#include <sys/socket.h>
+
 #include "treadle/core/base/log.h"
 #include "treadle/core/io/executor.h"
 #include "treadle/core/io/socket.h"
@@ -13,41 +16,78 @@ namespace {
 constexpr int kLanes = 2;
 constexpr size_t kMaxLanes = 8;  // that a peer may dial
 // On one host the bytes in flight should stay in the cache; elsewhere the system's own sizes follow the network.
-constexpr int kLocalSocketBytes = 512 << 10;
+constexpr int kLocalSocketBytes = 256 << 10;
 // Buffers that do not fill a piece are not worth a lane.
 constexpr size_t kLaneBytes = 256U << 10;
+// What is missing of a piece, for a thread to wait for the rest in the kernel rather than the reactor to come back; and
+// how long that thread waits for the next piece before it leaves the lane to the reactor.
+constexpr size_t kWorthAThread = 128U << 10;
+constexpr Duration kNextPiece = std::chrono::milliseconds(2);
+// How long a read that gets nothing stays in the kernel before it looks whether it should.
+constexpr Duration kLook = std::chrono::milliseconds(100);
 // How long a connection that got no lanes goes without, before it asks for them again.
 constexpr Duration kDialAgain = std::chrono::seconds(10);
 
 }  // namespace
 
 // One incoming lane. The connection holds it; it must not hold the connection, which the reactor would keep with it.
-class Connection::Lane final : public io::EventHandler {
+class Connection::Lane final : public io::EventHandler, public std::enable_shared_from_this<Lane> {
  public:
   Lane(std::shared_ptr<Connection> owner, io::Fd fd)
       : owner_(owner), fd_(std::move(fd)), reader_(owner->laneReceiver_, owner->options_.limits) {}
 
   void onEvents(uint32_t) override {
     std::shared_ptr<Connection> owner = owner_.lock();
-    if (!owner || owner->closed_.load()) return;
-    ReadScope scope(*owner);
-    Result<bool> got = reader_.readFrom(fd_.get());
-    // The peer closes its lanes and its connection together: what it said last on that one is heard first.
-    if (!got.ok() && got.status().code() == Code::kPeerLost) return owner->laneEnded(*this, got.status());
-    if (!got.ok()) return owner->close(got.status());
-    owner->heard();
-    if (*got) owner->wakeReader();  // a caller may sleep on the connection itself while its answer came here
+    if (owner && read(*owner, false) && reader_.missingBytes() >= kWorthAThread) handOver(*owner);
   }
 
   int fd() const { return fd_.get(); }
 
  private:
+  // False when nothing more is to be read.
+  bool read(Connection& owner, bool wait) {
+    ReadScope scope(owner);
+    if (owner.closed_.load()) return false;
+    Result<bool> whole = reader_.readFrom(fd_.get(), wait);
+    // The peer closes its lanes and its connection together: what it said last on that one is heard first.
+    if (!whole.ok() && whole.status().code() == Code::kPeerLost) return owner.laneEnded(*this, whole.status()), false;
+    if (!whole.ok()) return owner.close(whole.status()), false;
+    owner.heard();
+    if (*whole) owner.wakeReader();  // a caller may sleep on the connection itself while its answer came here
+    return true;
+  }
+
+  // To a thread that waits in the kernel, which costs far less than coming back for each part.
+  void handOver(Connection& owner) {
+    owner.reactor_.remove(fd_.get());
+    UniqueFunction<void()> task = [self = shared_from_this()] { self->readOn(); };
+    if (!owner.options_.threads->run(task)) owner.watchLane(shared_from_this());
+  }
+
+  void readOn() {
+    std::shared_ptr<Connection> owner = owner_.lock();
+    while (owner && read(*owner, true)) {
+      if (reader_.missingBytes() > 0) continue;
+      if (!io::waitFor(fd_.get(), POLLIN, deadlineAfter(kNextPiece))) return owner->watchLane(shared_from_this());
+    }
+  }
+
   const std::weak_ptr<Connection> owner_;
   const io::Fd fd_;
-  LaneReader reader_;  // the reactor's thread
+  LaneReader reader_;  // of the reactor's thread, or of the one that it was handed over to
 };
 
+std::shared_ptr<LaneSender> Connection::makeLaneSender() {
+  if (options_.threads == nullptr) return nullptr;
+  return std::make_shared<LaneSender>(reactor_, *options_.threads, options_.pool, options_.sendLimitBytes,
+                                      [this](const Status& why) {
+                                        if (auto self = weak_from_this().lock()) self->breakOff(why);
+                                      });
+}
+
 Status Connection::addLane(io::Fd fd) {
+  if (options_.threads == nullptr) return failedPrecondition("this worker has no threads for lanes");
+  TREADLE_RETURN_IF_ERROR(io::makeBlocking(fd.get(), kLook));
   if (io::isLocal(fd.get())) io::setBufferSizes(fd.get(), kLocalSocketBytes);
   auto lane = std::make_shared<Lane>(shared_from_this(), std::move(fd));
   MutexLock lock(laneMutex_);
@@ -57,6 +97,12 @@ Status Connection::addLane(io::Fd fd) {
   TREADLE_RETURN_IF_ERROR(reactor_.add(lane->fd(), EPOLLIN, lane));
   lanes_.push_back(std::move(lane));
   return {};
+}
+
+void Connection::watchLane(const std::shared_ptr<Lane>& lane) {
+  MutexLock lock(laneMutex_);
+  if (closed_.load()) return;
+  if (Status added = reactor_.add(lane->fd(), EPOLLIN, lane); !added.ok()) breakOff(added);
 }
 
 void Connection::laneEnded(const Lane& lane, const Status& why) {
@@ -69,7 +115,7 @@ void Connection::laneEnded(const Lane& lane, const Status& why) {
 
 // Whether these bytes go on lanes; dials them for the first that should.
 bool Connection::useLanes(size_t bytes, SendMode mode, TimePoint deadline) {
-  if (bytes < kLaneBytes) return false;
+  if (bytes < kLaneBytes || !laneSender_) return false;
   if (laneSender_->hasLanes()) return true;
   return mode != SendMode::kUrgent && !closed_.load() && dialLanes(deadline);
 }
@@ -91,10 +137,13 @@ bool Connection::dialLanes(TimePoint deadline) {
 }
 
 void Connection::closeLanes(const Status& why) {
-  laneSender_->close(why);
+  if (laneSender_) laneSender_->close(why);
   {
     MutexLock lock(laneMutex_);
-    for (const auto& lane : lanes_) reactor_.remove(lane->fd());
+    for (const auto& lane : lanes_) {
+      reactor_.remove(lane->fd());
+      (void)::shutdown(lane->fd(), SHUT_RDWR);  // wakes who reads
+    }
     lanes_.clear();
   }
   laneReceiver_.clear(why);

@@ -13,22 +13,29 @@ constexpr size_t kBytesPerTurn = 1 << 20;  // then others get their turn
 
 }  // namespace
 
-Result<bool> LaneReader::readFrom(int fd) {
+// The front of the next piece is asked for only when nobody waits for it.
+ssize_t LaneReader::receive(int fd, bool wait) {
+  MutableBytes front = frontRoom();
+  std::array<iovec, 2> parts{iovec{room_.data, room_.sizeBytes}, iovec{front.data(), front.size()}};
+  msghdr message{};
+  message.msg_iov = parts.data();
+  message.msg_iovlen = wait ? 1 : parts.size();
+  return ::recvmsg(fd, &message, wait ? MSG_WAITALL : MSG_DONTWAIT);
+}
+
+Result<bool> LaneReader::readFrom(int fd, bool wait) {
   bool whole = false;
   for (size_t total = 0; total < kBytesPerTurn;) {
-    MutableBytes front = frontRoom();
-    std::array<iovec, 2> parts{iovec{room_.data, room_.sizeBytes}, iovec{front.data(), front.size()}};
-    msghdr message{};
-    message.msg_iov = parts.data();
-    message.msg_iovlen = parts.size();
-    ssize_t got = ::recvmsg(fd, &message, MSG_DONTWAIT);
+    const bool waits = wait && room_.sizeBytes > 0;
+    const size_t asked = room_.sizeBytes + (waits ? 0 : frontRoom().size());
+    ssize_t got = receive(fd, waits);
     if (got == 0) return Status(Code::kPeerLost, "one of its lanes closed");
     if (got < 0) {
       if (errno == EINTR) continue;
       if (errno == EAGAIN) break;
       return io::errnoStatus(Code::kPeerLost, "one of its lanes broke", errno);
     }
-    const auto bytes = static_cast<size_t>(got), asked = room_.sizeBytes + front.size();
+    const auto bytes = static_cast<size_t>(got);
     Result<bool> taken = take(bytes);
     if (!taken.ok()) return taken;
     whole = whole || *taken;

@@ -2,7 +2,8 @@
 // Reads one lane: pieces of large buffers and nothing else, each straight from the socket to its place. One thread at a
 // time.
 //
-// Budget: one recvmsg for the rest of a piece and the front of the next, one lock of the receiver for each, no copy.
+// Budget of a piece: a recvmsg for its front and what follows at once, another for the rest, two locks of the receiver,
+// no copy.
 
 #include <array>
 
@@ -15,12 +16,16 @@ class LaneReader {
   // `receiver` must outlive it.
   LaneReader(LaneReceiver& receiver, const wire::FrameLimits& limits) : receiver_(receiver), limits_(limits) {}
 
-  // Reads what `fd` has now, up to about a MiB. True when a buffer that is announced has become whole. PeerLost at the
+  // Reads what `fd` has now, up to about a MiB; with `wait` also what is missing of a piece that has begun, as long as
+  // the socket's own time limit allows. True when a buffer that is announced has become whole. PeerLost at the
   // end of the stream; DataLoss or ResourceExhausted for what is no piece, or cannot be one of those that are missing.
-  Result<bool> readFrom(int fd);
+  Result<bool> readFrom(int fd, bool wait = false);
+  // Of the piece that has begun.
+  size_t missingBytes() const { return room_.sizeBytes; }
 
  private:
   Result<bool> take(size_t bytes);
+  ssize_t receive(int fd, bool wait);
   MutableBytes frontRoom() { return MutableBytes(front_).subspan(frontFilled_); }
 
   LaneReceiver& receiver_;

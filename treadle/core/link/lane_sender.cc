@@ -14,9 +14,12 @@ namespace treadle::link {
 namespace {
 
 // Large enough for its header to cost nothing, small enough that many buffers take turns while it is on its way.
-constexpr size_t kPieceBytes = 256U << 10;
-// Then the reactor goes on with the other sockets first.
-constexpr size_t kBytesPerTurn = 4U << 20;
+constexpr size_t kLeastPiece = 256U << 10, kMostPiece = 4U << 20;
+constexpr size_t kPieces = 16;  // of a buffer, between these
+// A second thread is not worth its wake-up for less.
+constexpr size_t kSharedBytes = 1U << 20;
+// How long a write that makes no progress stays in the kernel before it looks whether it should.
+constexpr Duration kLook = std::chrono::milliseconds(100);
 
 }  // namespace
 
@@ -30,43 +33,40 @@ struct LaneSender::Transfer {
 
 uint64_t LaneSender::numberOf(const Transfer& transfer) { return transfer.number; }
 
-// One socket. Who finds it free writes pieces until the socket is full; then the reactor's thread goes on.
+// One socket. A thread at a time writes to it, blocking in the kernel while it is full: on two cores that moves nearly
+// twice as many bytes as writing what fits and waiting for room (docs/rooms/link.md has the figures).
 class LaneSender::Lane final : public io::EventHandler {
  public:
   Lane(std::shared_ptr<LaneSender> owner, io::Fd fd) : owner_(std::move(owner)), fd_(std::move(fd)) {}
 
-  void onEvents(uint32_t events) override {
-    if (events & (EPOLLERR | EPOLLHUP | EPOLLRDHUP))
-      return owner_->breakOff(Status(Code::kPeerLost, "one of its lanes closed"));
-    pump();
-  }
+  // The peer sends nothing here, so all there is to hear is its end.
+  void onEvents(uint32_t) override { owner_->breakOff(Status(Code::kPeerLost, "one of its lanes closed")); }
 
-  void pump() {
+  // Writes pieces until there are none, until `enough`, or until others must have the memory for themselves. Returns at
+  // once when another thread writes.
+  template <class Enough>
+  void write(Enough enough) {
     std::shared_ptr<LaneSender> owner = owner_;
     MutexLock lock(owner->mutex_);
     if (busy_) return;
     busy_ = true;
-    size_t total = 0;
-    bool more = true;
-    while (more && total < kBytesPerTurn && owner->closed_.ok()) {
-      more = piece_ || (piece_ = owner->nextPiece());
-      if (!more) break;
+    Status broken;
+    while (broken.ok() && owner->closed_.ok() && owner->holdOff_ == 0 && !enough() &&
+           (piece_ || (piece_ = owner->nextPiece()))) {
       lock.unlock();
-      ssize_t written = write();
+      ssize_t written = writeOnce();
       int error = errno;
       lock.lock();
-      if (written < 0 && error == EINTR) continue;
-      if (written < 0 && error == EAGAIN) break;
-      if (written < 0) {
-        setIdle();
-        lock.unlock();
-        return owner->breakOff(io::errnoStatus(Code::kPeerLost, "one of its lanes broke", error));
+      if (written >= 0) {
+        wrote(static_cast<size_t>(written));
+      } else if (error != EINTR && error != EAGAIN) {
+        broken = io::errnoStatus(Code::kPeerLost, "one of its lanes broke", error);
       }
-      wrote(static_cast<size_t>(written));
-      total += static_cast<size_t>(written);
     }
-    setIdle();
-    if (owner->closed_.ok()) wantRoom(more);
+    busy_ = false;
+    owner->progress_.notifyAll();
+    lock.unlock();
+    if (!broken.ok()) owner->breakOff(broken);
   }
 
   int fd() const { return fd_.get(); }
@@ -75,7 +75,7 @@ class LaneSender::Lane final : public io::EventHandler {
   std::optional<Piece>& piece() { return piece_; }
 
  private:
-  ssize_t write() {
+  ssize_t writeOnce() {
     std::array<iovec, 2> parts;
     size_t front = std::min(piece_->written, piece_->front.size()), bytes = piece_->written - front;
     parts[0] = {piece_->front.data() + front, piece_->front.size() - front};
@@ -83,7 +83,7 @@ class LaneSender::Lane final : public io::EventHandler {
     msghdr message{};
     message.msg_iov = parts.data();
     message.msg_iovlen = parts.size();
-    return ::sendmsg(fd_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    return ::sendmsg(fd_.get(), &message, MSG_NOSIGNAL);
   }
 
   // With the lock held.
@@ -100,25 +100,15 @@ class LaneSender::Lane final : public io::EventHandler {
     if (whole) owner_->progress_.notifyAll();
   }
 
-  void setIdle() {
-    busy_ = false;
-    owner_->progress_.notifyAll();
-  }
-
-  void wantRoom(bool wanted) {
-    if (wanted == armed_) return;
-    armed_ = wanted;
-    owner_->reactor_.change(fd_.get(), EPOLLRDHUP | (wanted ? EPOLLOUT : 0U));
-  }
-
   const std::shared_ptr<LaneSender> owner_;  // a cycle until the sender is closed
   const io::Fd fd_;
   // Guarded by the owner's mutex; the piece is its writer's alone while the lane is busy.
   std::optional<Piece> piece_;
-  bool busy_ = false, armed_ = false;
+  bool busy_ = false;
 };
 
 Status LaneSender::addLane(io::Fd fd) {
+  TREADLE_RETURN_IF_ERROR(io::makeBlocking(fd.get(), kLook));
   auto lane = std::make_shared<Lane>(shared_from_this(), std::move(fd));
   MutexLock lock(mutex_);
   TREADLE_RETURN_IF_ERROR(closed_);
@@ -195,38 +185,48 @@ void LaneSender::begin(const Transfers& transfers, TimePoint deadline) {
     waiting_.insert(waiting_.end(), transfers.begin(), transfers.end());
     for (const auto& transfer : transfers) unwrittenBytes_ += transfer->buffer.sizeBytes;
   }
-  pumpAll();
-  if (!transfers.empty() && !transfers.front()->captured) stayUntilWritten(transfers, deadline);
+  const bool stay = !transfers.empty() && !transfers.front()->captured;
+  if (stay) stayUntilWritten(transfers, deadline);
+  letThreadsWrite(0);
 }
 
-// Whoever comes first writes; the sockets that are full are left to the reactor's thread.
-void LaneSender::pumpAll() {
-  std::vector<std::shared_ptr<Lane>> lanes;
-  {
-    MutexLock lock(mutex_);
-    lanes = lanes_;
+// To the lanes that nobody writes to, as many as there is something for, but for the first `but` of them.
+void LaneSender::letThreadsWrite(size_t but) {
+  std::vector<std::shared_ptr<Lane>> lanes = idleLanes();
+  for (size_t i = but; i < lanes.size(); ++i) {
+    UniqueFunction<void()> task = [lane = lanes[i]] { lane->write([] { return false; }); };
+    if (!threads_.run(task)) return breakOff(resourceExhausted("no thread is to be had for its lanes"));
   }
-  for (const auto& lane : lanes) lane->pump();
 }
 
-// The caller's memory is its own again when this returns: what is not written by then goes on from a copy.
+std::vector<std::shared_ptr<LaneSender::Lane>> LaneSender::idleLanes() const {
+  std::vector<std::shared_ptr<Lane>> idle;
+  MutexLock lock(mutex_);
+  size_t wanted = waiting_.empty() ? 0 : unwrittenBytes_ < kSharedBytes ? 1 : lanes_.size();
+  for (const auto& lane : lanes_)
+    if (!lane->busy() && (lane->piece() || idle.size() < wanted)) idle.push_back(lane);
+  return idle;
+}
+
+// The caller writes to one lane itself. Its memory is its own again when this returns: what is not written by then goes
+// on from a copy.
 void LaneSender::stayUntilWritten(const Transfers& transfers, TimePoint deadline) {
   auto written = [&] {
     return std::all_of(transfers.begin(), transfers.end(), [](const auto& one) { return one->unwritten == 0; });
   };
-  MutexLock lock(mutex_);
-  if (written()) return;
-  lock.unlock();
   // If too many wait already this one waits all the same: its bytes are on their way.
   io::Executor::Blocking blocking;
-  lock.lock();
+  letThreadsWrite(1);
+  if (auto lanes = idleLanes(); !lanes.empty())
+    lanes.front()->write([&] { return written() || Clock::now() >= deadline; });
+  MutexLock lock(mutex_);
   while (closed_.ok() && !written() && progress_.waitUntil(lock, deadline)) {}
   if (closed_.ok() && !written()) {
     lock.unlock();
     goOnFromCopies(transfers);
     lock.lock();
   }
-  while (!closed_.ok() && isBeingWritten(transfers)) progress_.wait(lock);  // one system call that does not block
+  while (!closed_.ok() && isBeingWritten(transfers)) progress_.wait(lock);  // `close` has woken who writes
 }
 
 void LaneSender::goOnFromCopies(const Transfers& transfers) {
@@ -240,7 +240,9 @@ void LaneSender::goOnFromCopies(const Transfers& transfers) {
     return close(cancelled("no memory to go on with a tensor that has begun"));
   }
   MutexLock lock(mutex_);
+  ++holdOff_;
   while (closed_.ok() && isBeingWritten(transfers)) progress_.wait(lock);
+  --holdOff_;
   if (!closed_.ok()) return;
   for (size_t i = 0; i < transfers.size(); ++i) {
     const std::byte* before = transfers[i]->buffer.data;
@@ -271,7 +273,8 @@ std::optional<LaneSender::Piece> LaneSender::nextPiece() {
   waiting_.pop_front();
   Piece piece;
   piece.bytes = transfer->buffer.bytes().subspan(transfer->begun);
-  piece.bytes = piece.bytes.first(std::min(kPieceBytes, piece.bytes.size()));
+  size_t share = std::clamp(transfer->buffer.sizeBytes / kPieces, kLeastPiece, kMostPiece);
+  piece.bytes = piece.bytes.first(std::min(share, piece.bytes.size()));
   piece.front = wire::pieceFront({transfer->number, transfer->begun, transfer->buffer.sizeBytes, piece.bytes.size()});
   transfer->begun += piece.bytes.size();
   piece.transfer = transfer;
@@ -290,7 +293,10 @@ void LaneSender::close(const Status& why) {
     waiting_.clear();
     progress_.notifyAll();
   }
-  for (const auto& lane : lanes) reactor_.remove(lane->fd());
+  for (const auto& lane : lanes) {
+    reactor_.remove(lane->fd());
+    (void)::shutdown(lane->fd(), SHUT_RDWR);  // wakes who writes
+  }
   MutexLock lock(mutex_);
   // A sender that still waits for a lane to let go of its memory looks for it here: the lanes go when they are idle.
   while (std::any_of(lanes_.begin(), lanes_.end(), [](const auto& lane) { return lane->busy(); })) progress_.wait(lock);

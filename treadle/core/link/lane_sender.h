@@ -1,11 +1,12 @@
 #pragma once
 // The sending half of a connection's lanes: sockets beside the connection that carry nothing but the bytes of large
 // buffers, so that small messages never stand behind them. A buffer goes out in pieces; buffers take turns, and every
-// lane takes the next piece whenever its socket has room. The message itself went ahead on the connection and says
-// which transfers it is made of (wire::Place::kOnLanes).
+// lane takes the next piece when its last is out. A thread writes to each, one of them the sender's own if that waits
+// anyway. The message itself went ahead on the connection and says which transfers it is made of
+// (wire::Place::kOnLanes).
 //
-// Budget of a piece of 256 KiB: one sendmsg per socket buffer's worth, two uncontended locks, one allocation, no copy.
-// Any thread may call anything.
+// Budget of a piece of 256 KiB to 4 MiB: one sendmsg, two uncontended locks, one allocation, no copy. Any thread may
+// call anything.
 
 #include <deque>
 #include <memory>
@@ -14,6 +15,7 @@
 
 #include "treadle/core/base/mutex.h"
 #include "treadle/core/io/reactor.h"
+#include "treadle/core/io/thread_cache.h"
 #include "treadle/core/link/send_mode.h"
 #include "treadle/core/memory/block_pool.h"
 #include "treadle/core/wire/frame.h"
@@ -24,9 +26,10 @@ class LaneSender : public std::enable_shared_from_this<LaneSender> {
  public:
   // `limitBytes` of captured buffers wait at a time; what is larger than that is written from its sender's memory.
   // `onBroken` is called when a lane's socket breaks. `pool` may be null.
-  LaneSender(io::Reactor& reactor, memory::BlockPool* pool, size_t limitBytes,
+  // `threads` must outlive the last write, which `close` ends.
+  LaneSender(io::Reactor& reactor, io::ThreadCache& threads, memory::BlockPool* pool, size_t limitBytes,
              UniqueFunction<void(const Status&)> onBroken)
-      : reactor_(reactor), pool_(pool), limitBytes_(limitBytes), onBroken_(std::move(onBroken)) {}
+      : reactor_(reactor), threads_(threads), pool_(pool), limitBytes_(limitBytes), onBroken_(std::move(onBroken)) {}
 
   Status addLane(io::Fd fd);
   bool hasLanes() const;
@@ -61,13 +64,15 @@ class LaneSender : public std::enable_shared_from_this<LaneSender> {
 
   Status takeRoom(size_t bytes, SendMode mode, TimePoint deadline);
   std::optional<Piece> nextPiece() TREADLE_REQUIRES(mutex_);
-  void pumpAll();
+  void letThreadsWrite(size_t but);
+  std::vector<std::shared_ptr<Lane>> idleLanes() const;
   void stayUntilWritten(const Transfers& transfers, TimePoint deadline);
   void goOnFromCopies(const Transfers& transfers);
   bool isBeingWritten(const Transfers& transfers) const TREADLE_REQUIRES(mutex_);
   void breakOff(const Status& why);
 
   io::Reactor& reactor_;
+  io::ThreadCache& threads_;
   memory::BlockPool* const pool_;
   const size_t limitBytes_;
   mutable Mutex mutex_;
@@ -77,6 +82,7 @@ class LaneSender : public std::enable_shared_from_this<LaneSender> {
   std::deque<std::shared_ptr<Transfer>> waiting_ TREADLE_GUARDED_BY(mutex_);  // with bytes that no piece has yet
   size_t unwrittenBytes_ TREADLE_GUARDED_BY(mutex_) = 0;
   size_t capturedBytes_ TREADLE_GUARDED_BY(mutex_) = 0;  // of transfers whose senders have gone on
+  int holdOff_ TREADLE_GUARDED_BY(mutex_) = 0;           // who wants their memory back: nobody begins another write
   uint64_t lastNumber_ TREADLE_GUARDED_BY(mutex_) = 0;
   Status closed_ TREADLE_GUARDED_BY(mutex_);
 };

@@ -50,7 +50,8 @@ std::unique_ptr<Worker::Core> Worker::Core::make(JoinOptions options, Launch lau
   cluster::MembershipOptions membership;
   membership.lostAfter = core->options.lostAfter;
   memory::BlockPool* pool = memory::BlockPool::ofProcess();
-  membership.connection = {core->options.sendLimitBytes, core->options.messageLimits, core->options.spin, pool};
+  membership.connection = {core->options.sendLimitBytes, core->options.messageLimits, core->options.spin, pool,
+                           &core->laneThreads};
   if (core->channels.sharedMemory && pool != nullptr) membership.lendLimitBytes = pool->limitBytes() / 2;
   if (pool != nullptr) pool->prefault(core->options.prefaultBytes.value_or(0));
   membership.lanes = core->channels.lanes;

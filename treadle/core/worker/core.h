@@ -29,6 +29,7 @@ class Worker::Core {
   const pid_t process;  // that joined
   std::unique_ptr<io::Reactor> reactor;
   std::unique_ptr<io::Executor> executor;
+  io::ThreadCache laneThreads;
   std::unique_ptr<cluster::KeyService> keyService;
   std::atomic<bool> joined = false;
   std::unique_ptr<cluster::RendezvousServer> rendezvous;

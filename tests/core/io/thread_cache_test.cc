@@ -1,0 +1,54 @@
+#include "treadle/core/io/thread_cache.h"
+
+#include <atomic>
+#include <set>
+#include <thread>
+
+#include "tests/support/gate.h"
+
+namespace treadle::io {
+namespace {
+
+void run(ThreadCache& cache, UniqueFunction<void()> task) { ASSERT_TRUE(cache.run(task)); }
+
+TEST(ThreadCache, givesEachTaskAThreadForItself) {
+  ThreadCache cache;
+  constexpr int kTasks = 20;
+  test::Counter begun;
+  test::Gate end;
+  for (int i = 0; i < kTasks; ++i)
+    run(cache, [&] {
+      begun.add();
+      end.wait();
+    });
+  begun.waitFor(kTasks);
+  end.open();
+}
+
+TEST(ThreadCache, keepsAThreadForTheNextTask) {
+  ThreadCache cache(std::chrono::hours(1));
+  std::set<std::thread::id> ids;
+  for (int i = 0; i < 20; ++i) {
+    test::Gate done;
+    run(cache, [&] {
+      ids.insert(std::this_thread::get_id());
+      done.open();
+    });
+    done.wait();
+    // The thread may still be on its way back: then there is another one, but never one for each task.
+  }
+  EXPECT_LT(ids.size(), 20U);
+}
+
+TEST(ThreadCache, waitsForItsTasksWhenItGoes) {
+  std::atomic<int> ended = 0;
+  {
+    ThreadCache cache(std::chrono::milliseconds(1));
+    for (int round = 0; round < 50; ++round)
+      for (int i = 0; i < 4; ++i) run(cache, [&] { ++ended; });
+  }
+  EXPECT_EQ(200, ended);
+}
+
+}  // namespace
+}  // namespace treadle::io
