@@ -47,6 +47,20 @@ TEST(BlockPool, takesTheBlockThatWasFreedLast) {
   EXPECT_EQ(2U, pool->counters().reused);
 }
 
+TEST(BlockPool, takesAFreeBlockOfUpToTwiceTheSizeBeforeFreshMemory) {
+  auto pool = poolOf(64 * kMiB);
+  auto large = pool->allocate(2 * kMiB);
+  const size_t offset = large->offset();
+  large->data()[0] = std::byte{1};
+  large.reset();
+  auto half = pool->allocate(kMiB);
+  EXPECT_EQ(offset, half->offset());
+  half.reset();
+  auto small = pool->allocate(kMiB - 256 * 1024);  // of a class below the half
+  EXPECT_NE(offset, small->offset());
+  EXPECT_EQ(2 * kMiB, pool->counters().freeBytes);
+}
+
 TEST(BlockPool, refusesWhatGoesOverItsLimitAndSaysSoInItsCounters) {
   auto pool = poolOf(4 * kMiB);
   auto a = pool->allocate(2 * kMiB), b = pool->allocate(2 * kMiB);

@@ -89,29 +89,40 @@ std::shared_ptr<Block> BlockPool::allocate(size_t sizeBytes) {
   uint32_t wanted = sizeClass(sizeBytes);
   MutexLock lock(mutex_);
   if (!lost_.empty()) takeRecovered();
-  std::vector<size_t>& warm = warm_[wanted];
-  std::optional<size_t> offset;
-  bool fresh = warm.empty();
+  std::optional<Place> place = takeWarm(wanted);
+  bool fresh = !place;
   if (fresh) {
-    offset = takeFresh(classBytes(wanted));
+    std::optional<size_t> offset = takeFresh(classBytes(wanted));
+    if (offset) place = Place{*offset, wanted};
     fresh = offset && *offset + classBytes(wanted) > warmTo_;
-  } else {
-    offset = warm.back();
-    warm.pop_back();
-    counters_.freeBytes -= classBytes(wanted);
-    ++counters_.reused;
   }
-  if (!offset) {
+  if (!place) {
     ++counters_.refused;
     lock.unlock();
     return nullptr;
   }
   ++counters_.allocations;
-  counters_.usedBytes += classBytes(wanted);
-  auto block = std::make_shared<Block>(shared_from_this(), *offset, wanted, fresh);
-  used_[*offset] = block;
+  counters_.usedBytes += classBytes(place->sizeClass);
+  auto block = std::make_shared<Block>(shared_from_this(), place->offset, place->sizeClass, fresh);
+  used_[place->offset] = block;
   lock.unlock();
   return block;
+}
+
+// The block of that size, or of up to twice as much, that was freed last: a program whose tensors have many sizes would
+// otherwise come to hold as many blocks of each as it ever had at once.
+std::optional<BlockPool::Place> BlockPool::takeWarm(uint32_t wanted) {
+  for (auto blocks = warm_.lower_bound(wanted); blocks != warm_.end(); ++blocks) {
+    auto& [sizeClass, offsets] = *blocks;
+    if (classBytes(sizeClass) > 2 * classBytes(wanted)) break;
+    if (offsets.empty()) continue;
+    Place place{offsets.back(), sizeClass};
+    offsets.pop_back();
+    counters_.freeBytes -= classBytes(sizeClass);
+    ++counters_.reused;
+    return place;
+  }
+  return std::nullopt;
 }
 
 std::shared_ptr<Block> BlockPool::find(size_t offset) const {

@@ -4,6 +4,7 @@
 // the same host, who maps the arena once, can be handed a block instead of its bytes (link/peer_memory.h).
 //
 // Of one size the block that was freed last is taken first: it is the one most likely to be in the processor's caches.
+// One of up to twice the size serves before fresh memory is taken.
 // Memory is kept until `trim`, or until blocks of another size need it.
 //
 // Budget of `allocate` and of freeing a block: one uncontended lock each, one small allocation for the former. Any
@@ -109,6 +110,7 @@ class BlockPool : public std::enable_shared_from_this<BlockPool> {
   BlockPool(size_t limitBytes, io::SharedMemory arena);
   void prefaultLoop();
   void takeRecovered() TREADLE_REQUIRES(mutex_);
+  std::optional<Place> takeWarm(uint32_t wanted) TREADLE_REQUIRES(mutex_);
   std::optional<size_t> takeFresh(size_t bytes) TREADLE_REQUIRES(mutex_);
   void discard(uint32_t sizeClass, size_t offset) TREADLE_REQUIRES(mutex_);
   void giveBack(size_t offset, uint32_t sizeClass, bool fresh, bool retired);
