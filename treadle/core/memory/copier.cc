@@ -1,5 +1,8 @@
 #include "treadle/core/memory/copier.h"
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <system_error>
 
@@ -12,6 +15,8 @@ namespace {
 // who ends first waits little for the other.
 constexpr size_t kLeastPiece = 128U << 10, kMostPiece = 1U << 20;
 constexpr size_t kPieces = 32;
+// The helper is there for cores that nobody else wants: whoever has a small message to handle goes first.
+constexpr int kHelperNice = 10;
 constexpr Duration kLastPiece = std::chrono::microseconds(100);
 
 }  // namespace
@@ -65,6 +70,7 @@ void Copier::awaitHelper(const Job& job) {
 }
 
 void Copier::helperLoop() {
+  (void)::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kHelperNice);
   MutexLock lock(mutex_);
   while (!stopping_) {
     if (job_ == nullptr) {
