@@ -45,6 +45,7 @@ void fetchByReference(treadle::Worker& worker, const at::Tensor& tensor) {
 struct Options {
   std::vector<int> sizes = {4, 40, 400};
   int repetitions = 3, pointwiseUpTo = 40;
+  std::string listen;  // empty: on the loopback
 };
 
 // What takes long is measured once.
@@ -63,7 +64,14 @@ void measure(treadle::Worker& worker, const Options& options, int size) {
 void run(const Options& options) {
   // [
   auto functions = treadle::Functions().add<&identity>("identity").add<&pointwise>("pointwise").add<&fetch>("fetch");
-  auto worker = treadle::join({.name = std::string("worker") + std::getenv("RANK"), .functions = functions});
+  treadle::JoinOptions join{.name = std::string("worker") + std::getenv("RANK"), .functions = functions};
+  // ]
+  if (!options.listen.empty()) {
+    join.listenAddress = options.listen;
+    join.insecure = true;
+  }
+  // [
+  auto worker = treadle::join(std::move(join));
   // ]
   if (worker->self().rank == 0)
     for (int size : options.sizes) measure(*worker, options, size);
@@ -79,6 +87,7 @@ int main(int argc, char** argv) try {
   Options options;
   app.add_option("--sizes", options.sizes, "in MB")->delimiter(',');
   app.add_option("--repetitions", options.repetitions)->check(CLI::PositiveNumber);
+  app.add_option("--listen", options.listen, "address, when the workers are on different hosts: tcp://10.0.0.7:0");
   app.add_option("--pointwise-up-to", options.pointwiseUpTo, "MB; larger tensors take minutes");
   CLI11_PARSE(app, argc, argv);
   at::set_num_threads(1);

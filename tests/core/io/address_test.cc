@@ -20,6 +20,10 @@ TEST(Address, tellsWhatItIs) {
   EXPECT_TRUE(Address::parse("tcp://[::1]:1")->isLoopback());
   EXPECT_FALSE(Address::parse("tcp://128.0.0.1:1")->isLoopback());
   EXPECT_FALSE(Address::parse("unix:x")->isLoopback());
+  EXPECT_TRUE(Address::parse("tcp://0.0.0.0:1")->isAny());
+  EXPECT_TRUE(Address::parse("tcp://[::]:1")->isAny());
+  EXPECT_FALSE(Address::parse("tcp://127.0.0.1:1")->isAny());
+  EXPECT_FALSE(Address::parse("unix:x")->isAny());
   EXPECT_TRUE(Address::parse("unix:x")->isUnix());
   EXPECT_EQ(77, Address::parse("tcp://127.0.0.1:77")->port());
   EXPECT_EQ(0, Address::parse("unix:x")->port());

@@ -117,6 +117,15 @@ TEST_F(Join, refusesAddressesBeyondThisHost) {
   why = messageOf<StateError>([&] { Worker::join(far); });
   EXPECT_TRUE(contains(why, "tcp://0.0.0.0:0"));
   EXPECT_TRUE(contains(why, "loopback"));
+  // Who wants it in clear text has to say so, and to give what a job across hosts needs.
+  far = options("a", 0, 1);
+  far.insecure = true;
+  far.launch->masterAddress = "192.0.2.1";
+  EXPECT_TRUE(contains(messageOf<StateError>([&] { Worker::join(far); }), "TREADLE_JOB_KEY"));
+  far.launch->jobKey = "a key of this job";
+  EXPECT_TRUE(contains(messageOf<StateError>([&] { Worker::join(far); }), "listenAddress"));
+  far.listenAddress = "tcp://0.0.0.0:0";
+  EXPECT_TRUE(contains(messageOf<ArgumentError>([&] { Worker::join(far); }), "others reach"));
   far.listenAddress = "nonsense";
   EXPECT_TRUE(contains(messageOf<ArgumentError>([&] { Worker::join(far); }), "nonsense"));
 }

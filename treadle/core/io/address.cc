@@ -82,6 +82,11 @@ bool Address::isLoopback() const {
   return family() == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&as<sockaddr_in6>(storage_).sin6_addr);
 }
 
+bool Address::isAny() const {
+  if (family() == AF_INET) return as<sockaddr_in>(storage_).sin_addr.s_addr == INADDR_ANY;
+  return family() == AF_INET6 && IN6_IS_ADDR_UNSPECIFIED(&as<sockaddr_in6>(storage_).sin6_addr);
+}
+
 uint16_t Address::port() const {
   if (family() == AF_INET) return ntohs(as<sockaddr_in>(storage_).sin_port);
   return family() == AF_INET6 ? ntohs(as<sockaddr_in6>(storage_).sin6_port) : uint16_t{0};

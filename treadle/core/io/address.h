@@ -25,6 +25,7 @@ class Address {
 
   bool isUnix() const { return storage_.ss_family == AF_UNIX; }
   bool isLoopback() const;  // a TCP address of this host alone
+  bool isAny() const;       // a TCP address that stands for all of a host's
   uint16_t port() const;    // 0 for UNIX
   std::string toString() const;
 

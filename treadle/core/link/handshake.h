@@ -11,7 +11,8 @@
 //
 // The proofs cover the greetings of both, so that neither name, rank, purpose nor nonce can be exchanged on the way,
 // and the role of who proves, so that a proof cannot be sent back to its maker. What follows the handshake is neither
-// encrypted nor authenticated: that is why addresses outside of this host's loopback are refused (worker/core.cc).
+// encrypted nor authenticated: that is why addresses outside of this host's loopback are refused unless the user says
+// `insecure` (worker/core.cc).
 
 #include <array>
 #include <map>

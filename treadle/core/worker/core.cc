@@ -17,13 +17,26 @@ TimePoint partOf(TimePoint start, Duration limit, double share) {
   return start + std::chrono::duration_cast<Duration>(limit * share);
 }
 
-Result<io::Address> masterAddress(const Launch& launch) {
+// Links are neither encrypted nor authenticated after the handshake.
+Status mayUse(const io::Address& address, const JoinOptions& options, const std::string& what) {
+  if (options.insecure || address.isUnix() || address.isLoopback()) return {};
+  return failedPrecondition(what +
+                            " is not on this host's loopback: jobs across hosts need encrypted links, which this "
+                            "version does not have yet; start all workers on one host with MASTER_ADDR=127.0.0.1, or, "
+                            "in a network where you trust everybody, set JoinOptions::insecure");
+}
+
+Result<io::Address> masterAddress(const Launch& launch, const JoinOptions& options) {
   Result<io::Address> address = io::Address::tcp(launch.masterAddress, launch.masterPort);
   if (!address.ok()) return address.status().withContext("MASTER_ADDR");
-  if (!address->isLoopback())
-    return failedPrecondition("the master's address " + launch.masterAddress +
-                              " is not on this host's loopback: jobs across hosts need encrypted links, which this "
-                              "version does not have yet; start all workers on one host with MASTER_ADDR=127.0.0.1");
+  TREADLE_RETURN_IF_ERROR(mayUse(*address, options, "the master's address " + launch.masterAddress));
+  if (address->isLoopback()) return address;
+  if (launch.jobKey.empty())
+    return failedPrecondition("a job across hosts needs a key: give all workers the same TREADLE_JOB_KEY");
+  if (!options.listenAddress)
+    return failedPrecondition(
+        "a job across hosts needs JoinOptions::listenAddress: an address of this host that the "
+        "others reach, such as tcp://10.0.0.7:0");
   return address;
 }
 
@@ -87,7 +100,7 @@ Status Worker::Core::meet() {
   TimePoint deadline =
       options.joinTimeout == kWhilePeerLives ? kNever : partOf(begin, options.joinTimeout, kClientShare);
   TimePoint serverDeadline = deadline == kNever ? kNever : partOf(begin, options.joinTimeout, kServerShare);
-  Result<io::Address> master = masterAddress(launch);
+  Result<io::Address> master = masterAddress(launch, options);
   if (!master.ok()) return std::move(master).status();
   Result<link::Credentials> known = credentials(*master, deadline);
   if (!known.ok()) return std::move(known).status();
@@ -149,10 +162,10 @@ Status Worker::Core::listen(const link::Credentials& credentials) {
   for (const std::string& text : wanted) {
     Result<io::Address> address = io::Address::parse(text);
     if (!address.ok()) return address.status().withContext("listenAddress");
-    if (!address->isUnix() && !address->isLoopback())
-      return failedPrecondition("the listen address " + text +
-                                " is not on this host's loopback: jobs across hosts need encrypted links, which this "
-                                "version does not have yet");
+    TREADLE_RETURN_IF_ERROR(mayUse(*address, options, "the listen address " + text));
+    if (address->isAny())
+      return invalidArgument("listenAddress is " + text +
+                             "; it must be one address of this host that the others reach");
     TREADLE_RETURN_IF_ERROR(listenOn(*address, credentials));
   }
   return {};

@@ -21,7 +21,11 @@ struct JoinOptions {
   // same: a worker sends heartbeats five times in its own `lostAfter`. A killed process is noticed at once, by its
   // sockets.
   Duration lostAfter = std::chrono::seconds(5);
-  // Loopback and UNIX addresses only, as links are not encrypted yet.
+  // Allows addresses beyond this host's loopback, for the master's address and for `listenAddress`, which is to be one
+  // of this host's that the others reach. Links are not encrypted yet: who is on the way reads and changes every byte.
+  // The job key still keeps strangers out, and has to be given (TREADLE_JOB_KEY).
+  bool insecure = false;
+  // Loopback and UNIX addresses only, unless `insecure`.
   std::optional<std::string> listenAddress = {};  // "tcp://127.0.0.1:0", "unix:name"; default: both, peers prefer UNIX
   // What may be used of the ways to the peers. Default: what TREADLE_CHANNELS in the environment says ("tcp,lanes"),
   // else all. Workers of one job may differ.
