@@ -30,10 +30,14 @@ def ip(*words):
         raise Failed(f"`ip {' '.join(words)}` failed: {done.stderr.strip()}")
 
 
+def available():
+    return os.geteuid() == 0 and shutil.which("ip") is not None
+
+
 @contextlib.contextmanager
 def two_namespaces():
     """Makes both and removes them afterwards, with all that is in them."""
-    if os.geteuid() != 0 or shutil.which("ip") is None:
+    if not available():
         raise Failed("network namespaces need root and the command `ip` (Debian package iproute2)")
     names = [f"treadle-bench-{os.getpid()}-{number}" for number in (0, 1)]
     interfaces = [f"tb{os.getpid()}-{number}" for number in (0, 1)]

@@ -125,7 +125,9 @@ def main():
     pairs = [(row, result) for row in wanted if (result := report.result_of(row, figures))]
     text = write_reports(options, machine, figures, pairs)
     if options.complete:
-        experiment = seed.measure_and_report(settings, options.out, failures) if not options.no_seed else None
+        experiment = None
+        if not options.no_seed:
+            experiment = seed.measure_and_report(settings, options.out, failures, seed.networks_here())
         write_documents(text, experiment, failures)
     kept = sum(report.within_bar(row, result) for row, result in pairs)
     for row in wanted:
