@@ -73,6 +73,21 @@ TEST(BlockPool, refusesWhatGoesOverItsLimitAndSaysSoInItsCounters) {
   EXPECT_LE(1U, pool->counters().refused);
 }
 
+TEST(BlockPool, staysBelowALimitThatWasLowered) {
+  auto pool = poolOf(16 * kMiB);
+  auto used = pool->allocate(4 * kMiB), freed = pool->allocate(2 * kMiB);
+  used->data()[0] = freed->data()[0] = std::byte{1};
+  freed.reset();
+  pool->limitTo(2 * kMiB);
+  pool->limitTo(8 * kMiB);  // never up again
+  EXPECT_EQ(2 * kMiB, pool->limitBytes());
+  EXPECT_EQ(0U, pool->counters().freeBytes);
+  EXPECT_EQ(nullptr, pool->allocate(kMiB));
+  used.reset();
+  EXPECT_EQ(0U, pool->counters().freeBytes);  // what is over the limit is not kept
+  EXPECT_NE(nullptr, pool->allocate(kMiB));
+}
+
 TEST(BlockPool, givesIdleBlocksOfOtherSizesUpForNewOnes) {
   auto pool = poolOf(4 * kMiB);
   auto large = pool->allocate(4 * kMiB);

@@ -158,6 +158,7 @@ void BlockPool::giveBack(size_t offset, uint32_t sizeClass, bool fresh, bool ret
   if (retired) return;
   if (fresh) return unused_.give(offset, classBytes(sizeClass));
   counters_.freeBytes += classBytes(sizeClass);
+  if (counters_.usedBytes + counters_.freeBytes > limitBytes_.load()) return discard(sizeClass, offset);
   warm_[sizeClass].push_back(offset);
 }
 
@@ -186,6 +187,13 @@ void BlockPool::takeRecovered() {
   std::erase_if(lost_, [](const Lost& lost) { return lost.places.empty(); });
 }
 
+void BlockPool::limitTo(size_t bytes) {
+  size_t limit = limitBytes_.load();
+  while (bytes < limit && !limitBytes_.compare_exchange_weak(limit, bytes)) {}
+  PoolCounters now = counters();
+  if (now.usedBytes + now.freeBytes > limitBytes_.load()) trim();
+}
+
 void BlockPool::trim() {
   MutexLock lock(mutex_);
   for (auto& [sizeClass, offsets] : warm_)
@@ -197,7 +205,7 @@ void BlockPool::trim() {
 }
 
 void BlockPool::prefault(size_t sizeBytes) {
-  sizeBytes = std::min(sizeBytes, limitBytes_ / kPrefaultShare) / kPrefaultStep * kPrefaultStep;
+  sizeBytes = std::min(sizeBytes, limitBytes() / kPrefaultShare) / kPrefaultStep * kPrefaultStep;
   MutexLock lock(mutex_);
   if (sizeBytes == 0 || prefaulter_.joinable()) return;
   prefaultTo_ = sizeBytes;

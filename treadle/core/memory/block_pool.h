@@ -91,7 +91,9 @@ class BlockPool : public std::enable_shared_from_this<BlockPool> {
   // Gives all memory that is not in use back to the system, and ends a prefault.
   void trim();
   PoolCounters counters() const;
-  size_t limitBytes() const { return limitBytes_; }
+  size_t limitBytes() const { return limitBytes_.load(); }
+  // Lowers the limit, for good; blocks in use over it stay until they are freed.
+  void limitTo(size_t bytes);
   // What peers map; not shareable() where the system forbids it.
   const io::SharedMemory& arena() const { return arena_; }
   Copier& copier() { return copier_; }
@@ -115,7 +117,7 @@ class BlockPool : public std::enable_shared_from_this<BlockPool> {
   void discard(uint32_t sizeClass, size_t offset) TREADLE_REQUIRES(mutex_);
   void giveBack(size_t offset, uint32_t sizeClass, bool fresh, bool retired);
 
-  const size_t limitBytes_;
+  std::atomic<size_t> limitBytes_;  // falls only
   const io::SharedMemory arena_;
   Copier copier_;
   mutable Mutex mutex_;

@@ -66,6 +66,7 @@ std::unique_ptr<Worker::Core> Worker::Core::make(JoinOptions options, Launch lau
   membership.connection = {core->options.sendLimitBytes, core->options.messageLimits, core->options.spin, pool,
                            &core->laneThreads};
   if (core->channels.sharedMemory && pool != nullptr) membership.lendLimitBytes = pool->limitBytes() / 2;
+  if (pool != nullptr && core->options.memoryLimitBytes) pool->limitTo(*core->options.memoryLimitBytes);
   if (pool != nullptr) pool->prefault(core->options.prefaultBytes.value_or(0));
   membership.lanes = core->channels.lanes;
   core->membership =

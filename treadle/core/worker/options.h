@@ -40,6 +40,10 @@ struct JoinOptions {
   // Memory for tensors that is faulted in ahead, in the background, by the first worker of a process, so that the first
   // tensors travel as fast as later ones. Default: 64 MiB for a worker with tensors (treadle::join), else none.
   std::optional<size_t> prefaultBytes = {};
+  // Blocks for tensors that this process has, in use and kept for later; the lowest that any of its workers asked for
+  // counts, for good. Beyond it tensors travel through sockets and ordinary memory. Default: half of the machine's
+  // memory, or the container's.
+  std::optional<size_t> memoryLimitBytes = {};
   // How long a waiting caller looks for its answer, yielding, before it sleeps; not at all while all cores are busy.
   Duration spin = std::chrono::microseconds(50);
   // The same for the thread that waits for requests, from the last one on: it keeps a core busy for that long, and

@@ -59,11 +59,25 @@ std::vector<WorkerInfo> Worker::peers() const {
   return all;
 }
 
+namespace {
+
+memory::PoolCounters memoryCounters() {
+  memory::BlockPool* pool = memory::BlockPool::ofProcess();
+  return pool != nullptr ? pool->counters() : memory::PoolCounters();
+}
+
+}  // namespace
+
+void trimMemory() {
+  if (memory::BlockPool* pool = memory::BlockPool::ofProcess(); pool != nullptr) pool->trim();
+}
+
 Metrics Worker::metrics() const {
   rpc::CallCounts calls = core_->engine->counts();
   rpc::References::Counts references = core_->engine->references().counts();
   return {calls.sent,       calls.handled,   calls.pending,      calls.running,         references.owned,
-          references.forks, references.held, references.pending, calls.unansweredBytes, calls.bytesToAnswer};
+          references.forks, references.held, references.pending, calls.unansweredBytes, calls.bytesToAnswer,
+          memoryCounters()};
 }
 
 void Worker::barrier() {

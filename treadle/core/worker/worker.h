@@ -28,9 +28,13 @@ struct Metrics {
   size_t forksOfOwned = 0;    // references of other workers to them
   size_t referencesHeld = 0;  // references to values of others
   size_t referencesPending = 0;
-  size_t unansweredBytes = 0;  // of requests of this worker, also of calls that were given up
-  size_t bytesToAnswer = 0;    // of requests of others
+  size_t unansweredBytes = 0;        // of requests of this worker, also of calls that were given up
+  size_t bytesToAnswer = 0;          // of requests of others
+  memory::PoolCounters memory = {};  // blocks for tensors: of the whole process
 };
+
+// Gives what this process keeps for tensors to come back to the system. The next ones pay for fresh memory.
+void trimMemory();
 
 // Calls with options of their own: worker.with({.timeout = 5s}).call<&f>(peer, x). Must not outlive the worker.
 class Caller : public CallMethods<Caller> {
