@@ -63,7 +63,12 @@ Metrics Worker::metrics() const {
   rpc::CallCounts calls = core_->engine->counts();
   rpc::References::Counts references = core_->engine->references().counts();
   return {calls.sent,       calls.handled,   calls.pending,      calls.running,         references.owned,
-          references.forks, references.held, references.pending, calls.unansweredBytes, calls.bytesToAnswer};
+          references.forks, references.held, references.pending, calls.unansweredBytes, calls.bytesToAnswer,
+          core_->memoryLimitBytes()};
+}
+
+PeerChannels Worker::channelsTo(const To& to) const {
+  return valueOrThrow(core_->channelsTo(to.rank(*core_->membership)));
 }
 
 void Worker::barrier() {

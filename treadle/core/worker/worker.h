@@ -30,6 +30,7 @@ struct Metrics {
   size_t referencesPending = 0;
   size_t unansweredBytes = 0;  // of requests of this worker, also of calls that were given up
   size_t bytesToAnswer = 0;    // of requests of others
+  size_t memoryLimitBytes = 0;  // of tensors that travel, in the whole process; 0: none is kept for them
 };
 
 // Calls with options of their own: worker.with({.timeout = 5s}).call<&f>(peer, x). Must not outlive the worker.
@@ -108,6 +109,8 @@ class Worker : public CallMethods<Worker>, public group::Job {
   Caller with(CallOptions options) const { return {engine(), options}; }
 
   Metrics metrics() const;
+  // Which ways to a worker are in use, and why the others are not. PeerLostError for one that is lost.
+  PeerChannels channelsTo(const To& to) const;
   // Returns when all workers have called it equally often. No time limit but the workers' lives: PeerLostError as
   // soon as one of them is lost, at once when one was.
   void barrier();
