@@ -198,8 +198,7 @@ Result<PeerChannels> Membership::channels(int rank) const {
   channels.lanes = used((*calls)->lanes(), sent(wire::Place::kOnLanes));
   channels.lanes.inUse = channels.lanes.inUse || channels.lanes.sentBytes > 0;  // lanes of answers alone
   if (channels.lanes.inUse) channels.lanes.why.clear();
-  channels.sharedMemory =
-      used((*calls)->sharing(), sent(wire::Place::kLent) + sent(wire::Place::kReturned));
+  channels.sharedMemory = used((*calls)->sharing(), sent(wire::Place::kLent) + sent(wire::Place::kReturned));
   return channels;
 }
 

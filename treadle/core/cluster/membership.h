@@ -76,8 +76,8 @@ class Membership {
   Status send(int rank, link::Subject subject, Bytes payload, std::span<const Buffer> buffers, link::SendMode mode,
               TimePoint deadline);
 
-  // Of the connections with `rank`: what is in use, and why the rest is not. `why` of a socket is left to who dialed it.
-  // What `outgoing` says when there is none.
+  // Of the connections with `rank`: what is in use, and why the rest is not. `why` of a socket is left to who dialed
+  // it. What `outgoing` says when there is none.
   Result<PeerChannels> channels(int rank) const;
 
   // OK while nobody is lost; then the first loss, which is the cause of those that follow, as a rule.

@@ -28,12 +28,18 @@ Fd newMemfd() {
 Result<SharedMemory> SharedMemory::create(size_t sizeBytes) {
   rlimit limit{};  // a memfd is a file: beyond the limit sizing it would not fail but end the process (SIGXFSZ)
   if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < sizeBytes)
-    return resourceExhausted("the limit of a file's size is too low for shared memory; start with `ulimit -f unlimited`");
+    return resourceExhausted(
+        "the limit of a file's size is too low for shared memory; start with `ulimit -f unlimited`");
   Fd fd = newMemfd();
-  if (!fd.valid()) return errnoStatus(Code::kResourceExhausted,
-                       "no shared memory can be made; have the container or its seccomp profile allow memfd_create(2)", errno);
+  if (!fd.valid())
+    return errnoStatus(Code::kResourceExhausted,
+                       "no shared memory can be made; have the container or its seccomp profile allow memfd_create(2)",
+                       errno);
   if (::ftruncate(fd.get(), static_cast<off_t>(sizeBytes)) != 0 || ::fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0)
-    return errnoStatus(Code::kResourceExhausted, "shared memory cannot be sized and sealed; have the container or its seccomp profile allow ftruncate(2) and F_ADD_SEALS", errno);
+    return errnoStatus(Code::kResourceExhausted,
+                       "shared memory cannot be sized and sealed; have the container or its seccomp profile allow "
+                       "ftruncate(2) and F_ADD_SEALS",
+                       errno);
   return map(std::move(fd), sizeBytes);
 }
 

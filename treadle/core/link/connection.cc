@@ -100,10 +100,10 @@ Status Connection::send(Subject subject, Bytes payload, std::span<const Buffer> 
     std::vector<std::byte> frame = releaseFrame(releases);
     front.insert(front.begin(), frame.begin(), frame.end());
   }
+  count(parts.entries);  // before the peer can have them: it may answer, and somebody ask
   SendMode how = modeFor(mode, !parts.followers.empty());
   Status sent = placed.ok() ? sendQueue_.send(std::move(front), parts.followers, how, deadline) : placed;
   if (!sent.ok() && memory_) memory_->takeBack(parts.entries, releases);
-  if (sent.ok()) count(parts.entries);
   if (parts.onLanes.empty()) return sent;
   if (sent.ok()) {
     laneSender_->begin(parts.onLanes, deadline);

@@ -69,10 +69,7 @@ Result<std::shared_ptr<BlockPool>> BlockPool::make(size_t limitBytes) {
 }
 
 BlockPool::BlockPool(size_t limitBytes, io::SharedMemory arena, Status sharing)
-    : limitBytes_(limitBytes),
-      arena_(std::move(arena)),
-      sharing_(std::move(sharing)),
-      unused_(arena_.bytes().size()) {}
+    : limitBytes_(limitBytes), arena_(std::move(arena)), sharing_(std::move(sharing)), unused_(arena_.bytes().size()) {}
 
 namespace {
 

@@ -165,6 +165,9 @@ Status Worker::Core::listenOn(const io::Address& address, const link::Credential
   host.check = [this](const link::Hello& hello) {
     if (hello.purpose == link::Purpose::kRendezvous)
       return failedPrecondition("the workers do not meet at this address");
+    // Before the welcome: a lane that closes after it would take its connection along.
+    if (hello.purpose != link::Purpose::kPeer && !channels.lanes)
+      return failedPrecondition("it was told to use no lanes (TREADLE_CHANNELS or JoinOptions::channels)");
     bool inWorld = hello.worker.rank >= 0 && hello.worker.rank < launch.worldSize;
     return inWorld ? Status() : invalidArgument("its rank is not in this job");
   };

@@ -58,7 +58,7 @@ class Worker::Core {
   std::vector<std::string> addresses() const;
 
   std::atomic<bool> left_ = false;
-  cluster::Roster roster_;  // from `meet` on
+  cluster::Roster roster_;                  // from `meet` on
   std::vector<DialFailures> dialFailures_;  // by rank; likewise
 };
 

@@ -62,8 +62,16 @@ std::vector<WorkerInfo> Worker::peers() const {
 Metrics Worker::metrics() const {
   rpc::CallCounts calls = core_->engine->counts();
   rpc::References::Counts references = core_->engine->references().counts();
-  return {calls.sent,       calls.handled,   calls.pending,      calls.running,         references.owned,
-          references.forks, references.held, references.pending, calls.unansweredBytes, calls.bytesToAnswer,
+  return {calls.sent,
+          calls.handled,
+          calls.pending,
+          calls.running,
+          references.owned,
+          references.forks,
+          references.held,
+          references.pending,
+          calls.unansweredBytes,
+          calls.bytesToAnswer,
           core_->memoryLimitBytes()};
 }
 

@@ -28,8 +28,8 @@ struct Metrics {
   size_t forksOfOwned = 0;    // references of other workers to them
   size_t referencesHeld = 0;  // references to values of others
   size_t referencesPending = 0;
-  size_t unansweredBytes = 0;  // of requests of this worker, also of calls that were given up
-  size_t bytesToAnswer = 0;    // of requests of others
+  size_t unansweredBytes = 0;   // of requests of this worker, also of calls that were given up
+  size_t bytesToAnswer = 0;     // of requests of others
   size_t memoryLimitBytes = 0;  // of tensors that travel, in the whole process; 0: none is kept for them
 };
 
