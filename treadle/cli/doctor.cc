@@ -1,17 +1,15 @@
 #include "treadle/cli/doctor.h"
 
-#include <algorithm>
 #include <array>
 
 #include "treadle/cli/blob.h"
 #include "treadle/cli/examination.h"
+#include "treadle/cli/gathering.h"
 #include "treadle/cli/memory_reading.h"
 #include "treadle/cli/probe.h"
 
 namespace treadle::cli {
 namespace {
-
-constexpr Duration kFarewell = std::chrono::seconds(1);
 
 Told tell(Call& call) {
   Channels channels = valueOrThrow(JoinOptions().channelsToUse());
@@ -21,12 +19,6 @@ Told tell(Call& call) {
     if (may[i]) told.channels.emplace_back(kChannelNames[i]);
   return told;
 }
-
-// Rank 0 has heard all that it wants to know: the others' wait for the answer to `untilDone` is over. One of them that
-// is lost must not make the others leave before.
-using Done = std::shared_ptr<Promise<void>>;
-
-Future<void> untilDone(Call& call) { return std::any_cast<Done>(call.worker().extensionState())->future(); }
 
 int64_t sumOf(const Blob& blob) {
   if (!hasPattern(blob.buffer.bytes(), 0)) raise(dataLoss("other bytes arrived than were sent"));
@@ -46,16 +38,6 @@ std::string routeTo(Call& call, int rank) {
   return "messages over " + messages + ", large tensors over " + (large.empty() ? messages : large);
 }
 
-std::shared_ptr<Worker> join(const Launch& launch, const DoctorOptions& options, const Done& done) {
-  JoinOptions join;
-  join.name = "doctor" + std::to_string(launch.rank);
-  join.functions = doctorFunctions();
-  join.launch = launch;
-  join.joinTimeout = join.rpcTimeout = options.timeout;
-  join.lostAfter = std::clamp<Duration>(options.timeout / 2, std::chrono::milliseconds(100), std::chrono::seconds(5));
-  return Worker::join(std::move(join), {.interceptor = {}, .functions = {}, .state = done});
-}
-
 // Processes on one host that do not see each other are in different network namespaces, as a rule.
 std::string whereThisIs() {
   return " (this process is in network namespace " + std::to_string(namespaceOf("net")) +
@@ -68,7 +50,7 @@ Functions doctorFunctions() {
   Functions functions;
   functions.add<&tell>(kTellFunction).add<&probe>("treadle.doctor.probe").add<&routeTo>("treadle.doctor.routeTo");
   functions.add<&sumOf>("treadle.doctor.sumOf").add<&memoryToRead>("treadle.doctor.memoryToRead");
-  functions.add<&readMemory>("treadle.doctor.readMemory").add<&untilDone>("treadle.doctor.untilDone");
+  functions.add<&readMemory>("treadle.doctor.readMemory");
   return functions;
 }
 
@@ -76,25 +58,15 @@ Findings examine(const Launch& launch, const DoctorOptions& options) {
   TimePoint deadline = deadlineAfter(options.timeout);
   Findings findings;
   findings.workers = launch.worldSize;
-  auto done = std::make_shared<Promise<void>>();
-  std::shared_ptr<Worker> worker;
   try {
-    worker = join(launch, options, done);
+    Gathering gathering("doctor", launch, doctorFunctions(), options.timeout);
+    if (launch.rank == 0)
+      Examination(gathering.worker(), deadline, findings).run();
+    else
+      gathering.waitForEnd(2 * options.timeout);
+    gathering.end();
   } catch (const Error& error) {
     findings.trouble = "the workers cannot talk to each other: " + std::string(error.what()) + whereThisIs();
-    return findings;
-  }
-  try {
-    if (launch.rank != 0) worker->with({.timeout = 2 * options.timeout}).callNamed<void>(0, "treadle.doctor.untilDone");
-  } catch (const Error& error) {
-    findings.trouble = error.what();
-    return findings;
-  }
-  if (launch.rank == 0) Examination(*worker, deadline, findings).run();
-  done->set();
-  try {
-    worker->shutdown({.timeout = kFarewell});
-  } catch (const Error&) {  // who was lost has been told, and what was found is complete
   }
   return findings;
 }

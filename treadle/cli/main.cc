@@ -5,6 +5,7 @@
 
 #include <iostream>
 
+#include "treadle/cli/bench_command.h"
 #include "treadle/cli/doctor_command.h"
 #include "treadle/cli/run.h"
 #include "treadle/cli/run_command.h"
@@ -19,7 +20,7 @@ void openStandardDescriptors() {
 
 // The command's name for an error: "treadle run" or, where none is given, "treadle".
 std::string commandOf(const treadle::cli::CommandLine& line) {
-  for (const char* name : {"run", "doctor"})
+  for (const char* name : {"run", "doctor", "bench"})
     if (!line.options.empty() && line.options.front() == name) return std::string("treadle ") + name;
   return "treadle";
 }
@@ -34,7 +35,7 @@ int parse(CLI::App& app, const treadle::cli::CommandLine& line) {
     return app.exit(success);  // --help, --version
   } catch (const CLI::RequiredError&) {
     std::string given = line.options.empty() ? "" : "there is no command '" + line.options.front() + "'; ";
-    std::cerr << "treadle: " << given << "the commands are: run, doctor; see `treadle --help`\n";
+    std::cerr << "treadle: " << given << "the commands are: run, doctor, bench; see `treadle --help`\n";
   } catch (const CLI::ExtrasError&) {
     std::string extra = app.remaining(true).empty() ? "?" : app.remaining(true).front();
     std::string what = extra.starts_with("-") ? "there is no option " + extra : "'" + extra + "' was not expected";
@@ -57,6 +58,7 @@ int main(int argc, char** argv) {
   app.require_subcommand(1);
   treadle::cli::addRunCommand(app, line, &exitCode);
   treadle::cli::addDoctorCommand(app, line, &exitCode);
+  treadle::cli::addBenchCommand(app, line, &exitCode);
   int parsed = parse(app, line);
   return parsed != 0 ? parsed : exitCode;
 }
