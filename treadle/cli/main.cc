@@ -5,6 +5,8 @@
 
 #include <iostream>
 
+#include "treadle/cli/bench_command.h"
+#include "treadle/cli/doctor_command.h"
 #include "treadle/cli/run.h"
 #include "treadle/cli/run_command.h"
 
@@ -16,9 +18,11 @@ void openStandardDescriptors() {
     if (::fcntl(fd, F_GETFD) == -1) (void)::open("/dev/null", O_RDWR);
 }
 
-// The command's name for an error: "treadle run" or "treadle".
+// The command's name for an error: "treadle run" or, where none is given, "treadle".
 std::string commandOf(const treadle::cli::CommandLine& line) {
-  return !line.options.empty() && line.options.front() == "run" ? "treadle run" : "treadle";
+  for (const char* name : {"run", "doctor", "bench"})
+    if (!line.options.empty() && line.options.front() == name) return std::string("treadle ") + name;
+  return "treadle";
 }
 
 int parse(CLI::App& app, const treadle::cli::CommandLine& line) {
@@ -31,7 +35,7 @@ int parse(CLI::App& app, const treadle::cli::CommandLine& line) {
     return app.exit(success);  // --help, --version
   } catch (const CLI::RequiredError&) {
     std::string given = line.options.empty() ? "" : "there is no command '" + line.options.front() + "'; ";
-    std::cerr << "treadle: " << given << "the commands are: run; see `treadle --help`\n";
+    std::cerr << "treadle: " << given << "the commands are: run, doctor, bench; see `treadle --help`\n";
   } catch (const CLI::ExtrasError&) {
     std::string extra = app.remaining(true).empty() ? "?" : app.remaining(true).front();
     std::string what = extra.starts_with("-") ? "there is no option " + extra : "'" + extra + "' was not expected";
@@ -53,6 +57,8 @@ int main(int argc, char** argv) {
   app.set_version_flag("--version", "treadle " TREADLE_VERSION);
   app.require_subcommand(1);
   treadle::cli::addRunCommand(app, line, &exitCode);
+  treadle::cli::addDoctorCommand(app, line, &exitCode);
+  treadle::cli::addBenchCommand(app, line, &exitCode);
   int parsed = parse(app, line);
   return parsed != 0 ? parsed : exitCode;
 }

@@ -1,10 +1,10 @@
 #include "treadle/cli/run_command.h"
 
-#include <charconv>
 #include <iostream>
 #include <memory>
 #include <string_view>
 
+#include "treadle/cli/numbers.h"
 #include "treadle/cli/run.h"
 #include "treadle/core/io/process.h"
 
@@ -39,14 +39,6 @@ class Help final : public CLI::Formatter {
 struct Texts {
   std::string workers, grace = "10", masterPort = "0";
 };
-
-template <class Number>
-std::optional<Number> numberIn(const std::string& text, Number lowest, Number highest) {
-  Number number{};
-  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  bool whole = error == std::errc() && end == text.data() + text.size();
-  return whole && number >= lowest && number <= highest ? std::optional(number) : std::nullopt;
-}
 
 Result<RunOptions> readOptions(const Texts& texts, const CommandLine& line) {
   auto workers = numberIn<int>(texts.workers, 1, kMaxWorkers);

@@ -177,6 +177,31 @@ Status Membership::send(int rank, link::Subject subject, Bytes payload, std::spa
   return (*connection)->send(subject, payload, buffers, mode, deadline);
 }
 
+namespace {
+
+ChannelUse used(const Status& status, uint64_t sentBytes) { return {status.ok(), status.message(), sentBytes}; }
+
+}  // namespace
+
+Result<PeerChannels> Membership::channels(int rank) const {
+  auto calls = outgoing(rank);
+  if (!calls.ok()) return std::move(calls).status();
+  auto both = members_[static_cast<size_t>(rank)]->connections();
+  auto sent = [&](wire::Place place) {
+    uint64_t bytes = 0;
+    for (const auto& connection : both) bytes += connection->sentBytes(place);
+    return bytes;
+  };
+  PeerChannels channels;
+  ChannelUse& socket = (*calls)->overUnix() ? channels.unixSockets : channels.tcp;
+  socket = {true, {}, sent(wire::Place::kInline)};
+  channels.lanes = used((*calls)->lanes(), sent(wire::Place::kOnLanes));
+  channels.lanes.inUse = channels.lanes.inUse || channels.lanes.sentBytes > 0;  // lanes of answers alone
+  if (channels.lanes.inUse) channels.lanes.why.clear();
+  channels.sharedMemory = used((*calls)->sharing(), sent(wire::Place::kLent) + sent(wire::Place::kReturned));
+  return channels;
+}
+
 Status Membership::firstLoss() const {
   MutexLock lock(mutex_);
   return firstLoss_;

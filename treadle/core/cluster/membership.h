@@ -16,6 +16,7 @@
 #include <optional>
 #include <vector>
 
+#include "treadle/core/link/channels.h"
 #include "treadle/core/link/connection.h"
 #include "treadle/core/link/handshake.h"
 
@@ -74,6 +75,10 @@ class Membership {
   Result<std::shared_ptr<link::Connection>> outgoing(int rank) const;
   Status send(int rank, link::Subject subject, Bytes payload, std::span<const Buffer> buffers, link::SendMode mode,
               TimePoint deadline);
+
+  // Of the connections with `rank`: what is in use, and why the rest is not. `why` of a socket is left to who dialed
+  // it. What `outgoing` says when there is none.
+  Result<PeerChannels> channels(int rank) const;
 
   // OK while nobody is lost; then the first loss, which is the cause of those that follow, as a rule.
   Status firstLoss() const;

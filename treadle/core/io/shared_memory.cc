@@ -12,6 +12,7 @@ namespace treadle::io {
 namespace {
 
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+constexpr const char* kNoSpace = "no address space is left; start with `ulimit -v unlimited`";
 
 // Kernels from 6.3 on want to be told that nobody will execute it; older ones do not know the flag.
 Fd newMemfd() {
@@ -27,17 +28,24 @@ Fd newMemfd() {
 Result<SharedMemory> SharedMemory::create(size_t sizeBytes) {
   rlimit limit{};  // a memfd is a file: beyond the limit sizing it would not fail but end the process (SIGXFSZ)
   if (::getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur < sizeBytes)
-    return resourceExhausted("the limit of a file's size (ulimit -f) is too low for shared memory");
+    return resourceExhausted(
+        "the limit of a file's size is too low for shared memory; start with `ulimit -f unlimited`");
   Fd fd = newMemfd();
-  if (!fd.valid()) return errnoStatus(Code::kResourceExhausted, "no shared memory can be made", errno);
+  if (!fd.valid())
+    return errnoStatus(Code::kResourceExhausted,
+                       "no shared memory can be made; have the container or its seccomp profile allow memfd_create(2)",
+                       errno);
   if (::ftruncate(fd.get(), static_cast<off_t>(sizeBytes)) != 0 || ::fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0)
-    return errnoStatus(Code::kResourceExhausted, "shared memory cannot be sized and sealed", errno);
+    return errnoStatus(Code::kResourceExhausted,
+                       "shared memory cannot be sized and sealed; have the container or its seccomp profile allow "
+                       "ftruncate(2) and F_ADD_SEALS",
+                       errno);
   return map(std::move(fd), sizeBytes);
 }
 
 Result<SharedMemory> SharedMemory::createPrivate(size_t sizeBytes) {
   void* data = ::mmap(nullptr, sizeBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (data == MAP_FAILED) return errnoStatus(Code::kResourceExhausted, "no address space is left", errno);
+  if (data == MAP_FAILED) return errnoStatus(Code::kResourceExhausted, kNoSpace, errno);
   return SharedMemory(Fd(), static_cast<std::byte*>(data), sizeBytes, {});
 }
 
@@ -56,7 +64,7 @@ Result<SharedMemory> SharedMemory::map(Fd fd, size_t sizeBytes) {
   struct stat info{};
   if (::fstat(fd.get(), &info) != 0) return errnoStatus(Code::kInternal, "shared memory cannot be asked about", errno);
   void* data = ::mmap(nullptr, sizeBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
-  if (data == MAP_FAILED) return errnoStatus(Code::kResourceExhausted, "no address space is left", errno);
+  if (data == MAP_FAILED) return errnoStatus(Code::kResourceExhausted, kNoSpace, errno);
   // Only the first touch is cheaper with huge pages, where the system has them for shared memory at all.
   (void)::madvise(data, sizeBytes, MADV_HUGEPAGE);
   return SharedMemory(std::move(fd), static_cast<std::byte*>(data), sizeBytes, {info.st_dev, info.st_ino});

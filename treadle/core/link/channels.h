@@ -1,6 +1,7 @@
 #pragma once
-// Which ways a worker may use to its peers, of those that work between them. Plain value.
+// Which ways a worker may use to its peers, of those that work between them; and which of them it uses. Plain values.
 
+#include <cstdint>
 #include <string>
 
 #include "treadle/core/base/status.h"
@@ -16,6 +17,19 @@ struct Channels {
   // Of a text like "tcp,lanes": what is not named is not used. InvalidArgument for another name, or for neither "unix"
   // nor "tcp".
   static Result<Channels> parse(std::string_view text);
+};
+
+// One way from this worker to a peer.
+struct ChannelUse {
+  bool inUse = false;
+  std::string why = {};    // it is not: one sentence, with what to do about it where there is something
+  uint64_t sentBytes = 0;  // of tensors and other large values, that went this way to the peer
+};
+
+// What is known of each at the moment: lanes are dialed when they are needed first, and memory is shared once the peer
+// has said that it takes it, which comes before the answer to any call.
+struct PeerChannels {
+  ChannelUse unixSockets, tcp, lanes, sharedMemory;
 };
 
 }  // namespace treadle

@@ -97,6 +97,7 @@ Status Connection::send(Subject subject, Bytes payload, std::span<const Buffer> 
     std::vector<std::byte> frame = releaseFrame(releases);
     front.insert(front.begin(), frame.begin(), frame.end());
   }
+  count(parts.entries);  // before the peer can have them: it may answer, and somebody ask
   SendMode how = modeFor(mode, !parts.followers.empty());
   Status sent = placed.ok() ? sendQueue_.send(std::move(front), parts.followers, how, deadline) : placed;
   if (!sent.ok() && memory_) memory_->takeBack(parts.entries, releases);
@@ -107,6 +108,11 @@ Status Connection::send(Subject subject, Bytes payload, std::span<const Buffer> 
     laneSender_->drop(parts.onLanes);
   }
   return sent;
+}
+
+void Connection::count(std::span<const wire::BufferEntry> entries) {
+  for (const wire::BufferEntry& entry : entries)
+    sentBytes_[static_cast<size_t>(entry.place)].fetch_add(entry.sizeBytes, std::memory_order_relaxed);
 }
 
 // Shared memory first, lanes for what is large, the rest behind the message on its own socket.

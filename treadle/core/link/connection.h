@@ -10,6 +10,7 @@
 // Any thread may call anything, also after the reactor is gone when the connection was closed before. Callbacks to the
 // sink come from the reading thread and must not wait.
 
+#include <array>
 #include <atomic>
 
 #include "treadle/core/io/reactor.h"
@@ -90,6 +91,13 @@ class Connection final : public io::EventHandler,
   bool sentSinceLastAsked() { return sent_.exchange(false, std::memory_order_relaxed); }
   size_t queuedBytes() const { return sendQueue_.queuedBytes(); }
 
+  // What is known of the ways that buffers can take to the peer: OK when there is that way, otherwise why not.
+  bool overUnix() const { return unix_; }
+  Status lanes() const;
+  Status sharing() const;
+  // Bytes of buffers that were sent so far, by the way that they took.
+  uint64_t sentBytes(wire::Place place) const { return sentBytes_[static_cast<size_t>(place)].load(); }
+
   // A lane that the peer dialed for this connection.
   Status addLane(io::Fd fd);
   Kind kind() const { return kind_; }
@@ -117,6 +125,7 @@ class Connection final : public io::EventHandler,
     LaneSender::Transfers onLanes;
   };
 
+  void count(std::span<const wire::BufferEntry> entries);
   Status place(std::span<const Buffer> buffers, bool mayUseLanes, SendMode mode, TimePoint deadline, Parts& parts);
 
   bool useLanes(size_t bytes, SendMode mode, TimePoint deadline);
@@ -164,14 +173,16 @@ class Connection final : public io::EventHandler,
   std::atomic<bool> reading_ = false, closed_ = false, sent_ = false;
   std::atomic<bool> arenaOffered_ = false, arenaTaken_ = false, releaseTimer_ = false;
   std::atomic<int> awaited_ = 0, reads_ = 0;
+  std::array<std::atomic<uint64_t>, wire::kPlaces> sentBytes_{};
   std::atomic<Duration::rep> lastHeard_;
 
   const std::shared_ptr<LaneSender> laneSender_;  // null without threads
   LaneReceiver laneReceiver_;
   std::atomic<bool> dialing_ = false;
   std::atomic<TimePoint> nextDial_ = TimePoint();  // not before
-  Mutex laneMutex_;
+  mutable Mutex laneMutex_;
   std::vector<std::shared_ptr<Lane>> lanes_ TREADLE_GUARDED_BY(laneMutex_);  // incoming
+  Status noLanes_ TREADLE_GUARDED_BY(laneMutex_);                            // why none could be dialed last
 
   Mutex wakeupMutex_;
   io::Fd wakeup_ TREADLE_GUARDED_BY(wakeupMutex_);

@@ -120,6 +120,14 @@ bool Connection::useLanes(size_t bytes, SendMode mode, TimePoint deadline) {
   return mode != SendMode::kUrgent && !closed_.load() && dialLanes(deadline);
 }
 
+Status Connection::lanes() const {
+  if (laneSender_->hasLanes()) return {};
+  MutexLock lock(laneMutex_);
+  if (!noLanes_.ok()) return noLanes_;
+  return failedPrecondition("none were needed so far: nothing of " + std::to_string(kLaneBytes >> 10) +
+                            " KiB and more was sent but through shared memory");
+}
+
 // Nobody waits while another thread dials: bytes go beside small messages until there are lanes.
 bool Connection::dialLanes(TimePoint deadline) {
   if (Clock::now() < nextDial_.load() || dialing_.exchange(true)) return false;
@@ -129,8 +137,11 @@ bool Connection::dialLanes(TimePoint deadline) {
     Result<io::Fd> fd = sink_.dialLane(*this, deadline);
     if (fd.ok() && io::isLocal(fd->get())) io::setBufferSizes(fd->get(), kLocalSocketBytes);
     Status added = fd.ok() ? laneSender_->addLane(std::move(*fd)) : fd.status();
-    if (!added.ok()) logDebug("", "large tensors go beside small messages: " + added.message());
-    if (!added.ok()) break;
+    if (added.ok()) continue;
+    logDebug("", "large tensors go beside small messages: " + added.message());
+    MutexLock lock(laneMutex_);
+    noLanes_ = std::move(added);
+    break;
   }
   dialing_.store(false);
   return laneSender_->hasLanes();

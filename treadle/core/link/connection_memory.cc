@@ -26,6 +26,13 @@ void Connection::shareMemory() {
   sendControl(wire::FrameKind::kArena, {}, arena->fd());
 }
 
+Status Connection::sharing() const {
+  if (!memory_) return failedPrecondition("this worker shares no memory");
+  Status own = memory_->sharing();
+  if (unix_ || memory_->arena() == nullptr) return own;
+  return failedPrecondition("memory is shared over UNIX sockets only, and the connection is TCP");
+}
+
 void Connection::onArena(Frame frame) {
   if (!memory_ || !unix_) return close(dataLoss("it shared memory where none can be shared"));
   if (arenaTaken_.exchange(true)) return close(dataLoss("it shared its memory twice"));
@@ -43,6 +50,7 @@ void Connection::onMapped(const Frame& frame) {
   std::string reason = reader.string(kReasonBytes);
   if (!reader.ok()) return close(dataLoss("it answered an offer of memory unreadably"));
   if (reason.empty()) return memory_->setMapped(io::ProcessHandle::ofPeer(fd_.get()));
+  memory_->setRefused(reason);
   logInfo("", "a peer on this host cannot share memory (" + reason + "): tensors go through the socket");
 }
 

@@ -80,6 +80,20 @@ void PeerMemory::setMapped(io::ProcessHandle holder) {
   mapped_.store(!closed_);
 }
 
+void PeerMemory::setRefused(std::string reason) {
+  MutexLock lock(mutex_);
+  refused_ = std::move(reason);
+}
+
+Status PeerMemory::sharing() const {
+  if (pool_ == nullptr) return failedPrecondition("this worker shares no memory");
+  if (!pool_->sharing().ok()) return pool_->sharing();
+  MutexLock lock(mutex_);
+  if (closed_) return cancelled("the connection is closed");
+  if (!refused_.empty()) return failedPrecondition("the peer does not take it: " + refused_);
+  return mapped_.load() ? Status() : failedPrecondition("the peer has not answered the offer of memory yet");
+}
+
 void PeerMemory::takeBack(std::span<const wire::BufferEntry> entries, std::span<const uint64_t> releases) {
   for (uint64_t offset : releases) giveBack(offset);
   for (const wire::BufferEntry& entry : entries) {

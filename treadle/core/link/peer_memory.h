@@ -32,6 +32,10 @@ class PeerMemory : public std::enable_shared_from_this<PeerMemory> {
   // The peer, of process `holder`, has mapped the arena.
   void setMapped(io::ProcessHandle holder);
   bool mapped() const { return mapped_.load(); }
+  // The peer does not map it, and says why.
+  void setRefused(std::string reason);
+  // OK when blocks can be lent to the peer, otherwise why not: told in Worker::channelsTo.
+  Status sharing() const;
 
   // Where the peer finds the bytes of `buffer`: in a block of this worker or of the peer that is given away, or else in
   // a new block that they are copied to. An entry of kInline when it cannot be shared: the bytes must be sent.
@@ -70,7 +74,7 @@ class PeerMemory : public std::enable_shared_from_this<PeerMemory> {
   std::atomic<bool> mapped_ = false;
   std::atomic<bool> releasesWait_ = false;
 
-  Mutex mutex_;
+  mutable Mutex mutex_;
   std::map<uint64_t, std::shared_ptr<memory::Block>> lent_ TREADLE_GUARDED_BY(mutex_);
   size_t lentBytes_ TREADLE_GUARDED_BY(mutex_) = 0;
   io::ProcessHandle holder_ TREADLE_GUARDED_BY(mutex_);  // of what is lent
@@ -81,6 +85,7 @@ class PeerMemory : public std::enable_shared_from_this<PeerMemory> {
   std::vector<uint64_t> releases_ TREADLE_GUARDED_BY(mutex_);
   std::function<void()> releaseHook_ TREADLE_GUARDED_BY(mutex_);
   bool closed_ TREADLE_GUARDED_BY(mutex_) = false;
+  std::string refused_ TREADLE_GUARDED_BY(mutex_);
 };
 
 }  // namespace treadle::link

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <deque>
 #include <fstream>
 #include <system_error>
 
@@ -28,10 +29,12 @@ size_t halfOfMemory() {
   return bytes / 2;
 }
 
-Result<io::SharedMemory> makeArena(size_t sizeBytes) {
+// `why`: it cannot be shared.
+Result<io::SharedMemory> makeArena(size_t sizeBytes, Status& why) {
   auto shared = io::SharedMemory::create(sizeBytes);
   if (shared.ok()) return shared;
-  logInfo("", "tensors go through sockets on this host: " + shared.status().message());
+  why = shared.status();
+  logInfo("", "tensors go through sockets on this host: " + why.message());
   return io::SharedMemory::createPrivate(sizeBytes);
 }
 
@@ -59,30 +62,43 @@ void Block::fill(Bytes bytes) {
 
 Result<std::shared_ptr<BlockPool>> BlockPool::make(size_t limitBytes) {
   size_t space = (limitBytes * kSpacePerByte + pageBytes() - 1) / pageBytes() * pageBytes();
-  Result<io::SharedMemory> arena = makeArena(space);
+  Status why;
+  Result<io::SharedMemory> arena = makeArena(space, why);
   if (!arena.ok()) return std::move(arena).status();
-  return std::shared_ptr<BlockPool>(new BlockPool(limitBytes, std::move(*arena)));  // NOLINT: private constructor
+  return std::shared_ptr<BlockPool>(new BlockPool(limitBytes, std::move(*arena), std::move(why)));  // NOLINT: private
 }
 
-BlockPool::BlockPool(size_t limitBytes, io::SharedMemory arena)
-    : limitBytes_(limitBytes), arena_(std::move(arena)), unused_(arena_.bytes().size()) {}
+BlockPool::BlockPool(size_t limitBytes, io::SharedMemory arena, Status sharing)
+    : limitBytes_(limitBytes), arena_(std::move(arena)), sharing_(std::move(sharing)), unused_(arena_.bytes().size()) {}
+
+namespace {
+
+struct PoolOfProcess {
+  pid_t process = 0;
+  Result<std::shared_ptr<BlockPool>> pool;
+};
 
 // A child of fork(2) has its parent's pool before its eyes, whose pages are the parent's: it gets one of its own.
-BlockPool* BlockPool::ofProcess() {
-  struct Owned {
-    pid_t process = 0;
-    std::shared_ptr<BlockPool> pool;  // null: none is to be had
-  };
+const Result<std::shared_ptr<BlockPool>>& poolOfProcess() {
   static Mutex mutex;
-  static auto* const pools = new std::vector<Owned>();  // NOLINT: tensors may outlive everything else
+  static auto* const pools = new std::deque<PoolOfProcess>();  // NOLINT: tensors may outlive everything else
   MutexLock lock(mutex);
   if (pools->empty() || pools->back().process != ::getpid()) {
-    auto pool = make(halfOfMemory());
+    auto pool = BlockPool::make(halfOfMemory());
     if (!pool.ok()) logInfo("", "memory of tensors is not kept for reuse: " + pool.status().message());
-    pools->push_back({::getpid(), pool.ok() ? std::move(*pool) : nullptr});
+    pools->push_back({::getpid(), std::move(pool)});
   }
-  return pools->back().pool.get();
+  return pools->back().pool;
 }
+
+}  // namespace
+
+BlockPool* BlockPool::ofProcess() {
+  const auto& pool = poolOfProcess();
+  return pool.ok() ? (*pool).get() : nullptr;
+}
+
+Status BlockPool::statusOfProcess() { return poolOfProcess().status(); }
 
 std::shared_ptr<Block> BlockPool::allocate(size_t sizeBytes) {
   if (sizeBytes > limitBytes_) return nullptr;

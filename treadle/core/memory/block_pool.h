@@ -73,6 +73,8 @@ class BlockPool : public std::enable_shared_from_this<BlockPool> {
   // The one that all workers of this process use and `treadle::empty` takes from: half of the machine's memory at most.
   // Never destroyed, so that tensors may live as long as they like. Null when the system has no room for it.
   static BlockPool* ofProcess();
+  // Why that is null; OK when it is not.
+  static Status statusOfProcess();
 
   // Faults in the arena's first `sizeBytes` (at most a sixteenth of the limit) on a thread of low priority, so that the
   // first blocks are as warm as later ones. Once for a pool: nothing when called again.
@@ -96,6 +98,8 @@ class BlockPool : public std::enable_shared_from_this<BlockPool> {
   void limitTo(size_t bytes);
   // What peers map; not shareable() where the system forbids it.
   const io::SharedMemory& arena() const { return arena_; }
+  // OK when it is shareable(), otherwise why it is not.
+  const Status& sharing() const { return sharing_; }
   Copier& copier() { return copier_; }
 
  private:
@@ -109,7 +113,7 @@ class BlockPool : public std::enable_shared_from_this<BlockPool> {
     std::vector<Place> places;
   };
 
-  BlockPool(size_t limitBytes, io::SharedMemory arena);
+  BlockPool(size_t limitBytes, io::SharedMemory arena, Status sharing);
   void prefaultLoop();
   void takeRecovered() TREADLE_REQUIRES(mutex_);
   std::optional<Place> takeWarm(uint32_t wanted) TREADLE_REQUIRES(mutex_);
@@ -119,6 +123,7 @@ class BlockPool : public std::enable_shared_from_this<BlockPool> {
 
   std::atomic<size_t> limitBytes_;  // falls only
   const io::SharedMemory arena_;
+  const Status sharing_;
   Copier copier_;
   mutable Mutex mutex_;
   FreeRanges unused_ TREADLE_GUARDED_BY(mutex_);                             // no pages behind them

@@ -38,6 +38,7 @@ enum class Place : uint8_t {
   kReturned = 2,  // in the receiver's own arena at the offset `at`: a block that it lent, given back
   kOnLanes = 3,   // in pieces on the connection's lanes, under the number `at`
 };
+inline constexpr size_t kPlaces = 4;
 
 struct BufferEntry {
   uint64_t sizeBytes = 0;  // below 2^56

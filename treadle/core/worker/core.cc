@@ -129,6 +129,7 @@ Status Worker::Core::meetAt(const io::Address& master, const link::Credentials& 
   Result<cluster::Roster> roster = (*client)->exchange(launch.worldSize, addresses(), deadline);
   if (!roster.ok()) return std::move(roster).status();
   roster_ = std::move(*roster);
+  dialFailures_.resize(roster_.size());
   membership->setLaneDialer([this, credentials](int rank, link::Purpose purpose, TimePoint before) mutable {
     link::Credentials lane = credentials;
     lane.self.purpose = purpose;
@@ -179,6 +180,9 @@ Status Worker::Core::listenOn(const io::Address& address, const link::Credential
   host.check = [this](const link::Hello& hello) {
     if (hello.purpose == link::Purpose::kRendezvous)
       return failedPrecondition("the workers do not meet at this address");
+    // Before the welcome: a lane that closes after it would take its connection along.
+    if (hello.purpose != link::Purpose::kPeer && !channels.lanes)
+      return failedPrecondition("it was told to use no lanes (TREADLE_CHANNELS or JoinOptions::channels)");
     bool inWorld = hello.worker.rank >= 0 && hello.worker.rank < launch.worldSize;
     return inWorld ? Status() : invalidArgument("its rank is not in this job");
   };
@@ -202,7 +206,8 @@ std::vector<std::string> Worker::Core::addresses() const {
 
 Status Worker::Core::connectTo(const cluster::RosterEntry& peer, const link::Credentials& credentials,
                                TimePoint deadline) {
-  Result<io::Fd> fd = dial(peer, credentials, deadline);
+  DialFailures& failures = dialFailures_[static_cast<size_t>(peer.worker.rank)];
+  Result<io::Fd> fd = dial(peer, credentials, deadline, &failures);
   if (!fd.ok()) return std::move(fd).status();
   return membership->attach(peer.worker, std::move(*fd), link::Connection::Kind::kCalls);
 }
@@ -210,7 +215,7 @@ Status Worker::Core::connectTo(const cluster::RosterEntry& peer, const link::Cre
 // Tries the peer's addresses in its order. A UNIX socket of a peer in another network namespace is not to be found, a
 // TCP address then is.
 Result<io::Fd> Worker::Core::dial(const cluster::RosterEntry& peer, const link::Credentials& credentials,
-                                  TimePoint deadline) const {
+                                  TimePoint deadline, DialFailures* failures) const {
   Status last = notFound("it gave no address");
   for (const std::string& text : peer.addresses) {
     Result<io::Address> address = io::Address::parse(text);
@@ -227,6 +232,7 @@ Result<io::Fd> Worker::Core::dial(const cluster::RosterEntry& peer, const link::
       dialed = Result<link::Dialed>(failedPrecondition(text + " is " + link::describe(dialed->peer)));
     if (dialed.ok()) return std::move(dialed->fd);
     last = std::move(dialed).status();
+    if (failures != nullptr) (address->isUnix() ? failures->unixSockets : failures->tcp) = last.message();
   }
   return last.withContext(link::describe(peer.worker) + " cannot be connected to");
 }

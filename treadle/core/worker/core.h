@@ -22,6 +22,9 @@ class Worker::Core {
   // Says `reason` to the peers (empty: the job is over), fails all that waits, stops the threads. Idempotent.
   void leave(const std::string& reason);
 
+  Result<PeerChannels> channelsTo(int rank) const;
+  static size_t memoryLimitBytes();
+
   const JoinOptions options;
   const Channels channels;
   const Launch launch;
@@ -47,11 +50,17 @@ class Worker::Core {
   Status listen(const link::Credentials& credentials);
   Status listenOn(const io::Address& address, const link::Credentials& credentials);
   Status connectTo(const cluster::RosterEntry& peer, const link::Credentials& credentials, TimePoint deadline);
-  Result<io::Fd> dial(const cluster::RosterEntry& peer, const link::Credentials& credentials, TimePoint deadline) const;
+  // Why the addresses of a peer that come before the one in use could not be connected to.
+  struct DialFailures {
+    std::string unixSockets, tcp;
+  };
+  Result<io::Fd> dial(const cluster::RosterEntry& peer, const link::Credentials& credentials, TimePoint deadline,
+                      DialFailures* failures = nullptr) const;
   std::vector<std::string> addresses() const;
 
   std::atomic<bool> left_ = false;
-  cluster::Roster roster_;  // from `meet` on
+  cluster::Roster roster_;                  // from `meet` on
+  std::vector<DialFailures> dialFailures_;  // by rank; likewise
 };
 
 }  // namespace treadle

@@ -75,9 +75,14 @@ void trimMemory() {
 Metrics Worker::metrics() const {
   rpc::CallCounts calls = core_->engine->counts();
   rpc::References::Counts references = core_->engine->references().counts();
-  return {calls.sent,       calls.handled,   calls.pending,      calls.running,         references.owned,
-          references.forks, references.held, references.pending, calls.unansweredBytes, calls.bytesToAnswer,
-          memoryCounters()};
+  return {calls.sent,          calls.handled,      calls.pending,
+          calls.running,       references.owned,   references.forks,
+          references.held,     references.pending, calls.unansweredBytes,
+          calls.bytesToAnswer, memoryCounters(),   core_->memoryLimitBytes()};
+}
+
+PeerChannels Worker::channelsTo(const To& to) const {
+  return valueOrThrow(core_->channelsTo(to.rank(*core_->membership)));
 }
 
 void Worker::barrier() {

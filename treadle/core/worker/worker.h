@@ -31,6 +31,7 @@ struct Metrics {
   size_t unansweredBytes = 0;        // of requests of this worker, also of calls that were given up
   size_t bytesToAnswer = 0;          // of requests of others
   memory::PoolCounters memory = {};  // blocks for tensors: of the whole process
+  size_t memoryLimitBytes = 0;       // of these; 0: none is kept for them
 };
 
 // Gives what this process keeps for tensors to come back to the system. The next ones pay for fresh memory.
@@ -112,6 +113,8 @@ class Worker : public CallMethods<Worker>, public group::Job {
   Caller with(CallOptions options) const { return {engine(), options}; }
 
   Metrics metrics() const;
+  // Which ways to a worker are in use, and why the others are not. PeerLostError for one that is lost.
+  PeerChannels channelsTo(const To& to) const;
   // Returns when all workers have called it equally often. No time limit but the workers' lives: PeerLostError as
   // soon as one of them is lost, at once when one was.
   void barrier();

@@ -1,0 +1,188 @@
+// `treadle doctor` as a user meets it: what it finds on a machine where all works, and what it says where something
+// does not, made so by limits, by namespaces and by a worker that dies.
+
+#include <nlohmann/json.hpp>
+
+#include "tests/cli/launcher.h"
+#include "treadle/cli/examination.h"
+
+namespace treadle::cli {
+namespace {
+
+using namespace std::chrono_literals;
+using Environment = std::vector<std::pair<std::string, std::string>>;
+
+const std::string kTreadle = TREADLE_TEST_BIN_DIR "/treadle";
+
+// The rest of the row of that channel and these ranks; the whole output when there is none.
+std::string row(const std::string& out, const std::string& channel, const std::string& ranks) {
+  std::istringstream lines(out);
+  for (std::string line; std::getline(lines, line);) {
+    if (size_t end = line.find("] "); line.starts_with("[") && end != std::string::npos) line = line.substr(end + 2);
+    std::istringstream words(line);
+    std::string first;
+    words >> first;
+    size_t at = line.find(ranks + "  ");
+    if (first == channel && at != std::string::npos) return line.substr(line.find_first_not_of(' ', at + ranks.size()));
+  }
+  return "no row in:\n" + out;
+}
+
+void expectStart(const std::string& text, const std::string& start) {
+  EXPECT_TRUE(text.starts_with(start)) << "'" << text << "' does not begin with '" << start << "'";
+}
+
+Launcher shell(const std::string& script, Environment environment = {}) {
+  return Launcher({"run", "-n", "1", "--", "/bin/sh", "-c",
+                   "unset TREADLE_RANK TREADLE_WORLD_SIZE TREADLE_MASTER RANK WORLD_SIZE; " + script},
+                  std::move(environment));
+}
+
+TEST(Doctor, findsThatAllChannelsWorkHere) {
+  Launcher launcher({"doctor"});
+  EXPECT_EQ(0, launcher.finish()) << launcher.err();
+  for (const char* channel : {"unix", "tcp", "lanes", "shm"})
+    expectStart(row(launcher.out(), channel, "0-1"), "works: 1 MiB there and back in ");
+  expectStart(row(launcher.out(), "cma", "0-1"), "not used by this version; ");
+  for (const char* fact : {"kernel ", "cores ", "idle cores ", "memory for tensors ", "huge pages, shared ",
+                           "open files (ulimit -n) ", "locked memory (ulimit -l) ", "TREADLE_CHANNELS "})
+    EXPECT_NE(std::string::npos, launcher.out().find(fact)) << fact;
+  EXPECT_NE(std::string::npos, launcher.out().find("messages over unix, large tensors over shm")) << launcher.out();
+}
+
+TEST(Doctor, triesEveryPairOfAJob) {
+  Launcher launcher({"run", "-n", "4", "--", kTreadle, "doctor", "--timeout", "30"});
+  EXPECT_EQ(0, launcher.finish()) << launcher.err();
+  for (const char* channel : {"unix", "tcp", "lanes", "shm"})
+    expectStart(row(launcher.out(), channel, "all pairs"), "works: 1 MiB there and back in ");
+}
+
+TEST(Doctor, saysWhatItWasToldNotToUse) {
+  Launcher launcher({"doctor"}, {{"TREADLE_CHANNELS", "tcp"}});
+  EXPECT_EQ(0, launcher.finish()) << launcher.err();
+  expectStart(row(launcher.out(), "tcp", "0-1"), "works: ");
+  for (std::string channel : {"unix", "lanes", "shm"})
+    EXPECT_EQ("told not to: TREADLE_CHANNELS of rank 0 is without " + channel, row(launcher.out(), channel, "0-1"));
+  EXPECT_NE(std::string::npos, launcher.out().find("messages over tcp, large tensors over tcp")) << launcher.out();
+}
+
+TEST(Doctor, namesWhoWasToldNotTo) {
+  Launcher launcher({"run", "-n", "3", "--", "/bin/sh", "-c",
+                     "[ $RANK = 2 ] && export TREADLE_CHANNELS=unix,tcp; exec " + kTreadle + " doctor"});
+  EXPECT_EQ(0, launcher.finish()) << launcher.err();
+  expectStart(row(launcher.out(), "shm", "0-1"), "works: ");
+  EXPECT_EQ("told not to: TREADLE_CHANNELS of rank 2 is without shm", row(launcher.out(), "shm", "0-2, 1-2"));
+}
+
+TEST(Doctor, saysWhichLimitForbidsSharedMemory) {
+  Launcher files = shell("ulimit -f 1000; exec " + kTreadle + " doctor");
+  EXPECT_EQ(0, files.finish()) << files.err();
+  EXPECT_EQ("does not work: the limit of a file's size is too low for shared memory; start with `ulimit -f unlimited`",
+            row(files.out(), "shm", "0-1"));
+  expectStart(row(files.out(), "unix", "0-1"), "works: ");
+  EXPECT_NE(std::string::npos, files.out().find("messages over unix, large tensors over lanes")) << files.out();
+}
+
+TEST(Doctor, tellsWhenAPeerDoesNotTakeSharedMemory) {
+  // Rank 1 has address space for itself, but not to map the other's memory too.
+  Launcher launcher(
+      {"run", "-n", "2", "--", "/bin/sh", "-c", "[ $RANK = 1 ] && ulimit -v 1000000; exec " + kTreadle + " doctor"});
+  EXPECT_EQ(0, launcher.finish()) << launcher.err();
+  std::string shm = row(launcher.out(), "shm", "0-1");
+  expectStart(shm, "does not work: ");
+  EXPECT_NE(std::string::npos, shm.find("ulimit -v unlimited")) << shm;
+}
+
+bool mayMakeNamespaces(const std::string& option) {
+  Launcher launcher = shell("unshare " + option + " true");
+  return launcher.finish() == 0;
+}
+
+TEST(Doctor, endsInTimeWhenWorkersDoNotSeeEachOther) {
+  if (!mayMakeNamespaces("-n")) GTEST_SKIP() << "no network namespace may be made here";
+  TimePoint begin = Clock::now();
+  Launcher launcher({"run", "-n", "2", "--", "/bin/sh", "-c",
+                     "[ $RANK = 1 ] && exec unshare -n " + kTreadle + " doctor --timeout 2; exec " + kTreadle +
+                         " doctor --timeout 2"});
+  EXPECT_EQ(1, launcher.finish());
+  EXPECT_LT(Clock::now() - begin, 20s);
+  for (const std::string* text : {&launcher.out(), &launcher.err()}) {
+    EXPECT_NE(std::string::npos, text->find("the workers cannot talk to each other: ")) << *text;
+    EXPECT_NE(std::string::npos, text->find("this process is in network namespace ")) << *text;
+  }
+}
+
+TEST(Doctor, saysWhyMemoryCannotBeReadAcrossPidNamespaces) {
+  if (!mayMakeNamespaces("-p -f")) GTEST_SKIP() << "no PID namespace may be made here";
+  Launcher launcher({"run", "-n", "2", "--", "/bin/sh", "-c",
+                     "[ $RANK = 1 ] && exec unshare -p -f " + kTreadle + " doctor; exec " + kTreadle + " doctor"});
+  EXPECT_EQ(0, launcher.finish()) << launcher.err();
+  expectStart(row(launcher.out(), "cma", "0-1"),
+              "not used by this version; it would not work: the processes are in different PID namespaces");
+}
+
+TEST(Doctor, namesAWorkerThatDiesMeanwhile) {
+  TimePoint begin = Clock::now();
+  Launcher launcher({"run", "-n", "3", "--grace", "2", "--", "/bin/sh", "-c",
+                     "[ $RANK = 2 ] && exec " TREADLE_TEST_PROGRAM_DIR "/cli_lost_doctor_program; exec " + kTreadle +
+                         " doctor --timeout 8"});
+  EXPECT_EQ(3, launcher.finish()) << "that of the worker that failed first";
+  EXPECT_LT(Clock::now() - begin, 30s);
+  EXPECT_NE(std::string::npos, launcher.out().find("'doctor2'")) << launcher.out();
+  expectStart(row(launcher.out(), "tcp", "0-1"), "works: ");
+  expectStart(row(launcher.out(), "tcp", "0-2, 1-2"), "does not work: ");
+}
+
+TEST(Doctor, tellsTheSameAsJson) {
+  Launcher launcher({"doctor", "--json"});
+  EXPECT_EQ(0, launcher.finish()) << launcher.err();
+  auto json = nlohmann::json::parse(launcher.out());
+  EXPECT_EQ(2, json["workers"]);
+  EXPECT_EQ(true, json["good"]);
+  ASSERT_EQ(5u, json["channels"].size());
+  EXPECT_EQ("unix", json["channels"][0]["channel"]);
+  EXPECT_EQ((std::vector<int>{0, 1}), json["channels"][0]["ranks"].get<std::vector<int>>());
+  EXPECT_EQ(true, json["channels"][0]["works"]);
+  EXPECT_EQ(2u, json["machine"].size());
+  EXPECT_TRUE(json["machine"][0].contains("kernel"));
+}
+
+TEST(Doctor, answersWrongUsageInOneSentence) {
+  struct Wrong {
+    std::vector<std::string> arguments;
+    std::string told;
+  };
+  for (const Wrong& wrong :
+       {Wrong{{"doctor", "--timeout", "soon"}, "--timeout is 'soon', not a number of seconds from 1 to 3600; see"},
+        Wrong{{"doctor", "--timeout"}, "--timeout is '', not a number"},
+        Wrong{{"doctor", "--fast"}, "there is no option --fast"},
+        Wrong{{"doctor", "--", "app"}, "it starts no program"}}) {
+    Launcher launcher(wrong.arguments);
+    EXPECT_EQ(2, launcher.finish());
+    EXPECT_NE(std::string::npos, launcher.err().find("treadle doctor: " + wrong.told)) << launcher.err();
+  }
+  Launcher channels({"doctor"}, {{"TREADLE_CHANNELS", "wifi"}});
+  EXPECT_EQ(2, channels.finish());
+  EXPECT_NE(std::string::npos, channels.err().find("'wifi' is no channel")) << channels.err();
+  Launcher half({"doctor"}, {{"RANK", "0"}});
+  EXPECT_EQ(1, half.finish());
+  EXPECT_NE(std::string::npos, half.err().find("WORLD_SIZE is missing")) << half.err();
+}
+
+TEST(Doctor, pairsEverybodyWithEverybodyOnceAndNobodyTwiceInARound) {
+  for (int workers = 1; workers <= 9; ++workers) {
+    std::set<std::pair<int, int>> pairs;
+    for (const auto& round : roundsOf(workers)) {
+      std::set<int> here;
+      for (auto [first, second] : round) {
+        EXPECT_LT(first, second);
+        EXPECT_TRUE(here.insert(first).second && here.insert(second).second);
+        EXPECT_TRUE(pairs.insert({first, second}).second);
+      }
+    }
+    EXPECT_EQ(static_cast<size_t>(workers * (workers - 1) / 2), pairs.size());
+  }
+}
+
+}  // namespace
+}  // namespace treadle::cli

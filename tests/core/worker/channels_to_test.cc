@@ -1,0 +1,97 @@
+// Worker::channelsTo: what is in use between two workers, and the sentence on what is not; and workers of one job that
+// were told different things.
+
+#include "tests/support/worker_job.h"
+
+namespace treadle {
+namespace {
+
+using test::contains;
+using test::WorkerJob;
+
+// Bytes that travel as a tensor's do.
+struct Large {
+  Buffer buffer = allocateBuffer(size_t{1} << 20);
+};
+
+size_t sizeOf(const Large& large) { return large.buffer.sizeBytes; }
+Large another() { return {}; }
+
+}  // namespace
+
+template <>
+struct rpc::Codec<Large> {
+  static void encode(Encoder& encoder, const Large& large) { encoder.addBuffer(large.buffer); }
+  static Large decode(Decoder& decoder) { return {decoder.takeBuffer()}; }
+  static std::string name() { return "Large"; }
+};
+
+namespace {
+
+const Functions& functions() {
+  static const Functions all = Functions().add<&sizeOf>("sizeOf").add<&another>("another");
+  return all;
+}
+
+WorkerJob jobWith(const Channels& a, const Channels& b) {
+  return WorkerJob({"A", "B"}, functions(),
+                   [&](JoinOptions& options) { options.channels = options.name == "A" ? a : b; });
+}
+
+void expectNot(const ChannelUse& channel, const std::string& why) {
+  EXPECT_FALSE(channel.inUse);
+  EXPECT_TRUE(contains(channel.why, why)) << "'" << channel.why << "' is without '" << why << "'";
+}
+
+TEST(ChannelsTo, sayWhatIsInUse) {
+  WorkerJob job({"A", "B"}, functions());
+  EXPECT_EQ(size_t{1} << 20, job[0].call<&sizeOf>("B", Large()));
+  PeerChannels use = job[0].channelsTo("B");
+  EXPECT_TRUE(use.unixSockets.inUse && use.sharedMemory.inUse);
+  EXPECT_EQ("", use.unixSockets.why + use.sharedMemory.why);
+  EXPECT_EQ(size_t{1} << 20, use.sharedMemory.sentBytes);
+  expectNot(use.tcp, "not needed");
+  expectNot(use.lanes, "none were needed so far");
+  EXPECT_EQ(0u, job[1].channelsTo("A").sharedMemory.sentBytes) << "nothing was sent the other way";
+  EXPECT_THROW((void)job[0].channelsTo("C"), NotFoundError);
+}
+
+TEST(ChannelsTo, sayWhatThisWorkerWasToldNotToUse) {
+  WorkerJob job = jobWith({.unixSockets = false, .tcp = true, .lanes = false, .sharedMemory = false}, {});
+  EXPECT_EQ(size_t{1} << 20, job[0].call<&sizeOf>("B", Large()));
+  PeerChannels use = job[0].channelsTo("B");
+  EXPECT_TRUE(use.tcp.inUse);
+  EXPECT_EQ(size_t{1} << 20, use.tcp.sentBytes);
+  for (const auto& [channel, name] :
+       {std::pair(use.unixSockets, "unix"), std::pair(use.lanes, "lanes"), std::pair(use.sharedMemory, "shm")})
+    expectNot(channel, std::string("told not to: JoinOptions::channels is without ") + name);
+  expectNot(job[1].channelsTo("A").unixSockets, "the peer listens on no UNIX socket");
+  expectNot(job[1].channelsTo("A").sharedMemory, "UNIX sockets only");
+}
+
+TEST(ChannelsTo, sayWhatThePeerDoesNotTake) {
+  WorkerJob job = jobWith({}, {.unixSockets = true, .tcp = true, .lanes = true, .sharedMemory = false});
+  EXPECT_EQ(size_t{1} << 20, job[0].call<&sizeOf>("B", Large()));
+  expectNot(job[0].channelsTo("B").sharedMemory, "the peer does not take it: it was told not to share memory");
+  EXPECT_TRUE(job[0].channelsTo("B").lanes.inUse);
+}
+
+// The lane was closed after its welcome once, and with it the connection.
+TEST(ChannelsTo, aPeerWithoutLanesGetsLargeTensorsBesideSmallMessages) {
+  WorkerJob job = jobWith({.unixSockets = false, .tcp = true, .lanes = true, .sharedMemory = false},
+                          {.unixSockets = false, .tcp = true, .lanes = false, .sharedMemory = false});
+  EXPECT_EQ(size_t{1} << 20, job[0].call<&sizeOf>("B", Large()));
+  EXPECT_EQ(size_t{1} << 20, job[1].call<&another>("A").buffer.sizeBytes);
+  expectNot(job[0].channelsTo("B").lanes, "told to use no lanes");
+  EXPECT_TRUE(job[0].channelsTo("B").tcp.sentBytes >= size_t{1} << 20);
+}
+
+TEST(ChannelsTo, throwsForALostPeer) {
+  WorkerJob job({"A", "B"}, functions());
+  job.kill(1);
+  EXPECT_THROW(job[0].barrier(), PeerLostError);
+  EXPECT_THROW((void)job[0].channelsTo("B"), PeerLostError);
+}
+
+}  // namespace
+}  // namespace treadle

@@ -1,0 +1,11 @@
+#pragma once
+// The command line of `treadle bench`.
+
+#include "treadle/cli/run_command.h"
+
+namespace treadle::cli {
+
+// Adds the subcommand to `app`. When the app parses it, `*exitCode` is set to what the process shall return.
+void addBenchCommand(CLI::App& app, const CommandLine& line, int* exitCode);
+
+}  // namespace treadle::cli
