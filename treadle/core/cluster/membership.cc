@@ -51,6 +51,7 @@ class Membership::Peer final : public link::ConnectionSink {
   // Starts the connection in its place, which must be free: one that is refused is never read from.
   Status attach(const WorkerInfo& info, io::Fd fd, link::Connection::Kind kind) {
     MutexLock lock(mutex_);
+    if (!lost_.ok()) return lost_;
     auto& place = kind == link::Connection::Kind::kCalls ? calls_ : serving_;
     if (place) return failedPrecondition("rank " + std::to_string(rank_) + " is connected already");
     if (!info_.name.empty() && info_.name != info.name)
@@ -94,9 +95,20 @@ class Membership::Peer final : public link::ConnectionSink {
   std::vector<std::shared_ptr<link::Connection>> connections() const {
     MutexLock lock(mutex_);
     std::vector<std::shared_ptr<link::Connection>> both;
-    for (const auto& connection : {calls_, serving_})
+    for (const auto& connection : {calls_, serving_, oldCalls_.lock(), oldServing_.lock()})
       if (connection) both.push_back(connection);
     return both;
+  }
+
+  // Of a lost peer, when they are closed: their sockets, and what had come of a message, go with who uses them last.
+  void letGo() {
+    std::shared_ptr<link::Connection> calls, serving;
+    MutexLock lock(mutex_);
+    oldCalls_ = calls_;
+    oldServing_ = serving_;
+    calls.swap(calls_);
+    serving.swap(serving_);
+    lock.unlock();
   }
 
   // Sends a heartbeat if nothing else was sent; how long nothing was heard of the peer.
@@ -119,6 +131,7 @@ class Membership::Peer final : public link::ConnectionSink {
   mutable Mutex mutex_;
   WorkerInfo info_ TREADLE_GUARDED_BY(mutex_);
   std::shared_ptr<link::Connection> calls_ TREADLE_GUARDED_BY(mutex_), serving_ TREADLE_GUARDED_BY(mutex_);
+  std::weak_ptr<link::Connection> oldCalls_ TREADLE_GUARDED_BY(mutex_), oldServing_ TREADLE_GUARDED_BY(mutex_);
   std::optional<std::string> farewell_ TREADLE_GUARDED_BY(mutex_);
   Status lost_ TREADLE_GUARDED_BY(mutex_);
 };
@@ -221,6 +234,7 @@ void Membership::lose(int rank, const Status& why) {
   }
   logWarn(self_.name, told->message());
   for (const auto& connection : member.connections()) connection->close(*told);
+  member.letGo();
   for (MessageHandler* handler : handlers_)
     if (handler != nullptr) handler->onLost(rank, *told);
 }

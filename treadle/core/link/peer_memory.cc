@@ -12,16 +12,18 @@ constexpr size_t kAlignment = 64;  // what Buffer promises of a block's start
 // Keeps the mapping of the peer's arena, whatever becomes of the peer and of the connections.
 class PeerMemory::Borrowed final : public Memory {
  public:
-  Borrowed(std::shared_ptr<PeerMemory> from, uint64_t offset, std::shared_ptr<memory::Block> block)
-      : from(std::move(from)), offset(offset), block(std::move(block)) {}
+  Borrowed(std::shared_ptr<PeerMemory> from, uint64_t offset, std::shared_ptr<memory::Block> block,
+           std::shared_ptr<const io::SharedMemory> mapping)
+      : from(std::move(from)), offset(offset), block(std::move(block)), mapping(std::move(mapping)) {}
   ~Borrowed() override {
     if (!returned) from->giveBack(offset);
   }
 
   const std::shared_ptr<PeerMemory> from;
   const uint64_t offset;
-  const std::shared_ptr<memory::Block> block;  // when it is this process's own
-  std::atomic<bool> returned = false;          // the peer has it again, or will
+  const std::shared_ptr<memory::Block> block;             // when it is this process's own
+  const std::shared_ptr<const io::SharedMemory> mapping;  // otherwise
+  std::atomic<bool> returned = false;                     // the peer has it again, or will
 };
 
 const io::SharedMemory* PeerMemory::arena() const {
@@ -129,9 +131,10 @@ Status PeerMemory::setPeerArena(io::Fd descriptor) {
   Result<io::SharedMemory> arena = io::SharedMemory::adopt(std::move(descriptor));
   if (!arena.ok()) return std::move(arena).status();
   MutexLock lock(mutex_);
+  if (closed_) return cancelled("the connection is closed");
   if (!peerArena_.empty()) return failedPrecondition("it shared its memory twice");
   sameProcess_ = arena->identity() == pool_->arena().identity();
-  if (!sameProcess_) mapping_.emplace(std::move(*arena));
+  if (!sameProcess_) mapping_ = std::make_shared<const io::SharedMemory>(std::move(*arena));
   peerArena_ = (sameProcess_ ? pool_->arena() : *mapping_).bytes();
   return {};
 }
@@ -150,7 +153,7 @@ Result<Buffer> PeerMemory::resolve(const wire::BufferEntry& entry) {
   std::shared_ptr<memory::Block> block = sameProcess_ ? pool_->find(entry.at) : nullptr;
   if (sameProcess_ && !block) return dataLoss("it lent memory that is not in use");
   if (!borrowed_.insert(entry.at).second) return dataLoss("it lent the same memory twice");
-  auto owner = std::make_shared<Borrowed>(shared_from_this(), entry.at, std::move(block));
+  auto owner = std::make_shared<Borrowed>(shared_from_this(), entry.at, std::move(block), mapping_);
   return Buffer{peerArena_.data() + entry.at, entry.sizeBytes, std::move(owner)};
 }
 
@@ -178,8 +181,10 @@ std::vector<uint64_t> PeerMemory::takeReleases() {
 
 void PeerMemory::close() {
   std::vector<std::shared_ptr<memory::Block>> held;
+  std::shared_ptr<const io::SharedMemory> mapping;  // unmapped after the lock is let go
   MutexLock lock(mutex_);
   if (std::exchange(closed_, true)) return;
+  mapping.swap(mapping_);
   releaseHook_ = nullptr;
   releases_.clear();
   mapped_.store(false);

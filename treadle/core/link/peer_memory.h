@@ -78,7 +78,8 @@ class PeerMemory : public std::enable_shared_from_this<PeerMemory> {
   std::map<uint64_t, std::shared_ptr<memory::Block>> lent_ TREADLE_GUARDED_BY(mutex_);
   size_t lentBytes_ TREADLE_GUARDED_BY(mutex_) = 0;
   io::ProcessHandle holder_ TREADLE_GUARDED_BY(mutex_);  // of what is lent
-  std::optional<io::SharedMemory> mapping_ TREADLE_GUARDED_BY(mutex_);
+  // Held here until `close` and by each block borrowed: then the memory of a peer that is gone goes too.
+  std::shared_ptr<const io::SharedMemory> mapping_ TREADLE_GUARDED_BY(mutex_);
   MutableBytes peerArena_ TREADLE_GUARDED_BY(mutex_);
   bool sameProcess_ TREADLE_GUARDED_BY(mutex_) = false;     // the peer is a worker here: its arena is ours
   std::set<uint64_t> borrowed_ TREADLE_GUARDED_BY(mutex_);  // of the peer, held here

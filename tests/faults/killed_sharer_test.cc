@@ -1,0 +1,200 @@
+// A peer that is killed while tensors are handed over in memory that both sides share.
+
+#include <signal.h>
+#include <sys/mman.h>
+
+#include <thread>
+
+#include "tests/faults/survivor.h"
+
+namespace treadle {
+namespace {
+
+using link::SendMode;
+using test::Channel;
+using test::kVictimBytes;
+using test::Survivor;
+
+// Memory of which a reader gets no further than its middle until it is let go on.
+class SlowMemory {
+ public:
+  SlowMemory() {
+    int ends[2];
+    EXPECT_EQ(0, ::pipe(ends));
+    fault_ = ends[1];
+    reached_ = io::Fd(ends[0]);
+    EXPECT_EQ(0, ::pipe(ends));
+    goOn_ = ends[0];
+    let_ = io::Fd(ends[1]);
+    data_ = static_cast<std::byte*>(
+        ::mmap(nullptr, kVictimBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    std::fill_n(data_, kVictimBytes, std::byte{4});
+    wall_ = data_ + kVictimBytes / 2;
+    EXPECT_EQ(0, ::mprotect(wall_, kVictimBytes / 2, PROT_NONE));
+    struct sigaction action{};
+    action.sa_handler = &SlowMemory::onFault;
+    ::sigaction(SIGSEGV, &action, &before_);
+  }
+  ~SlowMemory() {
+    ::sigaction(SIGSEGV, &before_, nullptr);
+    ::munmap(data_, kVictimBytes);
+    ::close(fault_);
+    ::close(goOn_);
+  }
+
+  Buffer buffer() const { return Buffer::borrow(data_, kVictimBytes); }
+  void waitForAReader() const { EXPECT_TRUE(io::waitFor(reached_.get(), POLLIN, deadlineAfter(test::kHangs))); }
+  void letGoOn() {
+    char bytes[8]{};  // for all who wait
+    EXPECT_EQ(8, ::write(let_.get(), bytes, sizeof bytes));
+  }
+
+ private:
+  static void onFault(int) {
+    char byte = 0;
+    (void)!::write(fault_, &byte, 1);
+    (void)!::read(goOn_, &byte, 1);
+    (void)::mprotect(wall_, kVictimBytes / 2, PROT_READ);
+  }
+
+  static inline int fault_ = -1, goOn_ = -1;
+  static inline std::byte* wall_ = nullptr;
+  std::byte* data_;
+  io::Fd reached_, let_;
+  struct sigaction before_{};
+};
+
+class KilledSharer : public ::testing::Test {
+ protected:
+  void meet(const std::string& point) { survivor.meet(point); }
+  // Of a buffer of the survivor's, by a copy in a block.
+  Status lend() {
+    Buffer bytes = allocateBuffer(kVictimBytes);
+    return survivor.send(test::kVictim, std::array{bytes}, SendMode::kCapture);
+  }
+  // Once the victim has said that it maps the arena, it may be lent blocks.
+  void lendWhenItMay() {
+    EXPECT_TRUE(test::eventually([&] { return lend().ok() && lentBytes() > 0; }));
+  }
+  size_t lentBytes() const { return survivor.pool->counters().usedBytes; }
+
+  Survivor survivor{Channel::kSharedMemory};
+};
+
+// ---- the survivor's blocks
+
+TEST_F(KilledSharer, beforeItMappedTheArena) {
+  meet("takesTheArena");
+  survivor.waitUntilThere();
+  EXPECT_TRUE(lend().ok());
+  EXPECT_EQ(0U, lentBytes());
+  survivor.kill();
+  survivor.expectNothingLeft();
+}
+
+TEST_F(KilledSharer, beforeItReadWhatWasLent) {
+  meet("mapsTheArena");
+  survivor.waitUntilThere();
+  lendWhenItMay();
+  survivor.kill();
+  survivor.expectNothingLeft();
+}
+
+TEST_F(KilledSharer, whileTheSurvivorCopies) {
+  meet("mapsTheArena");
+  survivor.waitUntilThere();
+  lendWhenItMay();
+  const size_t before = lentBytes();
+  std::optional<SlowMemory> slow(std::in_place);
+  Status sent;
+  std::thread sender([&] { sent = survivor.send(test::kVictim, std::array{slow->buffer()}, SendMode::kStay); });
+  slow->waitForAReader();
+  EXPECT_LT(before, lentBytes());
+  survivor.kill();
+  slow->letGoOn();
+  sender.join();
+  slow.reset();
+  EXPECT_EQ(Code::kPeerLost, sent.code()) << sent.toString();
+  survivor.expectNothingLeft();
+}
+
+TEST_F(KilledSharer, whileItHoldsABlock) {
+  meet("holdsABlock");
+  lendWhenItMay();
+  survivor.waitUntilThere();
+  survivor.kill();
+  survivor.expectNothingLeft();
+}
+
+TEST_F(KilledSharer, inTheMiddleOfAReturn) {
+  meet("returnsHalf");
+  lendWhenItMay();
+  survivor.waitUntilThere();
+  survivor.kill();
+  survivor.expectNothingLeft();
+}
+
+// What had come back before is the survivor's to keep, and is not lost with the rest.
+TEST_F(KilledSharer, afterAReturn) {
+  meet("returns");
+  lendWhenItMay();
+  survivor.waitUntilThere();
+  survivor.mailbox.arrived.waitFor(1);
+  survivor.kill();
+  {
+    link::Message back = survivor.mailbox.take().back();
+    EXPECT_EQ(std::byte{9}, back.buffers.at(0).data[kVictimBytes - 1]);
+    EXPECT_LE(kVictimBytes, lentBytes());
+  }
+  survivor.expectNothingLeft();
+}
+
+TEST_F(KilledSharer, inTheMiddleOfARelease) {
+  meet("releasesHalf");
+  lendWhenItMay();
+  survivor.waitUntilThere();
+  survivor.kill();
+  survivor.expectNothingLeft();
+}
+
+// ---- the victim's blocks
+
+TEST_F(KilledSharer, whoseArenaWasMappedAndNotUsed) {
+  meet("offersItsArena");
+  survivor.waitUntilThere();
+  survivor.kill();
+  survivor.expectNothingLeft();
+}
+
+// What it lent may be read on, and goes with its last holder.
+TEST_F(KilledSharer, whileTheSurvivorHoldsItsBlock) {
+  meet("lendsABlock");
+  survivor.mailbox.arrived.waitFor(1);
+  survivor.waitUntilThere();
+  survivor.kill();
+  {
+    link::Message held = survivor.mailbox.take().back();
+    EXPECT_EQ(std::byte{5}, held.buffers.at(0).data[kVictimBytes - 1]);
+    held.buffers[0].data[0] = std::byte{6};
+  }
+  survivor.expectNothingLeft();
+}
+
+// The block is given up after the death, and before the survivor's reactor can have heard of it.
+TEST_F(KilledSharer, withAReleaseOutstanding) {
+  test::Gate held, dead;
+  survivor.mailbox.keeps = false;
+  survivor.mailbox.before = [&, first = true]() mutable {
+    if (std::exchange(first, false)) held.open(), dead.wait();
+  };
+  meet("lendsABlock");
+  held.wait();
+  survivor.endVictim();
+  dead.open();
+  survivor.expectLoss();
+  survivor.mailbox.keeps = true;
+  survivor.expectNothingLeft();
+}
+
+}  // namespace
+}  // namespace treadle
