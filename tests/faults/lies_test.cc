@@ -36,6 +36,7 @@ class Lies : public ::testing::Test {
   Lies() {
     cluster::MembershipOptions options{.lostAfter = test::kHangs, .connection = {}};
     options.connection.pool = pool.get();
+    options.connection.threads = &laneThreads;
     options.connection.limits.bufferBytes = 64 * kVictimBytes;
     options.lendLimitBytes = 16 * kVictimBytes;
     options.lanes = true;
@@ -84,6 +85,7 @@ class Lies : public ::testing::Test {
 
   const std::shared_ptr<memory::BlockPool> pool = valueOrThrow(memory::BlockPool::make(64 * kVictimBytes));
   test::Mailbox mailbox;
+  io::ThreadCache laneThreads;
   test::ReactorThread reactor;
   std::unique_ptr<cluster::Membership> worker;
   io::Fd asked, asks;  // the liar's ends

@@ -207,9 +207,10 @@ class Survivor {
 
  private:
   static TimePoint patience() { return deadlineAfter(kHangs); }
-  cluster::MembershipOptions optionsOf(memory::BlockPool& pool) const {
+  cluster::MembershipOptions optionsOf(memory::BlockPool& pool) {
     cluster::MembershipOptions options{.lostAfter = kHangs, .connection = {}};
     options.connection.pool = &pool;
+    options.connection.threads = &laneThreads_;
     options.lendLimitBytes = channel_ == Channel::kSharedMemory ? pool.limitBytes() / 2 : 0;
     options.lanes = channel_ == Channel::kLanes || channel_ == Channel::kTcpLanes;
     return options;
@@ -249,6 +250,7 @@ class Survivor {
  private:
   const std::shared_ptr<memory::BlockPool> otherPool_;
   Mailbox echo_;
+  io::ThreadCache laneThreads_;
   ReactorThread reactor_, otherReactor_;
   cluster::Membership self_, other_;
   std::optional<io::Address> address_;
