@@ -9,14 +9,11 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr Duration kLongestProbe = 3s;  // works at once or, as a rule, never
 constexpr const char* kTooLate = "not tried: the time was up; --timeout gives more";
 
 bool allows(const Told& told, const std::string& channel) {
   return std::find(told.channels.begin(), told.channels.end(), channel) != told.channels.end();
 }
-
-std::string failed(const std::exception& error) { return std::string("does not work: ") + error.what(); }
 
 // Both sides have a reason, as a rule the same one.
 std::string bothReasons(const ProbeResult& first, const ProbeResult& second, int firstRank, int secondRank) {
@@ -98,7 +95,7 @@ std::string Examination::whyNot(const std::string& channel, Pair pair) const {
     if (channel == "shm" && !allows(told, "unix"))
       return "told not to: it needs unix, and TREADLE_CHANNELS of " + who + " is without";
   }
-  return Clock::now() < deadline_ ? "" : kTooLate;
+  return late() ? kTooLate : "";
 }
 
 void Examination::tryChannel(const std::string& channel) {
@@ -111,7 +108,7 @@ void Examination::tryRound(const std::string& channel, const Round& round) {
     Future<ProbeResult> first, second;
   };
   std::vector<Trial> trials;
-  double seconds = std::chrono::duration<double>(std::min<Duration>(left(), kLongestProbe)).count();
+  double seconds = std::chrono::duration<double>(std::min<Duration>(left(), longestProbe_)).count();
   for (const Pair& pair : round) {
     std::string why = whyNot(channel, pair);
     size_t place = trials.size();
@@ -135,7 +132,7 @@ void Examination::tryRound(const std::string& channel, const Round& round) {
       std::string why = works ? "" : bothReasons(first, second, trial.pair.first, trial.pair.second);
       note(channel, trial.pair, works, works ? "works" : "does not work: " + why, works ? first.microseconds : 0);
     } catch (const Error& error) {
-      note(channel, trial.pair, false, failed(error));
+      note(channel, trial.pair, false, late() ? kTooLate : std::string("does not work: ") + error.what());
     }
   }
 }
@@ -152,7 +149,7 @@ void Examination::readAcross() {
         note("cma", pair, why.empty(),
              text + (why.empty() ? "the kernel would allow it" : "it would not work: " + why));
       } catch (const Error& error) {
-        note("cma", pair, false, text + "not tried: " + error.what());
+        note("cma", pair, false, text + (late() ? kTooLate : std::string("not tried: ") + error.what()));
       }
     }
 }

@@ -13,7 +13,11 @@ namespace treadle::cli {
 class Examination {
  public:
   Examination(Worker& worker, TimePoint deadline, Findings& findings)
-      : worker_(worker), deadline_(deadline), findings_(findings), workers_(findings.workers) {}
+      : worker_(worker),
+        deadline_(deadline),
+        longestProbe_(std::max<Duration>(std::chrono::seconds(3), (deadline - Clock::now()) / 4)),
+        findings_(findings),
+        workers_(findings.workers) {}
 
   void run();
 
@@ -29,11 +33,13 @@ class Examination {
   void note(const std::string& channel, Pair pair, bool works, std::string text, double microseconds = 0);
   std::string whyNot(const std::string& channel, Pair pair) const;
   std::string whyGone(Pair pair) const;
+  bool late() const { return Clock::now() >= deadline_; }
   Duration left() const;
   Caller limited() const { return worker_.with({.timeout = left()}); }
 
   Worker& worker_;
   const TimePoint deadline_;
+  const Duration longestProbe_;  // one works at once or, as a rule, never
   Findings& findings_;
   const int workers_;
   std::vector<std::optional<Told>> told_;  // by rank
