@@ -50,6 +50,10 @@ Result<std::shared_ptr<Connection>> Connection::start(io::Reactor& reactor, io::
                                                       std::shared_ptr<PeerMemory> memory) {
   int socket = fd.get();
   auto connection = std::make_shared<Connection>(reactor, std::move(fd), kind, options, sink, std::move(memory));
+  if (connection->laneSender_)
+    connection->laneSender_->setBreakHook([weak = std::weak_ptr(connection)](const Status& why) {
+      if (auto self = weak.lock()) self->breakOff(why);
+    });
   TREADLE_RETURN_IF_ERROR(reactor.add(socket, 0, connection));
   connection->setReadInterest(kind == Kind::kServing);
   connection->shareMemory();

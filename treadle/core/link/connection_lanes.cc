@@ -48,12 +48,12 @@ class Connection::Lane final : public io::EventHandler, public std::enable_share
   bool read(Connection& owner, bool wait) {
     ReadScope scope(owner);
     if (owner.closed_.load()) return false;
-    Result<bool> whole = reader_.readFrom(fd_.get(), wait);
+    Result<LaneReader::Progress> got = reader_.readFrom(fd_.get(), wait);
     // The peer closes its lanes and its connection together: what it said last on that one is heard first.
-    if (!whole.ok() && whole.status().code() == Code::kPeerLost) return owner.laneEnded(*this, whole.status()), false;
-    if (!whole.ok()) return owner.close(whole.status()), false;
-    owner.heard();
-    if (*whole) owner.wakeReader();  // a caller may sleep on the connection itself while its answer came here
+    if (!got.ok() && got.status().code() == Code::kPeerLost) return owner.laneEnded(*this, got.status()), false;
+    if (!got.ok()) return owner.close(got.status()), false;
+    if (got->bytes > 0) owner.heard();
+    if (got->whole) owner.wakeReader();  // a caller may sleep on the connection itself while its answer came here
     return true;
   }
 
@@ -79,10 +79,7 @@ class Connection::Lane final : public io::EventHandler, public std::enable_share
 
 std::shared_ptr<LaneSender> Connection::makeLaneSender() {
   if (options_.threads == nullptr) return nullptr;
-  return std::make_shared<LaneSender>(reactor_, *options_.threads, options_.pool, options_.sendLimitBytes,
-                                      [this](const Status& why) {
-                                        if (auto self = weak_from_this().lock()) self->breakOff(why);
-                                      });
+  return std::make_shared<LaneSender>(reactor_, *options_.threads, options_.pool, options_.sendLimitBytes);
 }
 
 Status Connection::addLane(io::Fd fd) {

@@ -23,9 +23,9 @@ ssize_t LaneReader::receive(int fd, bool wait) {
   return ::recvmsg(fd, &message, wait ? MSG_WAITALL : MSG_DONTWAIT);
 }
 
-Result<bool> LaneReader::readFrom(int fd, bool wait) {
-  bool whole = false;
-  for (size_t total = 0; total < kBytesPerTurn;) {
+Result<LaneReader::Progress> LaneReader::readFrom(int fd, bool wait) {
+  Progress progress;
+  while (progress.bytes < kBytesPerTurn) {
     const bool waits = wait && room_.sizeBytes > 0;
     const size_t asked = room_.sizeBytes + (waits ? 0 : frontRoom().size());
     ssize_t got = receive(fd, waits);
@@ -37,13 +37,13 @@ Result<bool> LaneReader::readFrom(int fd, bool wait) {
     }
     const auto bytes = static_cast<size_t>(got);
     Result<bool> taken = take(bytes);
-    if (!taken.ok()) return taken;
-    whole = whole || *taken;
-    total += bytes;
+    if (!taken.ok()) return std::move(taken).status();
+    progress.whole = progress.whole || *taken;
+    progress.bytes += bytes;
     // A short read has emptied the socket; asking again would cost a system call to hear so.
     if (bytes < asked) break;
   }
-  return whole;
+  return progress;
 }
 
 // The bytes that came: first the rest of a piece, then the front of the next. True when a buffer became whole.

@@ -16,10 +16,14 @@ class LaneReader {
   // `receiver` must outlive it.
   LaneReader(LaneReceiver& receiver, const wire::FrameLimits& limits) : receiver_(receiver), limits_(limits) {}
 
+  struct Progress {
+    size_t bytes = 0;    // that came
+    bool whole = false;  // a buffer that is announced has all of its bytes
+  };
   // Reads what `fd` has now, up to about a MiB; with `wait` also what is missing of a piece that has begun, as long as
-  // the socket's own time limit allows. True when a buffer that is announced has become whole. PeerLost at the
-  // end of the stream; DataLoss or ResourceExhausted for what is no piece, or cannot be one of those that are missing.
-  Result<bool> readFrom(int fd, bool wait = false);
+  // the socket's own time limit allows. PeerLost at the end of the stream; DataLoss or ResourceExhausted for what is no
+  // piece, or cannot be one of those that are missing.
+  Result<Progress> readFrom(int fd, bool wait = false);
   // Of the piece that has begun.
   size_t missingBytes() const { return room_.sizeBytes; }
 

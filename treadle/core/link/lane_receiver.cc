@@ -1,6 +1,12 @@
 #include "treadle/core/link/lane_receiver.h"
 
 namespace treadle::link {
+namespace {
+
+// What a buffer counts besides its bytes: about what it costs to keep track of one.
+constexpr uint64_t kBookkeeping = 512;
+
+}  // namespace
 
 // The buffer of that number, new or known. Memory is taken when the first is heard of it, while its bytes still flow.
 Result<LaneReceiver::IncomingBuffers::iterator> LaneReceiver::find(uint64_t number, uint64_t totalBytes) {
@@ -10,7 +16,7 @@ Result<LaneReceiver::IncomingBuffers::iterator> LaneReceiver::find(uint64_t numb
     return found;
   }
   if (totalBytes == 0) return dataLoss("it sent an empty buffer in pieces");
-  if (totalBytes > limitBytes_ - openBytes_)
+  if (totalBytes + kBookkeeping > limitBytes_ - openBytes_ || totalBytes > limitBytes_)
     return resourceExhausted("tensors of over " + std::to_string(limitBytes_) + " bytes are under way at once");
   Incoming incoming;
   try {
@@ -20,12 +26,12 @@ Result<LaneReceiver::IncomingBuffers::iterator> LaneReceiver::find(uint64_t numb
   }
   incoming.missing = memory::FreeRanges(totalBytes);
   incoming.unfilled = totalBytes;
-  openBytes_ += totalBytes;
+  openBytes_ += totalBytes + kBookkeeping;
   return incoming_.emplace(number, std::move(incoming)).first;
 }
 
 void LaneReceiver::erase(IncomingBuffers::iterator whole) {
-  openBytes_ -= whole->second.buffer.sizeBytes;
+  openBytes_ -= whole->second.buffer.sizeBytes + kBookkeeping;
   incoming_.erase(whole);
 }
 
@@ -48,7 +54,7 @@ bool LaneReceiver::filled(const wire::Piece& piece) {
   std::shared_ptr<Arrival> arrival = std::move(found->second.arrival);
   erase(found);
   lock.unlock();
-  arrival->oneMore();
+  if (arrival) arrival->oneMore();  // none yet while its announcement fails
   return true;
 }
 

@@ -40,7 +40,12 @@ class LaneSender::Lane final : public io::EventHandler {
   Lane(std::shared_ptr<LaneSender> owner, io::Fd fd) : owner_(std::move(owner)), fd_(std::move(fd)) {}
 
   // The peer sends nothing here, so all there is to hear is its end.
-  void onEvents(uint32_t) override { owner_->breakOff(Status(Code::kPeerLost, "one of its lanes closed")); }
+  // An event may have been meant for another socket that had this number before.
+  void onEvents(uint32_t) override {
+    std::byte one;
+    if (::recv(fd_.get(), &one, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && errno == EAGAIN) return;
+    owner_->breakOff(Status(Code::kPeerLost, "one of its lanes closed"));
+  }
 
   // Writes pieces until there are none, until `enough`, or until others must have the memory for themselves. Returns at
   // once when another thread writes.
@@ -50,6 +55,7 @@ class LaneSender::Lane final : public io::EventHandler {
     MutexLock lock(owner->mutex_);
     if (busy_) return;
     busy_ = true;
+    claimed_ = false;
     Status broken;
     while (broken.ok() && owner->closed_.ok() && owner->holdOff_ == 0 && !enough() &&
            (piece_ || (piece_ = owner->nextPiece()))) {
@@ -72,6 +78,8 @@ class LaneSender::Lane final : public io::EventHandler {
   int fd() const { return fd_.get(); }
   // With the owner's lock held.
   bool busy() const { return busy_; }
+  // A thread is on its way to it.
+  bool& claimed() { return claimed_; }
   std::optional<Piece>& piece() { return piece_; }
 
  private:
@@ -104,8 +112,13 @@ class LaneSender::Lane final : public io::EventHandler {
   const io::Fd fd_;
   // Guarded by the owner's mutex; the piece is its writer's alone while the lane is busy.
   std::optional<Piece> piece_;
-  bool busy_ = false;
+  bool busy_ = false, claimed_ = false;
 };
+
+void LaneSender::setBreakHook(UniqueFunction<void(const Status&)> hook) {
+  MutexLock lock(mutex_);
+  onBroken_ = std::move(hook);
+}
 
 Status LaneSender::addLane(io::Fd fd) {
   TREADLE_RETURN_IF_ERROR(io::makeBlocking(fd.get(), kLook));
@@ -152,7 +165,7 @@ Result<LaneSender::Transfers> LaneSender::prepare(std::span<const Buffer> buffer
   size_t bytes = 0;
   for (const Buffer& buffer : buffers) bytes += buffer.sizeBytes;
   const bool stay = mode == SendMode::kStay || (mode != SendMode::kUrgent && bytes > limitBytes_);
-  if (!stay) TREADLE_RETURN_IF_ERROR(takeRoom(bytes, mode, deadline));
+  TREADLE_RETURN_IF_ERROR(takeRoom(stay ? 0 : bytes, mode, deadline));
   Transfers transfers;
   try {
     for (const Buffer& buffer : buffers) {
@@ -194,9 +207,22 @@ void LaneSender::begin(const Transfers& transfers, TimePoint deadline) {
 void LaneSender::letThreadsWrite(size_t but) {
   std::vector<std::shared_ptr<Lane>> lanes = idleLanes();
   for (size_t i = but; i < lanes.size(); ++i) {
+    MutexLock lock(mutex_);
+    if (std::exchange(lanes[i]->claimed(), true)) continue;
+    lock.unlock();
     UniqueFunction<void()> task = [lane = lanes[i]] { lane->write([] { return false; }); };
-    if (!threads_.run(task)) return breakOff(resourceExhausted("no thread is to be had for its lanes"));
+    if (threads_.run(task)) continue;
+    lock.lock();
+    lanes[i]->claimed() = false;
+    lock.unlock();
+    // Somebody else is there to write, or nobody ever will.
+    if (but == 0 && !anybodyWrites()) return breakOff(resourceExhausted("no thread is to be had for its lanes"));
   }
+}
+
+bool LaneSender::anybodyWrites() const {
+  MutexLock lock(mutex_);
+  return std::any_of(lanes_.begin(), lanes_.end(), [](const auto& lane) { return lane->busy() || lane->claimed(); });
 }
 
 std::vector<std::shared_ptr<LaneSender::Lane>> LaneSender::idleLanes() const {
@@ -204,7 +230,7 @@ std::vector<std::shared_ptr<LaneSender::Lane>> LaneSender::idleLanes() const {
   MutexLock lock(mutex_);
   size_t wanted = waiting_.empty() ? 0 : unwrittenBytes_ < kSharedBytes ? 1 : lanes_.size();
   for (const auto& lane : lanes_)
-    if (!lane->busy() && (lane->piece() || idle.size() < wanted)) idle.push_back(lane);
+    if (!lane->busy() && !lane->claimed() && (lane->piece() || idle.size() < wanted)) idle.push_back(lane);
   return idle;
 }
 
@@ -251,6 +277,10 @@ void LaneSender::goOnFromCopies(const Transfers& transfers) {
         piece->bytes =
             copies[i].bytes().subspan(static_cast<size_t>(piece->bytes.data() - before), piece->bytes.size());
     transfers[i]->buffer = std::move(copies[i]);
+    // From here on it waits like any that was captured, and counts as one.
+    if (transfers[i]->unwritten == 0) continue;
+    transfers[i]->captured = true;
+    capturedBytes_ += transfers[i]->buffer.sizeBytes;
   }
 }
 

@@ -25,11 +25,13 @@ namespace treadle::link {
 class LaneSender : public std::enable_shared_from_this<LaneSender> {
  public:
   // `limitBytes` of captured buffers wait at a time; what is larger than that is written from its sender's memory.
-  // `onBroken` is called when a lane's socket breaks. `pool` may be null.
+  // `pool` may be null.
   // `threads` must outlive the last write, which `close` ends.
-  LaneSender(io::Reactor& reactor, io::ThreadCache& threads, memory::BlockPool* pool, size_t limitBytes,
-             UniqueFunction<void(const Status&)> onBroken)
-      : reactor_(reactor), threads_(threads), pool_(pool), limitBytes_(limitBytes), onBroken_(std::move(onBroken)) {}
+  LaneSender(io::Reactor& reactor, io::ThreadCache& threads, memory::BlockPool* pool, size_t limitBytes)
+      : reactor_(reactor), threads_(threads), pool_(pool), limitBytes_(limitBytes) {}
+
+  // Called once, when a lane's socket breaks: on any thread.
+  void setBreakHook(UniqueFunction<void(const Status&)> hook);
 
   Status addLane(io::Fd fd);
   bool hasLanes() const;
@@ -38,7 +40,8 @@ class LaneSender : public std::enable_shared_from_this<LaneSender> {
   using Transfers = std::vector<std::shared_ptr<Transfer>>;
 
   // Before the message that announces these buffers: numbers for them, room, and copies of what is borrowed and must
-  // outlive the send. kStay copies nothing and needs no room, as its caller waits with its memory. What SendQueue::send
+  // outlive the send. kStay copies nothing, as its caller waits with its memory, and takes no room, but it waits until
+  // what was captured is within the limit. What SendQueue::send
   // says, and ResourceExhausted without memory for the copies.
   Result<Transfers> prepare(std::span<const Buffer> buffers, SendMode mode, TimePoint deadline);
   // The message is on its way: so are its buffers. Returns when all borrowed bytes are with the sockets or the deadline
@@ -66,6 +69,7 @@ class LaneSender : public std::enable_shared_from_this<LaneSender> {
   std::optional<Piece> nextPiece() TREADLE_REQUIRES(mutex_);
   void letThreadsWrite(size_t but);
   std::vector<std::shared_ptr<Lane>> idleLanes() const;
+  bool anybodyWrites() const;
   void stayUntilWritten(const Transfers& transfers, TimePoint deadline);
   void goOnFromCopies(const Transfers& transfers);
   bool isBeingWritten(const Transfers& transfers) const TREADLE_REQUIRES(mutex_);

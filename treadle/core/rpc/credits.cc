@@ -8,7 +8,7 @@ namespace treadle::rpc {
 
 size_t Credits::costOf(size_t payloadBytes, std::span<const Buffer> buffers) const {
   size_t bytes = kRequestBytes + payloadBytes;
-  for (const Buffer& buffer : buffers) bytes += buffer.sizeBytes;
+  for (const Buffer& buffer : buffers) bytes += kBufferBytes + buffer.sizeBytes;
   return std::min(bytes, limitBytes_ - limitBytes_ / 8);
 }
 

@@ -20,8 +20,8 @@ namespace treadle::rpc {
 
 class Credits {
  public:
-  // What a request counts besides its bytes: about what it costs to keep track of one.
-  static constexpr size_t kRequestBytes = 256;
+  // What a request, and each of its buffers, counts besides its bytes: about what it costs to keep track of one.
+  static constexpr size_t kRequestBytes = 256, kBufferBytes = 256;
 
   explicit Credits(size_t limitBytes) : limitBytes_(limitBytes) {}
 

@@ -106,6 +106,7 @@ CallTicket Engine::submit(OutgoingCall call, std::optional<ForkEntry> result) {
   if (Status left = whetherHere(); !left.ok()) sent = left;
   if (!ticket.connection) return pending.complete(told(pending, sent)), ticket;
   finishPending(ticket.id, sent);
+  idleIfDone();  // also if the call was given up before: one fewer counts as sent now
   return ticket;
 }
 
