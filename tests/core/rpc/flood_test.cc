@@ -128,7 +128,8 @@ TEST_F(Flood, isRefusedBeyondTheLimitAndNothingOfItIsRun) {
   }
   EXPECT_EQ(0, ran.count());
   EXPECT_LE(engine->counts().bytesToAnswer, kLimit);
-  EXPECT_EQ(size_t{kKept}, engine->counts().running);
+  // The last refusal may be here before its call is out of the table.
+  EXPECT_TRUE(test::eventually([&] { return engine->counts().running == size_t{kKept}; }));
   // What fits is served.
   sendCount(501, ran);
   ran.waitFor(1);
