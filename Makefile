@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help setup build test demo bench bench-hybrid kill soak format format-check layers style headers asan tsan release install-test clean distclean
+.PHONY: help setup build test demo bench bench-budget bench-hybrid kill soak format format-check layers style headers asan tsan release install-test clean distclean
 
 in_env = . scripts/common.sh;
 options = $(if $(RUNS),--runs $(RUNS)) $(if $(SEED),--seed $(SEED)) $(ARGS)
@@ -32,6 +32,9 @@ bench: ## ours, PyTorch RPC, gRPC and what the machine can do at best, in about 
 
 bench-hybrid: release ## steps/s of the hybrid model, ours and PyTorch RPC's in alternation (RUNS=5)
 	@$(in_env) "$$TREADLE_PYTHON" bench/hybrid.py $(options)
+
+bench-budget: release ## allocations, locks and system calls of an operation, counted (ARGS="--json")
+	@scripts/bench_budget.sh $(ARGS)
 
 kill: release ## kill and stop each process at random moments and see that the rest end by themselves (RUNS=10 SEED=...)
 	@$(in_env) "$$TREADLE_PYTHON" tests/jobs/kill.py $(options)

@@ -1,0 +1,192 @@
+// What operations cost the caller and the callee in allocations, locks and system calls: the budgets that stand at the
+// top of the files, counted. Two workers, of whom rank 0 asks rank 1; started by `treadle run -n 2` (make
+// bench-budget).
+//
+// Counts are of the whole process, all threads, as means over many operations; those of asking for the counts are taken
+// off. How often a waiting caller looks (recv, recvmsg, yield) is a matter of time and differs from run to run.
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/ones.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <functional>
+#include <thread>
+
+#include "bench/budget/count.h"
+#include "treadle/rpc.h"
+
+namespace {
+
+using bench::Counts;
+using bench::kCounted;
+using treadle::Worker;
+
+constexpr int kServer = 1;
+constexpr int64_t kFloats = 1 << 20;  // of a tensor of 4 MiB
+constexpr double kPieces = 16;        // that it travels in, on lanes
+
+void nothing() {}
+at::Tensor identity(at::Tensor tensor) { return tensor; }
+std::vector<uint64_t> countsHere() {
+  Counts now = bench::counts();
+  return {now.begin(), now.end()};
+}
+
+using Means = std::array<double, kCounted>;
+struct Costs {
+  Means caller{}, callee{};
+};
+using Operation = std::function<void(int times)>;
+
+// What `operation` costs once, of `times`.
+Costs total(Worker& worker, const Operation& operation, int times) {
+  Costs costs;
+  std::vector<uint64_t> there = worker.call<&countsHere>(kServer);
+  Counts here = bench::counts();
+  operation(times);
+  Counts hereNow = bench::counts();
+  std::vector<uint64_t> thereNow = worker.call<&countsHere>(kServer);
+  for (size_t i = 0; i < kCounted; ++i) {
+    costs.caller[i] = static_cast<double>(hereNow[i] - here[i]);
+    costs.callee[i] = static_cast<double>(thereNow[i] - there[i]);
+  }
+  return costs;
+}
+
+// Per operation; the cost of none, asking the callee included, is taken off.
+Costs costsOf(Worker& worker, const Operation& operation, int times, double perOperation = 1) {
+  operation(times / 10 + 2);  // what is made once is there
+  Costs none = total(worker, [](int) {}, 0), all = total(worker, operation, times);
+  auto mean = [&](const Means& sum, const Means& rest) {
+    Means means;
+    for (size_t i = 0; i < kCounted; ++i) means[i] = std::max(0.0, sum[i] - rest[i]) / times / perOperation;
+    return means;
+  };
+  return {mean(all.caller, none.caller), mean(all.callee, none.callee)};
+}
+
+// ---- how it is told
+
+bool json = false;
+
+void print(const std::string& operation, const char* side, const Means& means) {
+  if (json) {
+    std::printf(R"({"operation": "%s", "side": "%s")", operation.c_str(), side);
+    for (size_t i = 0; i < kCounted; ++i) std::printf(R"(, "%s": %.3f)", bench::kCountedNames[i], means[i]);
+    std::printf("}\n");
+    return;
+  }
+  std::printf("%-34s %-7s", operation.c_str(), side);
+  for (size_t i = 0; i < bench::kFirstSystemCall; ++i) std::printf(" %11.2f", means[i]);
+  std::printf("  ");
+  for (size_t i = bench::kFirstSystemCall; i < kCounted; ++i)
+    if (means[i] >= 0.005) std::printf(" %s %.2f", bench::kCountedNames[i], means[i]);
+  std::printf("\n");
+}
+
+void print(const std::string& operation, const Costs& costs) {
+  print(operation, "caller", costs.caller);
+  print(operation, "callee", costs.callee);
+  std::fflush(stdout);
+}
+
+void printHead() {
+  if (json) return;
+  std::printf("%-34s %-7s", "operation", "side");
+  for (size_t i = 0; i < bench::kFirstSystemCall; ++i) std::printf(" %11s", bench::kCountedNames[i]);
+  std::printf("   system calls\n");
+}
+
+// ---- operations
+
+void measureCalls(Worker& worker) {
+  auto blocking = [&](int times) {
+    for (int i = 0; i < times; ++i) worker.call<&nothing>(kServer);
+  };
+  auto inFlight = [&](int times) {
+    std::vector<treadle::Future<void>> futures;
+    futures.reserve(static_cast<size_t>(times));
+    for (int i = 0; i < times; ++i) futures.push_back(worker.async<&nothing>(kServer));
+    for (auto& future : futures) future.wait();
+  };
+  auto lazily = [&](int times) {
+    std::vector<treadle::Future<void>> futures;
+    for (int i = 0; i < times; ++i) futures.push_back(worker.with({.lazy = true}).async<&nothing>(kServer));
+    for (auto& future : futures) future.wait();
+  };
+  print("empty call", costsOf(worker, blocking, 2'000));
+  print("empty call, 2,000 in flight", costsOf(worker, inFlight, 2'000));
+  print("lazy notice, 2,000 at once", costsOf(worker, lazily, 2'000));
+}
+
+void measureTensors(Worker& worker, bool onLanes) {
+  at::Tensor tensor = at::ones({kFloats});
+  auto thereAndBack = [&](int times) {
+    for (int i = 0; i < times; ++i) worker.call<&identity>(kServer, tensor);
+  };
+  print(onLanes ? "4 MiB there and back, on lanes" : "4 MiB there and back, shared",
+        costsOf(worker, thereAndBack, 100));
+  if (onLanes) print("  the same, per piece of two ways", costsOf(worker, thereAndBack, 100, 2 * kPieces));
+  if (onLanes) return;
+  // The caller keeps what it got until the next is there: its block goes back by itself.
+  auto kept = [&](int times) {
+    at::Tensor last;
+    for (int i = 0; i < times; ++i) {
+      last = worker.call<&identity>(kServer, tensor);
+      std::this_thread::sleep_for(std::chrono::milliseconds(3));
+      last.reset();
+      std::this_thread::sleep_for(std::chrono::milliseconds(3));
+    }
+  };
+  print("  the same, and idle in between", costsOf(worker, kept, 50));
+}
+
+// A fifth of `lostAfter` without a call: one heartbeat to the peer, and one to itself.
+void measureHeartbeats(Worker& worker, treadle::Duration lostAfter) {
+  auto idle = [&](int times) { std::this_thread::sleep_for(lostAfter / 5 * times); };
+  print("idle, per tick of heartbeats", costsOf(worker, idle, 6));
+}
+
+struct Options {
+  bool core = false, lanes = false, heartbeats = false;
+};
+
+void run(const Options& options) {
+  auto functions = treadle::Functions().add<&nothing>("nothing").add<&countsHere>("countsHere");
+  if (!options.core) functions.add<&identity>("identity");
+  treadle::JoinOptions join{.functions = std::move(functions), .launch = valueOrThrow(treadle::Launch::detect())};
+  join.name = "budget" + std::to_string(join.launch->rank);
+  // Else no heartbeat is among what is counted.
+  join.lostAfter = std::chrono::seconds(options.heartbeats ? 5 : 60);
+  if (options.lanes) join.channels = treadle::valueOrThrow(treadle::Channels::parse("tcp,lanes"));
+  auto worker = options.core ? Worker::join(join) : treadle::join(join);
+  if (worker->self().rank == 0) {
+    printHead();
+    if (options.heartbeats) {
+      measureHeartbeats(*worker, join.lostAfter);
+    } else {
+      measureCalls(*worker);
+      if (!options.core) measureTensors(*worker, options.lanes);
+    }
+  }
+  worker->shutdown();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  CLI::App app("Allocations, locks and system calls per operation; start it with: treadle run -n 2 -- PROGRAM");
+  Options options;
+  app.add_flag("--core", options.core, "workers without tensors: calls without what autograd adds");
+  app.add_flag("--lanes", options.lanes, "TCP and lanes in place of UNIX sockets and shared memory");
+  app.add_flag("--heartbeats", options.heartbeats, "idle workers");
+  app.add_flag("--json", json, "lines of JSON in place of the table");
+  CLI11_PARSE(app, argc, argv);
+  at::set_num_threads(1);
+  run(options);
+  return 0;
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "bench: %s\n", error.what());
+  return 1;
+}
