@@ -214,10 +214,15 @@ void BlockPool::trim() {
   MutexLock lock(mutex_);
   for (auto& [sizeClass, offsets] : warm_)
     for (size_t offset : std::exchange(offsets, {})) discard(sizeClass, offset);
-  unused_.forEach([&](size_t begin, size_t size) {
-    if (begin < warmTo_) arena_.discard(begin, std::min(size, warmTo_ - begin));
-  });
+  discardUnused(0, warmTo_);
   warmTo_ = prefaultTo_ = 0;
+}
+
+void BlockPool::discardUnused(size_t begin, size_t end) {
+  unused_.forEach([&](size_t at, size_t size) {
+    size_t from = std::max(at, begin), to = std::min(at + size, end);
+    if (from < to) arena_.discard(from, to - from);
+  });
 }
 
 void BlockPool::prefault(size_t sizeBytes) {
@@ -239,6 +244,7 @@ void BlockPool::prefaultLoop() {
     lock.unlock();
     bool populated = arena_.populate(at, kPrefaultStep);
     lock.lock();
+    if (at >= prefaultTo_) discardUnused(at, at + kPrefaultStep);  // trimmed or ended meanwhile
     if (!populated || at >= prefaultTo_) return;
     warmTo_ = at + kPrefaultStep;
   }

@@ -114,6 +114,7 @@ class BlockPool : public std::enable_shared_from_this<BlockPool> {
   };
 
   BlockPool(size_t limitBytes, io::SharedMemory arena, Status sharing);
+  void discardUnused(size_t begin, size_t end) TREADLE_REQUIRES(mutex_);
   void prefaultLoop();
   void takeRecovered() TREADLE_REQUIRES(mutex_);
   std::optional<Place> takeWarm(uint32_t wanted) TREADLE_REQUIRES(mutex_);
