@@ -25,9 +25,8 @@ void expectHas(const std::string& text, const std::string& part) {
 TEST(Bench, printsEachRowAndEnds) {
   Launcher launcher(kQuick);
   EXPECT_EQ(0, launcher.finish()) << launcher.err();
-  for (const char* part :
-       {"processor ", "kernel ", "large values over shared memory", "empty call ",
-        " x  ", "64 bytes over unix: ", "calls in flight ", "1 MiB and back ", "memcpy: ", "unix stream: "})
+  for (const char* part : {"processor ", "kernel ", "large values over shared memory", "empty call ", " x  ",
+                           "64 bytes over unix: ", "calls in flight ", "1 MiB and back ", "memcpy: ", "unix stream: "})
     expectHas(launcher.out(), part);
   EXPECT_EQ("", launcher.err()) << "progress is for terminals";
 }

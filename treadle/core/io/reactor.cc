@@ -60,8 +60,10 @@ Reactor::TimerId Reactor::at(TimePoint due, UniqueFunction<void()> callback) {
   bool first = timers_.empty() || due < timers_.begin()->first.first;
   timers_.emplace(std::pair(due, id), std::move(callback));
   due_.emplace(id, due);
+  // Who polls and does not sleep looks at the timers by itself before it does.
+  bool asleep = first && waiting_.exchange(false);
   lock.unlock();
-  if (first) wake();
+  if (asleep) wake();
   return id;
 }
 

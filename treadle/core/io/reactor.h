@@ -43,7 +43,7 @@ class Reactor {
 
   using TimerId = uint64_t;
   // Calls `callback` once, not before `due`; at most a millisecond after it when the thread is free. Wakes the poller
-  // only when it is the first to come due.
+  // only when it sleeps and this is the first to come due.
   TimerId at(TimePoint due, UniqueFunction<void()> callback);
   // False when it has fired, is firing or never was. A callback that has begun may still run.
   bool cancel(TimerId timer);

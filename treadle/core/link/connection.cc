@@ -12,10 +12,13 @@
 #include "treadle/core/wire/reader.h"
 #include "treadle/core/wire/writer.h"
 
-// Budget of a small message. Sent: three allocations (its front, the deque of its parts), two uncontended
-// locks, one sendmsg. Received by a caller that waits: one recv, one allocation for the payload, one lock to
-// turn the reactor's interest off, no epoll_ctl unless other answers are awaited; while it spins, a recv and
-// a sched_yield per look. Received by the reactor: epoll_wait and recv, three locks of the reactor.
+// Budget of a small message. Sent: two allocations (its front, the list of its parts), two uncontended locks, one
+// sendmsg. Received by a caller that waits: one recvmsg (TCP: recv), one allocation for the payload, one lock to turn
+// the reactor's interest off, no epoll_ctl unless other answers are awaited; while it spins, a recvmsg and a
+// sched_yield per look. Received by the reactor: epoll_wait and recvmsg, three locks of the reactor.
+//
+// Budget of a second of idleness, for each peer and for itself: a heartbeat sent and one received (sendmsg, recvmsg),
+// three allocations, eleven locks; and one or two epoll_wait for all of them.
 namespace treadle::link {
 namespace {
 

@@ -9,9 +9,9 @@
 
 #include "treadle/core/io/socket.h"
 
-// Budget: one recv per 64 KiB of small frames, none to hear that there is nothing left; one allocation for a
-// payload and two for each buffer; no locks. Payloads are copied once (out of the read buffer), buffers not
-// at all but for what came with their front.
+// Budget: one recvmsg (TCP: recv) per 64 KiB of small frames, none to hear that there is nothing left; one allocation
+// for a payload and two for each buffer; no locks. Payloads are copied once (out of the read buffer), buffers not at
+// all but for what came with their front.
 namespace treadle::link {
 namespace {
 

@@ -8,7 +8,6 @@
 // kBatchBytes of them, or with the next frame of another mode. Those of kLazy have time until `wantFlushLater`. Any
 // thread may call anything.
 
-#include <deque>
 #include <vector>
 
 #include "treadle/core/base/buffer.h"
@@ -61,7 +60,7 @@ class SendQueue {
     int descriptor = -1;
     Bytes rest() const { return buffer.bytes().subspan(offset); }
   };
-  using Chunks = std::deque<Chunk>;
+  using Chunks = std::vector<Chunk>;
   struct HeldBytes;
 
   bool batch(Bytes frame, bool lazy) TREADLE_REQUIRES(mutex_);
@@ -69,7 +68,7 @@ class SendQueue {
   void afterWriting(Chunks left, bool socketIsFull) TREADLE_REQUIRES(mutex_);
   Status waitForRoom(MutexLock& lock, size_t bytes, SendMode mode, TimePoint deadline) TREADLE_REQUIRES(mutex_);
   Result<bool> writeSome(Chunks& chunks);
-  ssize_t writeOnce(const Chunks& chunks);
+  ssize_t writeOnce(std::span<const Chunk> chunks);
   Status writeFromCaller(Chunks& chunks, SendMode mode, TimePoint deadline);
   static void makeOwned(Chunk& chunk);
   void queue(Chunks chunks) TREADLE_REQUIRES(mutex_);

@@ -3,9 +3,8 @@
 // keeps it in the table of pending calls until its answer, deadline, cancellation or the callee's loss completes it.
 // Incoming: looks up the function, runs it on the pool, answers on the connection that the request came on.
 //
-// Budget of an empty call at the caller: one system call to send and one to receive, ten uncontended locks, about
-// twenty small allocations; no thread is woken when the caller waits. What they are: engine_outgoing.cc and
-// engine_incoming.cc.
+// Budget of an empty call at the caller: one system call to send and one to receive, ten uncontended locks, six small
+// allocations; no thread is woken when the caller waits. What they are: engine_outgoing.cc and engine_incoming.cc.
 //
 // Owned by the worker, which closes it before it goes. Any thread may call anything.
 

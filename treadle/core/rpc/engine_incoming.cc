@@ -1,9 +1,11 @@
 // The callee's side of the engine, and the handles that handlers and answers go through.
 //
-// Budget of an empty request on the pool thread that polls: epoll_wait, recv, sendmsg; twelve uncontended locks
-// (three of the reactor, three of the executor, three of the table, the references, the send queue twice); about
-// fifteen small allocations (the call and its table entry, the task and the message it holds, the answer's
-// callable, payload, frame and parts). No wake-up: the thread that read the request runs it and answers.
+// Budget of an empty request on the pool thread that polls: epoll_wait, recvmsg (TCP: recv), sendmsg; twelve
+// uncontended locks (three of the reactor, three of the executor, three of the table, the references, the send queue
+// twice); eight small allocations (the call and its table entry, the request's payload, the message, the task, which is
+// too large to lie within its queue, the answer's payload, frame and list of parts), and one for each eight tasks.
+// Workers with tensors add three allocations and two locks: the handler's scope, and libtorch's state of the thread. No
+// wake-up: the thread that read the request runs it and answers.
 
 #include "treadle/core/base/log.h"
 #include "treadle/core/rpc/engine.h"
@@ -169,6 +171,7 @@ void Engine::sendAnswer(const std::shared_ptr<IncomingCall>& call, Status status
   if (!status.ok()) return sendFailure(call, header, std::move(status));
   for (const HandlePtr& handle : encoder.forked()) header.forks.push_back(references_->fork(handle, call->rank));
   wire::Writer payload;
+  payload.reserve(kUsualHeaderBytes + encoder.writer().size());
   encodeHeader(payload, header);
   payload.raw(encoder.writer().bytes());
   auto mode = encoder.buffers().empty() ? link::SendMode::kCapture : link::SendMode::kStay;

@@ -41,6 +41,12 @@ std::vector<const Functions::Entry*> Functions::entriesOf(const void* key) const
   return entries;
 }
 
+const Functions::Entry* Functions::firstOf(const void* key) const {
+  for (const auto& [each, name] : keys_)
+    if (each == key) return find(name);
+  return nullptr;
+}
+
 std::string Functions::offered() const {
   std::string names;
   for (const auto& [name, keyed] : entries_)

@@ -78,6 +78,8 @@ class Functions {
   const Entry* find(std::string_view name) const;
   // The entries of a function or type, in the order in which they were added.
   std::vector<const Entry*> entriesOf(const void* key) const;
+  // The first of them; null when there is none.
+  const Entry* firstOf(const void* key) const;
   // "a, b, c": what may be called here, for messages.
   std::string offered() const;
 

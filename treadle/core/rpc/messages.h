@@ -43,6 +43,9 @@ struct MessageHeader {
   std::vector<std::byte> field;  // the interceptor's
 };
 
+// Most headers fit into as many bytes: reserved ahead, a message is one allocation.
+inline constexpr size_t kUsualHeaderBytes = 128;
+
 void encodeHeader(wire::Writer& writer, const MessageHeader& header);
 // Puts in what of a request (or fetch) is known last. `payload` begins with its header.
 void stampRequest(wire::Writer& payload, uint64_t id, uint64_t timeLeftUs);

@@ -3,11 +3,11 @@
 namespace treadle::rpc {
 
 const Functions::Entry& entryOf(const Engine& engine, const void* key, std::string (*what)()) {
-  std::vector<const Functions::Entry*> entries = engine.functions().entriesOf(key);
-  if (entries.empty())
+  const Functions::Entry* entry = engine.functions().firstOf(key);
+  if (entry == nullptr)
     raise(failedPrecondition("this worker has no name for " + what() +
                              "; give it one with add or declare in JoinOptions::functions"));
-  return *entries.front();
+  return *entry;
 }
 
 }  // namespace treadle::rpc

@@ -36,8 +36,9 @@ void encodeArguments(Encoder& encoder, A&&... arguments) {
 }
 
 // Makes `call.complete` fill a future, and a future that reads for itself and can be cancelled.
-template <class R>
-Future<R> startCall(Engine& engine, OutgoingCall call, UniqueFunction<Stored<R>(Decoder&)> decode) {
+// `decode(decoder)` gives the Stored<R>.
+template <class R, class Decode>
+Future<R> startCall(Engine& engine, OutgoingCall call, Decode decode) {
   auto state = std::make_shared<io::FutureState<Stored<R>>>();
   state->executor = &engine.executor();
   call.complete = [state, decode = std::move(decode)](Result<Decoder*> result) mutable {

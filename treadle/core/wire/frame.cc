@@ -93,11 +93,8 @@ Result<std::vector<BufferEntry>> parseFront(const FrameHeader& header, Bytes fro
 }
 
 std::vector<std::byte> pieceFront(const Piece& piece) {
-  Writer payload;
-  payload.number(piece.number);
-  payload.number(piece.offsetBytes);
-  payload.number(piece.totalBytes);
-  return frameFront(FrameKind::kPiece, 0, payload.bytes(), std::array{BufferEntry{piece.sizeBytes}});
+  const std::array payload = {piece.number, piece.offsetBytes, piece.totalBytes};
+  return frameFront(FrameKind::kPiece, 0, std::as_bytes(std::span(payload)), std::array{BufferEntry{piece.sizeBytes}});
 }
 
 Result<Piece> parsePieceFront(Bytes front, const FrameLimits& limits) {

@@ -98,10 +98,14 @@ class ContextScope final : public rpc::HandlerScope {
 }  // namespace
 
 ContextPtr AutogradInterceptor::exchangeCurrent(ContextPtr context) {
-  ContextPtr& current = currentContexts[this];
-  std::swap(current, context);
+  auto found = currentContexts.find(this);
+  if (found == currentContexts.end()) {
+    if (context) currentContexts.emplace(this, std::move(context));
+    return nullptr;
+  }
+  std::swap(found->second, context);
   // An interceptor's address may come to be another's.
-  if (!current) currentContexts.erase(this);
+  if (!found->second) currentContexts.erase(found);
   return context;
 }
 
