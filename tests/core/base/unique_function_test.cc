@@ -14,7 +14,7 @@ template <size_t kBytes>
 class Counted {
  public:
   explicit Counted(int& living) : living_(&living) { ++*living_; }
-  Counted(Counted&& other) noexcept : living_(other.living_) { ++*living_; }
+  Counted(Counted&& other) noexcept : living_(other.living_), calls_(other.calls_) { ++*living_; }
   Counted(const Counted&) = delete;
   ~Counted() { --*living_; }
   int operator()(int more) { return calls_ += more; }
@@ -65,7 +65,8 @@ TEST(UniqueFunction, holdsWhatCannotBeCopied) {
 }
 
 TEST(UniqueFunction, givesItsArgumentsOnAsTheyAre) {
-  UniqueFunction<std::unique_ptr<int>(std::unique_ptr<int>, int&)> function = [](std::unique_ptr<int> value, int& seen) {
+  UniqueFunction<std::unique_ptr<int>(std::unique_ptr<int>, int&)> function = [](std::unique_ptr<int> value,
+                                                                                 int& seen) {
     seen = *value;
     return value;
   };
