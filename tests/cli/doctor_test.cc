@@ -43,9 +43,8 @@ Launcher shell(const std::string& script, Environment environment = {}) {
 TEST(Doctor, findsThatAllChannelsWorkHere) {
   Launcher launcher({"doctor", "--timeout", kTime});
   EXPECT_EQ(0, launcher.finish()) << launcher.err();
-  for (const char* channel : {"unix", "tcp", "lanes", "shm"})
+  for (const char* channel : {"unix", "tcp", "lanes", "shm", "cma"})
     expectStart(row(launcher.out(), channel, "0-1"), "works: 1 MiB there and back in ");
-  expectStart(row(launcher.out(), "cma", "0-1"), "not used by this version; ");
   for (const char* fact : {"kernel ", "cores ", "idle cores ", "memory for tensors ", "huge pages, shared ",
                            "open files (ulimit -n) ", "locked memory (ulimit -l) ", "TREADLE_CHANNELS "})
     EXPECT_NE(std::string::npos, launcher.out().find(fact)) << fact;
@@ -82,7 +81,7 @@ TEST(Doctor, saysWhichLimitForbidsSharedMemory) {
   EXPECT_EQ("does not work: the limit of a file's size is too low for shared memory; start with `ulimit -f unlimited`",
             row(files.out(), "shm", "0-1"));
   expectStart(row(files.out(), "unix", "0-1"), "works: ");
-  EXPECT_NE(std::string::npos, files.out().find("messages over unix, large tensors over lanes")) << files.out();
+  EXPECT_NE(std::string::npos, files.out().find("messages over unix, large tensors over cma")) << files.out();
 }
 
 TEST(Doctor, tellsWhenAPeerDoesNotTakeSharedMemory) {
@@ -122,7 +121,7 @@ TEST(Doctor, saysWhyMemoryCannotBeReadAcrossPidNamespaces) {
                      "[ $RANK = 1 ] && exec unshare -p -f " + kDoctor + "; exec " + kDoctor});
   EXPECT_EQ(0, launcher.finish()) << launcher.err();
   expectStart(row(launcher.out(), "cma", "0-1"),
-              "not used by this version; it would not work: the processes are in different PID namespaces");
+              "does not work: the peer cannot read it: the processes are in different PID namespaces");
 }
 
 TEST(Doctor, namesAWorkerThatDiesMeanwhile) {

@@ -9,6 +9,7 @@
 #include "tests/faults/survivor.h"
 #include "treadle/core/link/frame_reader.h"
 #include "treadle/core/wire/reader.h"
+#include "treadle/core/wire/writer.h"
 
 namespace treadle {
 namespace {
@@ -37,6 +38,7 @@ class Lies : public ::testing::Test {
     cluster::MembershipOptions options{.lostAfter = test::kHangs, .connection = {}};
     options.connection.pool = pool.get();
     options.connection.threads = &laneThreads;
+    options.connection.offerBytes = 1;
     options.connection.limits.bufferBytes = 64 * kVictimBytes;
     options.lendLimitBytes = 16 * kVictimBytes;
     options.lanes = true;
@@ -71,6 +73,17 @@ class Lies : public ::testing::Test {
     test::sendWithDescriptor(asks, wire::frameFront(FrameKind::kArena, 0, {}), descriptor.get());
     link::Frame reply = valueOrThrow(link::readOneFrame(asks.get(), {}, patience()));
     EXPECT_EQ(FrameKind::kMapped, reply.header.kind);
+    wire::Reader reader(reply.payload);
+    return reader.string(Connection::kReasonBytes);
+  }
+  // What the worker says to a table of offers at that place: empty when it can read it.
+  std::string tell(uint64_t address, uint64_t mark) const {
+    wire::Writer place;
+    place.number(address);
+    place.number(mark);
+    write(wire::frameFront(FrameKind::kTable, 0, place.bytes()));
+    link::Frame reply = valueOrThrow(link::readOneFrame(asks.get(), {}, patience()));
+    EXPECT_EQ(FrameKind::kReadable, reply.header.kind);
     wire::Reader reader(reply.payload);
     return reader.string(Connection::kReasonBytes);
   }
@@ -181,6 +194,44 @@ TEST_F(Lies, ofABufferOnLanesThatGrows) {
   mailbox.heralded.waitFor(1);
   throwIfError(io::writeAll(its.get(), wire::pieceFront({1, 0, 2 * kVictimBytes, kPage}), patience()));
   expectLossFor("it gave a buffer two sizes");
+}
+
+TEST_F(Lies, ofATableThatIsNotThere) {
+  EXPECT_TRUE(contains(tell(16, 1), "there is no memory at that address"));
+  message({kPage, Place::kOffered, 1});
+  expectLossFor("it offered memory that nobody reads");
+}
+
+TEST_F(Lies, ofASecondTable) {
+  auto table = std::make_shared<link::OfferTable>();
+  EXPECT_EQ("", tell(table->address(), table->mark()));
+  write(wire::frameFront(FrameKind::kTable, 0, std::vector<std::byte>(16)));
+  expectLossFor("it offered its memory twice");
+}
+
+TEST_F(Lies, ofATableCutShort) {
+  write(wire::frameFront(FrameKind::kTable, 0, std::vector<std::byte>(15)));
+  expectLossFor("it offered its memory unreadably");
+}
+
+TEST_F(Lies, ofOfferedMemoryThatIsNotThere) {
+  auto table = std::make_shared<link::OfferTable>();
+  void* data = ::mmap(nullptr, kVictimBytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  link::MemoryOffer offer(table, std::array{Buffer::borrow(data, kVictimBytes)}, 1);
+  ::munmap(data, kVictimBytes);
+  EXPECT_EQ("", tell(table->address(), table->mark()));
+  message({kVictimBytes, Place::kOffered, offer.number(0)});
+  message({kVictimBytes, Place::kOffered, 77});  // nobody made that offer
+  mailbox.failed.waitFor(2);                     // and harms nobody else
+  write(wire::frameFront(FrameKind::kMessage, static_cast<uint8_t>(link::Subject::kRpc), {}));
+  mailbox.arrived.waitFor(1);
+  EXPECT_EQ(0, mailbox.lost.count());
+}
+
+TEST_F(Lies, ofAnAnswerToATableThatNobodyTold) {
+  throwIfError(
+      io::writeAll(asked.get(), wire::frameFront(FrameKind::kReadable, 0, std::vector<std::byte>(4)), patience()));
+  expectLossFor("it answered an offer of memory that nobody made");
 }
 
 TEST_F(Lies, ofAPieceBeyondItsBuffer) {

@@ -20,7 +20,7 @@
 
 namespace treadle::test {
 
-enum class Channel { kSocket, kTcpSocket, kLanes, kTcpLanes, kSharedMemory };
+enum class Channel { kSocket, kTcpSocket, kLanes, kTcpLanes, kSharedMemory, kOffered };
 
 inline constexpr int kVictim = 1, kOther = 2;  // ranks
 
@@ -211,6 +211,7 @@ class Survivor {
     cluster::MembershipOptions options{.lostAfter = kHangs, .connection = {}};
     options.connection.pool = &pool;
     options.connection.threads = &laneThreads_;
+    options.connection.offerBytes = channel_ == Channel::kOffered ? 1 : 0;
     options.lendLimitBytes = channel_ == Channel::kSharedMemory ? pool.limitBytes() / 2 : 0;
     options.lanes = channel_ == Channel::kLanes || channel_ == Channel::kTcpLanes;
     return options;

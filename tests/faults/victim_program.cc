@@ -16,6 +16,7 @@
 #include "treadle/core/io/socket.h"
 #include "treadle/core/link/frame_reader.h"
 #include "treadle/core/link/message.h"
+#include "treadle/core/link/offered_memory.h"
 #include "treadle/core/wire/writer.h"
 
 namespace {
@@ -111,6 +112,23 @@ class Victim {
     write(asks_, message({kVictimBytes, Place::kLent, block_->offset()}));
   }
 
+  // ---- memory of its own that the survivor reads
+
+  void tellsItsTable() {
+    wire::Writer place;
+    place.number(table_->address());
+    place.number(table_->mark());
+    write(asks_, wire::frameFront(FrameKind::kTable, 0, place.bytes()));
+    front(asks_);  // it can be read
+  }
+  void offersABuffer() {
+    tellsItsTable();
+    buffer_ = {allocateBuffer(test::kOfferedBytes)};
+    std::fill_n(buffer_[0].data, test::kOfferedBytes, std::byte{6});
+    offer_.emplace(table_, buffer_, 1);
+    write(asks_, message({test::kOfferedBytes, Place::kOffered, offer_->number(0)}));
+  }
+
  private:
   io::Fd accept() {
     io::waitFor(listener_.get(), POLLIN, kNever);
@@ -145,6 +163,9 @@ class Victim {
   BufferEntry lent_;
   std::shared_ptr<memory::BlockPool> pool_;
   std::shared_ptr<memory::Block> block_;
+  const std::shared_ptr<link::OfferTable> table_ = std::make_shared<link::OfferTable>();
+  std::vector<Buffer> buffer_;
+  std::optional<link::MemoryOffer> offer_;
 };
 
 using Point = void (Victim::*)();
@@ -161,7 +182,9 @@ const std::map<std::string, Point> kPoints = {{"takesNothing", &Victim::takesNot
                                               {"returns", &Victim::returns},
                                               {"releasesHalf", &Victim::releasesHalf},
                                               {"offersItsArena", &Victim::offersItsArena},
-                                              {"lendsABlock", &Victim::lendsABlock}};
+                                              {"lendsABlock", &Victim::lendsABlock},
+                                              {"tellsItsTable", &Victim::tellsItsTable},
+                                              {"offersABuffer", &Victim::offersABuffer}};
 
 }  // namespace
 

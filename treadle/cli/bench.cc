@@ -167,7 +167,10 @@ Figure Bench::largeValue(int megabytes) {
 
 void Bench::describe(Figures& figures) const {
   PeerChannels use = worker_.channelsTo(kOther);
-  std::string large = use.sharedMemory.inUse ? "shared memory" : use.lanes.inUse ? "lanes" : rawName();
+  std::string large = use.sharedMemory.inUse  ? "shared memory"
+                      : use.crossMemory.inUse ? "cross-memory attach"
+                      : use.lanes.inUse       ? "lanes"
+                                              : rawName();
   std::string built;
 #ifndef NDEBUG
   built = " (not a release build: ours is slower than it could be)";

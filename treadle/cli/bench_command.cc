@@ -118,7 +118,7 @@ void addBenchCommand(CLI::App& app, const CommandLine& line, int* exitCode) {
   };
   option("--sizes", choice->sizes, "of large values, in MiB (1,4,40,400)", "N,N,...");
   option("--repetitions", choice->repetitions, "of each (as many as go into about 10 s)", "N");
-  option("--channels", choice->channels, "what may be used, some of unix, tcp, lanes and shm", "NAME,...");
+  option("--channels", choice->channels, "what may be used, some of unix, tcp, lanes, shm and cma", "NAME,...");
   option("--timeout", choice->timeout, "how long it may take (60)", "SECONDS");
   command->add_flag("--json", choice->json, "the same as JSON");
   command->add_option(RawPartner::kOption, choice->rawPartner)->group("");  // for the command itself

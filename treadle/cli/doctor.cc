@@ -1,11 +1,12 @@
 #include "treadle/cli/doctor.h"
 
+#include <sys/stat.h>
+
 #include <array>
 
 #include "treadle/cli/blob.h"
 #include "treadle/cli/examination.h"
 #include "treadle/cli/gathering.h"
-#include "treadle/cli/memory_reading.h"
 #include "treadle/cli/probe.h"
 
 namespace treadle::cli {
@@ -14,7 +15,8 @@ namespace {
 Told tell(Call& call) {
   Channels channels = valueOrThrow(JoinOptions().channelsToUse());
   Told told{{}, factsOfMachine(call.worker().metrics().memoryLimitBytes)};
-  const std::array may = {channels.unixSockets, channels.tcp, channels.lanes, channels.sharedMemory};
+  const std::array may = {channels.unixSockets, channels.tcp, channels.lanes, channels.sharedMemory,
+                          channels.crossMemory};
   for (size_t i = 0; i < may.size(); ++i)
     if (may[i]) told.channels.emplace_back(kChannelNames[i]);
   return told;
@@ -34,13 +36,20 @@ std::string routeTo(Call& call, int rank) {
   PeerChannels use = worker.channelsTo(rank);
   std::string messages = inUse(use.unixSockets, "unix") + inUse(use.tcp, "tcp");
   std::string large = inUse(use.sharedMemory, "shm");
+  if (large.empty()) large = inUse(use.crossMemory, "cma");
   if (large.empty()) large = inUse(use.lanes, "lanes");
   return "messages over " + messages + ", large tensors over " + (large.empty() ? messages : large);
 }
 
+// The inode of this process's network namespace, which tells it from others; 0 when it is not known.
+uint64_t networkNamespace() {
+  struct stat info{};
+  return ::stat("/proc/self/ns/net", &info) == 0 ? info.st_ino : 0;
+}
+
 // Processes on one host that do not see each other are in different network namespaces, as a rule.
 std::string whereThisIs() {
-  return " (this process is in network namespace " + std::to_string(namespaceOf("net")) +
+  return " (this process is in network namespace " + std::to_string(networkNamespace()) +
          ": workers on one host need the same)";
 }
 
@@ -49,8 +58,7 @@ std::string whereThisIs() {
 Functions doctorFunctions() {
   Functions functions;
   functions.add<&tell>(kTellFunction).add<&probe>("treadle.doctor.probe").add<&routeTo>("treadle.doctor.routeTo");
-  functions.add<&sumOf>("treadle.doctor.sumOf").add<&memoryToRead>("treadle.doctor.memoryToRead");
-  functions.add<&readMemory>("treadle.doctor.readMemory");
+  functions.add<&sumOf>("treadle.doctor.sumOf");
   return functions;
 }
 

@@ -20,8 +20,8 @@ constexpr const char* kExplanation = R"(Examples:
 
 Each channel is tried: 1 MiB goes there and another back, and the bytes have to be the right ones. What does
 not work is told with the reason and what to do. The channels: unix, tcp: sockets; lanes: sockets of their
-own for large tensors; shm: shared memory; cma: cross-memory attach, which this version does not use.
-"in use" says which of them a job of these workers takes.
+own for large tensors; shm: shared memory; cma: cross-memory attach, for arguments of blocking calls where no
+memory can be shared. "in use" says which of them a job of these workers takes.
 
 The exit code is 0 when every two workers can talk at all, else 1; 2: wrong usage.)";
 

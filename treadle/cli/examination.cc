@@ -43,7 +43,6 @@ void Examination::run() {
   askAll();
   findRoutes();
   for (const char* channel : kChannelNames) tryChannel(channel);
-  readAcross();
   auto byRanks = [](const auto& a, const auto& b) {
     return std::pair(a.first, a.second) < std::pair(b.first, b.second);
   };
@@ -92,7 +91,7 @@ std::string Examination::whyNot(const std::string& channel, Pair pair) const {
     const Told& told = *told_[static_cast<size_t>(rank)];
     std::string who = "rank " + std::to_string(rank);
     if (!allows(told, channel)) return "told not to: TREADLE_CHANNELS of " + who + " is without " + channel;
-    if (channel == "shm" && !allows(told, "unix"))
+    if ((channel == "shm" || channel == "cma") && !allows(told, "unix"))
       return "told not to: it needs unix, and TREADLE_CHANNELS of " + who + " is without";
   }
   return late() ? kTooLate : "";
@@ -135,23 +134,6 @@ void Examination::tryRound(const std::string& channel, const Round& round) {
       note(channel, trial.pair, false, late() ? kTooLate : std::string("does not work: ") + error.what());
     }
   }
-}
-
-void Examination::readAcross() {
-  for (const Round& round : roundsOf(workers_))
-    for (const Pair& pair : round) {
-      std::string text = "not used by this version; ";
-      std::string gone = whyGone(pair);
-      try {
-        if (!gone.empty()) raise(failedPrecondition(gone));
-        auto memory = limited().callNamed<ReadableMemory>(pair.second, "treadle.doctor.memoryToRead");
-        auto why = limited().callNamed<std::string>(pair.first, "treadle.doctor.readMemory", memory);
-        note("cma", pair, why.empty(),
-             text + (why.empty() ? "the kernel would allow it" : "it would not work: " + why));
-      } catch (const Error& error) {
-        note("cma", pair, false, text + (late() ? kTooLate : std::string("not tried: ") + error.what()));
-      }
-    }
 }
 
 void Examination::findRoutes() {

@@ -5,7 +5,6 @@
 #include <set>
 
 #include "treadle/cli/doctor.h"
-#include "treadle/cli/memory_reading.h"
 #include "treadle/cli/worker_environment.h"
 
 namespace treadle::cli {
@@ -28,7 +27,6 @@ class Examination {
   void askAll();
   void tryChannel(const std::string& channel);
   void tryRound(const std::string& channel, const Round& round);
-  void readAcross();
   void findRoutes();
   void note(const std::string& channel, Pair pair, bool works, std::string text, double microseconds = 0);
   std::string whyNot(const std::string& channel, Pair pair) const;

@@ -13,7 +13,7 @@
 namespace treadle::cli {
 
 inline constexpr size_t kProbeBytes = size_t{1} << 20;
-inline constexpr const char* kChannelNames[] = {"unix", "tcp", "lanes", "shm"};
+inline constexpr const char* kChannelNames[] = {"unix", "tcp", "lanes", "shm", "cma"};
 
 struct ProbeTask {
   std::string channel;

@@ -1,5 +1,5 @@
-// What every way of a buffer's bytes promises: the socket of the message itself, lanes beside it, and memory that both
-// sides share. One suite, a line per way.
+// What every way of a buffer's bytes promises: the socket of the message itself, lanes beside it, memory that both
+// sides share, and the sender's own memory. One suite, a line per way.
 
 #include <fcntl.h>
 
@@ -12,7 +12,7 @@
 namespace treadle::link {
 namespace {
 
-enum class Way { kSocket, kLanesOverUnix, kLanesOverTcp, kSharedMemory, kSharedWithinAProcess };
+enum class Way { kSocket, kLanesOverUnix, kLanesOverTcp, kSharedMemory, kSharedWithinAProcess, kOffered };
 
 constexpr size_t kMiB = 1U << 20;
 
@@ -35,12 +35,14 @@ struct Pair {
       b->sink.dial = [this] { return dialTo(*a); };
     }
     if (shares) shareBothWays();
+    while (way == Way::kOffered && !(*a)->offering().ok()) a->waitForAPoll();
   }
 
   ConnectionOptions optionsOf(memory::BlockPool& pool) const {
     ConnectionOptions options;
     options.pool = way == Way::kSocket ? nullptr : &pool;
     options.threads = &threads;
+    options.offerBytes = way == Way::kOffered ? 1 : 0;
     return options;
   }
   Sockets connected() const { return way == Way::kLanesOverTcp ? tcpSockets() : Sockets(); }
@@ -57,14 +59,23 @@ struct Pair {
     while (!aMemory->mapped()) a->waitForAPoll();
   }
 
-  Status send(End& from, std::span<const Buffer> buffers, SendMode mode = SendMode::kCapture) const {
-    return from->send(Subject::kRpc, filled(3, 1), buffers, mode, patience());
+  Status send(End& from, std::span<const Buffer> buffers, SendMode mode = SendMode::kCapture, int value = 1) {
+    std::shared_ptr<MemoryOffer> offer = from->offer(buffers);
+    const bool toB = &from == a.get();
+    if (toB) ++sentToB;
+    Status sent = from->send(Subject::kRpc, filled(3, value), buffers, mode, patience(), offer.get());
+    // Who offers memory waits for an answer: here, until all is there.
+    auto isOver = [this] { return b->sink.arrived.count() >= sentToB || a->sink.closed.count() > 0; };
+    if (!offer || !sent.ok()) return sent;
+    EXPECT_TRUE(test::eventually(isOver)) << "its bytes never came";
+    return sent;
   }
 
   const Way way;
   mutable io::ThreadCache threads;  // of both
   const std::shared_ptr<memory::BlockPool> aPool, bPool;
   std::shared_ptr<PeerMemory> aMemory, bMemory;
+  std::atomic<int> sentToB = 0;
   std::unique_ptr<End> a, b;
 };
 
@@ -152,7 +163,7 @@ TEST_P(ChannelContract, servesSeveralSendersAtOnce) {
       for (int round = 0; round < kRounds; ++round) {
         Buffer buffer = filledBuffer(test::pick(random, 900'000), id);
         SendMode mode = test::pick(random, 2) == 0 ? SendMode::kStay : SendMode::kCapture;
-        EXPECT_TRUE(pair.a->share()->send(Subject::kRpc, filled(1, id), std::array{buffer}, mode, patience()).ok());
+        EXPECT_TRUE(pair.send(*pair.a, std::array{buffer}, mode, id).ok());
       }
     });
   for (std::thread& thread : threads) thread.join();
@@ -175,13 +186,14 @@ TEST_P(ChannelContract, failsSendersWhenThePeerGoes) {
 }
 
 std::string nameOf(const ::testing::TestParamInfo<Way>& info) {
-  constexpr std::array kNames = {"Socket", "LanesOverUnix", "LanesOverTcp", "SharedMemory", "SharedWithinAProcess"};
+  constexpr std::array kNames = {"Socket",       "LanesOverUnix",        "LanesOverTcp",
+                                 "SharedMemory", "SharedWithinAProcess", "Offered"};
   return kNames[static_cast<size_t>(info.param)];
 }
 
 INSTANTIATE_TEST_SUITE_P(Ways, ChannelContract,
                          ::testing::Values(Way::kSocket, Way::kLanesOverUnix, Way::kLanesOverTcp, Way::kSharedMemory,
-                                           Way::kSharedWithinAProcess),
+                                           Way::kSharedWithinAProcess, Way::kOffered),
                          nameOf);
 
 }  // namespace

@@ -51,8 +51,9 @@ TEST(Frame, comesBackAsItWasMade) {
     std::vector<size_t> sizes(test::pick(random, 6));
     for (size_t& size : sizes) size = test::pick(random, 1000);
     std::vector<BufferEntry> entries = entriesOf(sizes);
-    for (BufferEntry& entry : entries) entry = {entry.sizeBytes, static_cast<Place>(test::pick(random, 4)), random()};
-    auto kind = static_cast<FrameKind>(1 + test::pick(random, 8));
+    for (BufferEntry& entry : entries)
+      entry = {entry.sizeBytes, static_cast<Place>(test::pick(random, kPlaces)), random()};
+    auto kind = static_cast<FrameKind>(1 + test::pick(random, 10));
     auto subject = static_cast<uint8_t>(random());
     std::vector<std::byte> front = frameFront(kind, subject, payload, entries);
     Result<FrameHeader> header = parseHeader(front, {});
@@ -139,14 +140,14 @@ TEST(Frame, isRefusedWhenBufferSizesDoNotAddUp) {
   EXPECT_EQ(Code::kDataLoss, withSizes(10, {4, 5}).code());
   EXPECT_EQ(Code::kDataLoss, withSizes(10, {4, 7}).code());
   EXPECT_EQ(Code::kDataLoss, withSizes(10, {(uint64_t{1} << 56) - 1, 11}).code());  // 56 bits would wrap around to 10
-  EXPECT_EQ(Code::kDataLoss, withSizes(10, {10 | uint64_t{4} << 56}).code());       // a place that there is not
+  EXPECT_EQ(Code::kDataLoss, withSizes(10, {10 | uint64_t{5} << 56}).code());       // a place that there is not
   EXPECT_EQ(Code::kDataLoss, withSizes(10, {}).code());
 }
 
 TEST(Frame, ofAnUnknownKindOrAnotherProtocolSaysSo) {
   std::vector<std::byte> front = frameFront(FrameKind::kMessage, 1, {});
-  front[4] = std::byte{9};
-  EXPECT_NE(std::string::npos, receive(front).status().message().find("unknown kind 9"));
+  front[4] = std::byte{11};
+  EXPECT_NE(std::string::npos, receive(front).status().message().find("unknown kind 11"));
   front[4] = std::byte{0};
   EXPECT_EQ(Code::kDataLoss, receive(front).status().code());
   std::string http = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";

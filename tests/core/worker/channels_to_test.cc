@@ -16,6 +16,7 @@ struct Large {
 
 size_t sizeOf(const Large& large) { return large.buffer.sizeBytes; }
 Large another() { return {}; }
+void settle() {}
 
 }  // namespace
 
@@ -29,7 +30,7 @@ struct rpc::Codec<Large> {
 namespace {
 
 const Functions& functions() {
-  static const Functions all = Functions().add<&sizeOf>("sizeOf").add<&another>("another");
+  static const Functions all = Functions().add<&sizeOf>("sizeOf").add<&another>("another").add<&settle>("settle");
   return all;
 }
 
@@ -45,6 +46,7 @@ void expectNot(const ChannelUse& channel, const std::string& why) {
 
 TEST(ChannelsTo, sayWhatIsInUse) {
   WorkerJob job({"A", "B"}, functions());
+  job[0].call<&settle>("B");  // its answer stands behind the answer to the offer of memory
   EXPECT_EQ(size_t{1} << 20, job[0].call<&sizeOf>("B", Large()));
   PeerChannels use = job[0].channelsTo("B");
   EXPECT_TRUE(use.unixSockets.inUse && use.sharedMemory.inUse);
@@ -52,6 +54,7 @@ TEST(ChannelsTo, sayWhatIsInUse) {
   EXPECT_EQ(size_t{1} << 20, use.sharedMemory.sentBytes);
   expectNot(use.tcp, "not needed");
   expectNot(use.lanes, "none were needed so far");
+  expectNot(use.crossMemory, "not needed: memory is shared");
   EXPECT_EQ(0u, job[1].channelsTo("A").sharedMemory.sentBytes) << "nothing was sent the other way";
   EXPECT_THROW((void)job[0].channelsTo("C"), NotFoundError);
 }
@@ -70,9 +73,31 @@ TEST(ChannelsTo, sayWhatThisWorkerWasToldNotToUse) {
 }
 
 TEST(ChannelsTo, sayWhatThePeerDoesNotTake) {
-  WorkerJob job = jobWith({}, {.unixSockets = true, .tcp = true, .lanes = true, .sharedMemory = false});
+  WorkerJob job = jobWith({}, {.sharedMemory = false, .crossMemory = false});
   EXPECT_EQ(size_t{1} << 20, job[0].call<&sizeOf>("B", Large()));
   expectNot(job[0].channelsTo("B").sharedMemory, "the peer does not take it: it was told not to share memory");
+  EXPECT_TRUE(job[0].channelsTo("B").lanes.inUse);
+}
+
+// Arguments of a caller that waits are read where they are; what it does not wait for goes another way.
+TEST(ChannelsTo, sayThatACallersMemoryIsReadWhereNoneIsShared) {
+  Channels noSharing{.sharedMemory = false};
+  WorkerJob job = jobWith(noSharing, noSharing);
+  job[0].call<&settle>("B");  // its answer stands behind the answer to the offer
+  EXPECT_EQ(size_t{1} << 20, job[0].call<&sizeOf>("B", Large()));
+  PeerChannels use = job[0].channelsTo("B");
+  EXPECT_TRUE(use.crossMemory.inUse) << use.crossMemory.why;
+  EXPECT_EQ(size_t{1} << 20, use.crossMemory.sentBytes);
+  EXPECT_EQ(size_t{1} << 20, job[0].async<&sizeOf>("B", Large()).wait());
+  EXPECT_EQ(size_t{1} << 20, job[0].channelsTo("B").crossMemory.sentBytes);
+}
+
+TEST(ChannelsTo, sayWhoDoesNotReadOthersMemory) {
+  WorkerJob job = jobWith({.sharedMemory = false}, {.sharedMemory = false, .crossMemory = false});
+  job[0].call<&settle>("B");
+  EXPECT_EQ(size_t{1} << 20, job[0].call<&sizeOf>("B", Large()));
+  expectNot(job[0].channelsTo("B").crossMemory, "the peer cannot read it: it was told not to");
+  expectNot(job[1].channelsTo("A").crossMemory, "told not to: JoinOptions::channels is without cma");
   EXPECT_TRUE(job[0].channelsTo("B").lanes.inUse);
 }
 

@@ -128,7 +128,7 @@ TEST(TensorMemory, ofOrdinaryOperationsIsSharedOnRequest) {
 }
 
 TEST(TensorMemory, isTakenWhereChannelsAllowNoSharing) {
-  for (const char* text : {"tcp", "tcp,lanes", "unix", "unix,lanes", "unix,tcp"}) {
+  for (const char* text : {"tcp", "tcp,lanes", "unix", "unix,lanes", "unix,tcp", "unix,cma", "unix,lanes,cma"}) {
     Channels channels = valueOrThrow(Channels::parse(text));
     test::WorkerJob job(
         {"a", "b"}, functions(), [&](JoinOptions& options) { options.channels = channels; },
@@ -137,6 +137,13 @@ TEST(TensorMemory, isTakenWhereChannelsAllowNoSharing) {
     EXPECT_TRUE(at::equal(tensor, job[0].call<&identity>(kThere, tensor))) << text;
     at::Tensor given = treadle::empty({kElements}).fill_(4.0);
     EXPECT_EQ(4.0 * kElements, job[0].call<&sumOf>(kThere, std::move(given))) << text;
+    // Nobody holds these but the call, or not in the order in which they travel.
+    for (int i = 0; i < 20; ++i) {
+      EXPECT_EQ(12.0 * kElements, job[0].call<&sumOf>(kThere, at::ones({4 * kElements}) * 3)) << text;
+      at::Tensor moved = at::ones({4 * kElements});
+      EXPECT_EQ(4.0 * kElements, job[0].call<&sumOf>(kThere, std::move(moved))) << text;
+      EXPECT_EQ(4.0 * kElements, job[0].call<&sumOf>(kThere, at::ones({4, kElements}).t())) << text;
+    }
   }
 }
 

@@ -212,6 +212,7 @@ Result<PeerChannels> Membership::channels(int rank) const {
   channels.lanes.inUse = channels.lanes.inUse || channels.lanes.sentBytes > 0;  // lanes of answers alone
   if (channels.lanes.inUse) channels.lanes.why.clear();
   channels.sharedMemory = used((*calls)->sharing(), sent(wire::Place::kLent) + sent(wire::Place::kReturned));
+  channels.crossMemory = used((*calls)->offering(), sent(wire::Place::kOffered));
   return channels;
 }
 

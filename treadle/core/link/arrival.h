@@ -21,7 +21,7 @@ class Arrival {
 
   // Another buffer is whole.
   void oneMore();
-  // The connection has ended.
+  // They never will be: the connection has ended, or its sender let go of them.
   void fail(const Status& why);
 
  private:

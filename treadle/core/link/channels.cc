@@ -5,11 +5,12 @@
 namespace treadle {
 
 Result<Channels> Channels::parse(std::string_view text) {
-  Channels channels{false, false, false, false};
-  const std::array<std::pair<std::string_view, bool*>, 4> names = {{{"unix", &channels.unixSockets},
+  Channels channels{false, false, false, false, false};
+  const std::array<std::pair<std::string_view, bool*>, 5> names = {{{"unix", &channels.unixSockets},
                                                                     {"tcp", &channels.tcp},
                                                                     {"lanes", &channels.lanes},
-                                                                    {"shm", &channels.sharedMemory}}};
+                                                                    {"shm", &channels.sharedMemory},
+                                                                    {"cma", &channels.crossMemory}}};
   for (bool more = true; more;) {
     size_t comma = text.find(',');
     std::string_view name = text.substr(0, comma);
@@ -20,7 +21,7 @@ Result<Channels> Channels::parse(std::string_view text) {
       if (each == name) known = *wanted = true;
     if (!known)
       return invalidArgument("'" + std::string(name) +
-                             "' is no channel; give some of unix, tcp, lanes and shm, with commas");
+                             "' is no channel; give some of unix, tcp, lanes, shm and cma, with commas");
   }
   if (!channels.unixSockets && !channels.tcp)
     return invalidArgument("without 'unix' and 'tcp' no worker could be reached; allow one of them");

@@ -13,6 +13,7 @@ struct Channels {
   bool tcp = true;           // "tcp"
   bool lanes = true;         // "lanes": sockets of their own for large tensors that no memory is shared for
   bool sharedMemory = true;  // "shm": tensors to peers on this host; needs "unix"
+  bool crossMemory = true;   // "cma": arguments of blocking calls there, when no memory is shared; needs "unix"
 
   // Of a text like "tcp,lanes": what is not named is not used. InvalidArgument for another name, or for neither "unix"
   // nor "tcp".
@@ -29,7 +30,7 @@ struct ChannelUse {
 // What is known of each at the moment: lanes are dialed when they are needed first, and memory is shared once the peer
 // has said that it takes it, which comes before the answer to any call.
 struct PeerChannels {
-  ChannelUse unixSockets, tcp, lanes, sharedMemory;
+  ChannelUse unixSockets, tcp, lanes, sharedMemory, crossMemory;
 };
 
 }  // namespace treadle

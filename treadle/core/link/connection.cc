@@ -81,7 +81,7 @@ Connection::Connection(io::Reactor& reactor, io::Fd fd, Kind kind, const Connect
       wantRead_(false) {}
 
 Status Connection::send(Subject subject, Bytes payload, std::span<const Buffer> buffers, SendMode mode,
-                        TimePoint deadline) {
+                        TimePoint deadline, const MemoryOffer* offer) {
   if (payload.size() > options_.limits.payloadBytes)
     return resourceExhausted("a message's values take " + std::to_string(payload.size()) +
                              " bytes, over the limit of " + std::to_string(options_.limits.payloadBytes) +
@@ -96,7 +96,7 @@ Status Connection::send(Subject subject, Bytes payload, std::span<const Buffer> 
   sent_.store(true, std::memory_order_relaxed);
   Parts parts;
   // Only calls may overtake each other: the messages of the other rooms are in order.
-  Status placed = place(buffers, subject == Subject::kRpc, mode, deadline, parts);
+  Status placed = place(buffers, offer, subject == Subject::kRpc, mode, deadline, parts);
   std::vector<std::byte> front =
       wire::frameFront(wire::FrameKind::kMessage, static_cast<uint8_t>(subject), payload, parts.entries);
   std::vector<uint64_t> releases = memory_ ? memory_->takeReleases() : std::vector<uint64_t>();
@@ -122,16 +122,24 @@ void Connection::count(std::span<const wire::BufferEntry> entries) {
     sentBytes_[static_cast<size_t>(entry.place)].fetch_add(entry.sizeBytes, std::memory_order_relaxed);
 }
 
-// Shared memory first, lanes for what is large, the rest behind the message on its own socket.
-Status Connection::place(std::span<const Buffer> buffers, bool mayUseLanes, SendMode mode, TimePoint deadline,
-                         Parts& parts) {
+// Shared memory first, the sender's own if it is offered, lanes for what is large, the rest behind the message on its
+// own socket.
+Status Connection::place(std::span<const Buffer> buffers, const MemoryOffer* offer, bool mayUseLanes, SendMode mode,
+                         TimePoint deadline, Parts& parts) {
   size_t large = 0;
-  for (const Buffer& buffer : buffers) {
-    parts.entries.push_back(placeFor(buffer));
-    if (parts.entries.back().place == wire::Place::kInline && buffer.sizeBytes >= kShareBytes)
-      large += buffer.sizeBytes;
+  for (size_t i = 0; i < buffers.size(); ++i) {
+    wire::BufferEntry& entry = parts.entries.emplace_back(placeFor(buffers[i]));
+    if (entry.place != wire::Place::kInline || entry.sizeBytes < kShareBytes) continue;
+    if (offer != nullptr && offer->number(i) != 0) {
+      entry = {entry.sizeBytes, wire::Place::kOffered, offer->number(i)};
+    } else {
+      large += entry.sizeBytes;
+    }
   }
+  // All by one way or the other: what no offer was to be had for may be too much for the message's own socket.
   const bool lanes = mayUseLanes && useLanes(large, mode, deadline);
+  for (wire::BufferEntry& entry : parts.entries)
+    if (lanes && entry.place == wire::Place::kOffered) entry = {entry.sizeBytes, wire::Place::kInline, 0};
   std::vector<Buffer> onLanes;
   for (size_t i = 0; i < buffers.size(); ++i) {
     wire::BufferEntry& entry = parts.entries[i];
@@ -270,6 +278,8 @@ void Connection::onFrame(Frame frame) {
     case wire::FrameKind::kArena: return onArena(std::move(frame));
     case wire::FrameKind::kMapped: return onMapped(frame);
     case wire::FrameKind::kRelease: return onRelease(frame);
+    case wire::FrameKind::kTable: return onTable(frame);
+    case wire::FrameKind::kReadable: return onReadable(frame);
     case wire::FrameKind::kPiece: return close(dataLoss("it sent a piece of a buffer beside the lanes"));
     case wire::FrameKind::kHandshake: return close(dataLoss("it sent a handshake after the handshake"));
   }
@@ -278,20 +288,23 @@ void Connection::onFrame(Frame frame) {
 void Connection::onMessageFrame(Frame frame) {
   uint8_t subject = frame.header.subject;
   if (subject == 0 || subject >= kSubjects) return close(dataLoss("it sent a message on an unknown subject"));
-  bool onLanes = false;
+  bool onLanes = false, offered = false;
   for (size_t i = 0; i < frame.entries.size(); ++i) {
     wire::Place place = frame.entries[i].place;
     if (place == wire::Place::kOnLanes) onLanes = true;
-    if (place == wire::Place::kInline || place == wire::Place::kOnLanes) continue;
+    if (place == wire::Place::kOffered) offered = true;
+    if (place == wire::Place::kInline || place == wire::Place::kOnLanes || place == wire::Place::kOffered) continue;
     Result<Buffer> buffer = memory_ ? memory_->resolve(frame.entries[i]) : dataLoss("no memory is shared with it");
     if (!buffer.ok()) return close(buffer.status());
     frame.buffers[i] = std::move(*buffer);
   }
   Message message{static_cast<Subject>(subject), std::move(frame.payload), std::move(frame.buffers)};
-  if (onLanes) {
+  if (onLanes || offered) {
     if (message.subject != Subject::kRpc)
-      return close(dataLoss("it sent buffers of another subject than calls on lanes"));
-    auto arrival = laneReceiver_.announce(frame.entries, message.buffers);
+      return close(dataLoss("it sent buffers of another subject than calls on lanes or out of its memory"));
+    if (onLanes && offered) return close(dataLoss("it sent buffers of one message on lanes and out of its memory"));
+    auto arrival =
+        onLanes ? laneReceiver_.announce(frame.entries, message.buffers) : startReading(frame.entries, message.buffers);
     if (!arrival.ok()) return close(arrival.status());
     message.arrival = std::move(*arrival);
   }
@@ -312,6 +325,7 @@ void Connection::close(const Status& why) {
   auto self = shared_from_this();  // the reactor may hold the last other reference
   sendQueue_.close(why);
   closeLanes(why);
+  closeOffers(why);
   if (memory_) memory_->close();
   {
     // From here on the reactor is not touched any more: this object may outlive it.

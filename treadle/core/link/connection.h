@@ -18,6 +18,7 @@
 #include "treadle/core/link/lane_reader.h"
 #include "treadle/core/link/lane_sender.h"
 #include "treadle/core/link/message.h"
+#include "treadle/core/link/offered_memory.h"
 #include "treadle/core/link/peer_memory.h"
 #include "treadle/core/link/send_queue.h"
 
@@ -43,6 +44,7 @@ struct ConnectionOptions {
   Duration spin = std::chrono::microseconds(50);  // how long a waiting caller yields before it sleeps
   memory::BlockPool* pool = nullptr;              // where large buffers lie; null: nothing is shared or kept
   io::ThreadCache* threads = nullptr;             // that move the bytes of lanes; null: there are none
+  size_t offerBytes = 0;  // buffers of this size and more are offered, and read when the peer offers them; 0: none
 };
 
 class Connection final : public io::EventHandler,
@@ -62,7 +64,12 @@ class Connection final : public io::EventHandler,
   // InvalidArgument or ResourceExhausted for a message that the format or this side's limits, which are taken to be the
   // peer's too, do not admit; otherwise what SendQueue::send says. Success means that the bytes are on their way or
   // queued, not that they arrived. A thread that must not wait uses kUrgent.
-  Status send(Subject subject, Bytes payload, std::span<const Buffer> buffers, SendMode mode, TimePoint deadline);
+  // `offer`: of these buffers, which then stay where they are; their owner keeps it until it has the answer.
+  Status send(Subject subject, Bytes payload, std::span<const Buffer> buffers, SendMode mode, TimePoint deadline,
+              const MemoryOffer* offer = nullptr);
+  // For a caller that waits for its answer: lets the peer read the large ones of `buffers` where they are, where that
+  // is possible and no memory is shared; otherwise null.
+  std::shared_ptr<MemoryOffer> offer(std::span<const Buffer> buffers) const;
   void sendHeartbeat();
 
   // One more, or one fewer, answer is awaited on this connection (kCalls only). With `callerReads` the calling thread
@@ -95,6 +102,7 @@ class Connection final : public io::EventHandler,
   bool overUnix() const { return unix_; }
   Status lanes() const;
   Status sharing() const;
+  Status offering() const;
   // Bytes of buffers that were sent so far, by the way that they took.
   uint64_t sentBytes(wire::Place place) const { return sentBytes_[static_cast<size_t>(place)].load(); }
 
@@ -126,7 +134,8 @@ class Connection final : public io::EventHandler,
   };
 
   void count(std::span<const wire::BufferEntry> entries);
-  Status place(std::span<const Buffer> buffers, bool mayUseLanes, SendMode mode, TimePoint deadline, Parts& parts);
+  Status place(std::span<const Buffer> buffers, const MemoryOffer* offer, bool mayUseLanes, SendMode mode,
+               TimePoint deadline, Parts& parts);
 
   bool useLanes(size_t bytes, SendMode mode, TimePoint deadline);
   std::shared_ptr<LaneSender> makeLaneSender();
@@ -146,6 +155,11 @@ class Connection final : public io::EventHandler,
   void onMapped(const Frame& frame);
   void onRelease(const Frame& frame);
   void shareMemory();
+  void tellTable();
+  void onTable(const Frame& frame);
+  void onReadable(const Frame& frame);
+  Result<std::shared_ptr<Arrival>> startReading(std::span<const wire::BufferEntry> entries, std::span<Buffer> buffers);
+  void closeOffers(const Status& why);
   void releaseSoon();
   static std::vector<std::byte> releaseFrame(const std::vector<uint64_t>& offsets);
   wire::BufferEntry placeFor(const Buffer& buffer);
@@ -183,6 +197,12 @@ class Connection final : public io::EventHandler,
   mutable Mutex laneMutex_;
   std::vector<std::shared_ptr<Lane>> lanes_ TREADLE_GUARDED_BY(laneMutex_);  // incoming
   Status noLanes_ TREADLE_GUARDED_BY(laneMutex_);                            // why none could be dialed last
+
+  std::atomic<bool> tableTold_ = false, readable_ = false;
+  mutable Mutex offerMutex_;
+  std::shared_ptr<OfferTable> offers_ TREADLE_GUARDED_BY(offerMutex_);        // of what this side sends
+  Status notReadable_ TREADLE_GUARDED_BY(offerMutex_);                        // why the peer cannot read it
+  std::shared_ptr<OfferReader> offerReader_ TREADLE_GUARDED_BY(offerMutex_);  // of what the peer offers
 
   Mutex wakeupMutex_;
   io::Fd wakeup_ TREADLE_GUARDED_BY(wakeupMutex_);

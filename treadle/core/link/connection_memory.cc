@@ -15,12 +15,13 @@ constexpr Duration kReleaseDelay = std::chrono::milliseconds(1);
 }  // namespace
 
 void Connection::shareMemory() {
-  if (kind_ != Kind::kCalls || !memory_) return;
+  if (kind_ != Kind::kCalls) return;
+  if (!memory_) return tellTable();
   memory_->setReleaseHook([weak = weak_from_this()] {
     if (auto self = weak.lock()) self->releaseSoon();
   });
   const io::SharedMemory* arena = unix_ ? memory_->arena() : nullptr;
-  if (arena == nullptr) return;
+  if (arena == nullptr) return tellTable();
   arenaOffered_.store(true);
   awaitAnswer(false);  // or nobody would read the reply
   sendControl(wire::FrameKind::kArena, {}, arena->fd());
@@ -51,7 +52,8 @@ void Connection::onMapped(const Frame& frame) {
   if (!reader.ok()) return close(dataLoss("it answered an offer of memory unreadably"));
   if (reason.empty()) return memory_->setMapped(io::ProcessHandle::ofPeer(fd_.get()));
   memory_->setRefused(reason);
-  logInfo("", "a peer on this host cannot share memory (" + reason + "): tensors go through the socket");
+  logInfo("", "a peer on this host cannot share memory (" + reason + "): tensors take another way");
+  tellTable();
 }
 
 void Connection::onRelease(const Frame& frame) {

@@ -31,6 +31,9 @@ class Encoder {
   // Keeps what a borrowed buffer points to until the message has been sent.
   void keep(std::shared_ptr<void> owner) { kept_.push_back(std::move(owner)); }
 
+  // What was kept so far: for whoever needs the buffers for longer.
+  std::vector<std::shared_ptr<void>> takeKept() { return std::exchange(kept_, {}); }
+
   // Puts a reference into the message's fork list; the index that stands for it. The fork itself is made when all
   // values are encoded, so that a codec that throws leaves nothing behind.
   uint32_t addReference(const std::shared_ptr<RefHandle>& handle);

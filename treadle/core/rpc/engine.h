@@ -38,6 +38,10 @@ struct CallOptions {
 namespace treadle::rpc {
 
 // A call as the typed layer hands it over.
+// What a blocking caller keeps on its stack while it waits: whatever way it is left, no callee reads the caller's
+// memory any more.
+using StandingOffer = std::shared_ptr<link::MemoryOffer>;
+
 struct OutgoingCall {
   int rank = -1;
   std::string function;
@@ -45,6 +49,7 @@ struct OutgoingCall {
   HandlePtr target;  // member call or fetch
   bool fetch = false;
   bool callerWaits = false;
+  StandingOffer* offer = nullptr;  // where it is put, if the caller waits and has one
   CallOptions options;
   UniqueFunction<void(Encoder&)> encode;
   // With the values of the answer, or why there are none. On the thread that reads the answer. Must not throw.

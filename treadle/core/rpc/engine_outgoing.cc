@@ -93,13 +93,20 @@ CallTicket Engine::submit(OutgoingCall call, std::optional<ForkEntry> result) {
   payload.raw(encoder.writer().bytes());
   pending.bytes = toPeers_[static_cast<size_t>(call.rank)].costOf(payload.size(), encoder.buffers());
 
+  link::MemoryOffer* offer = nullptr;
+  if (call.offer != nullptr) {
+    *call.offer = (*connection)->offer(encoder.buffers());
+    offer = call.offer->get();
+    if (offer != nullptr) offer->keep(encoder.takeKept());
+  }
+
   CallTicket ticket;
   Status sent = takeCredits(pending);
   if (sent.ok()) {
     (*connection)->awaitAnswer(call.callerWaits);
     ticket = {addPending(std::move(pending)), deadline, *connection};
     stampRequest(payload, ticket.id, microsecondsUntil(deadline));
-    sent = (*connection)->send(link::Subject::kRpc, payload.bytes(), encoder.buffers(), modeOf(call), deadline);
+    sent = (*connection)->send(link::Subject::kRpc, payload.bytes(), encoder.buffers(), modeOf(call), deadline, offer);
     if (!sent.ok()) notSent();
   }
   if (sent.ok()) return ticket;
@@ -243,7 +250,7 @@ void Engine::onAnswer(int rank, MessageHeader header, link::Message message, siz
   auto parts = std::make_shared<std::tuple<MessageHeader, link::Message, std::vector<HandlePtr>>>(
       std::move(header), std::move(message), std::move(handles));
   arrival->whenWhole([this, rank, parts, valuesAt](const Status& whole) {
-    // Otherwise the callee is lost, which ends the call.
+    // Answers come on lanes or in shared memory: otherwise the callee is lost, which ends the call.
     auto& [header, message, handles] = *parts;
     if (whole.ok()) completeWith(rank, header, message, valuesAt, std::move(handles));
   });

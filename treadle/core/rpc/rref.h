@@ -52,11 +52,12 @@ class RRef : public RRefMethods<T> {
   // the call is answered, also when this was its last reference.
   template <auto M, class... A>
   typename rpc::Traits<M>::Result call(A&&... arguments) const {
-    return startMember<M>(true, std::forward<A>(arguments)...).wait();
+    rpc::StandingOffer offer;
+    return startMember<M>(&offer, std::forward<A>(arguments)...).wait();
   }
   template <auto M, class... A>
   Future<typename rpc::Traits<M>::Result> async(A&&... arguments) const {
-    return startMember<M>(false, std::forward<A>(arguments)...);
+    return startMember<M>(nullptr, std::forward<A>(arguments)...);
   }
   template <auto M, class... A>
   RRef<typename rpc::Traits<M>::Result> remote(A&&... arguments) const {
@@ -87,11 +88,12 @@ class RRef : public RRefMethods<T> {
     return call;
   }
   template <auto M, class... A>
-  Future<typename rpc::Traits<M>::Result> startMember(bool callerWaits, A&&... arguments) const {
+  Future<typename rpc::Traits<M>::Result> startMember(rpc::StandingOffer* offer, A&&... arguments) const {
     auto alive = engine();
     throwIfError(handle().references()->failureOf(handle_));
     rpc::OutgoingCall call = member<M>(*alive, std::forward<A>(arguments)...);
-    call.callerWaits = callerWaits;
+    call.offer = offer;
+    call.callerWaits = offer != nullptr;
     return rpc::startCall<typename rpc::Traits<M>::Result>(*alive, std::move(call));
   }
 

@@ -29,6 +29,8 @@ enum class FrameKind : uint8_t {
   kMapped = 6,     // whether the receiver of kArena can use it, and why not
   kRelease = 7,    // blocks of the receiver's arena that the sender is done with
   kPiece = 8,      // on a lane: a part of a buffer that a message announces
+  kTable = 9,      // where the sender's table of offered buffers lies in its memory
+  kReadable = 10,  // whether the receiver of kTable can read it, and why not
 };
 
 // Where the bytes of a buffer are. The numbers travel on the wire: never renumber.
@@ -37,8 +39,9 @@ enum class Place : uint8_t {
   kLent = 1,      // in the sender's arena at the offset `at`, until the receiver says kRelease or returns it
   kReturned = 2,  // in the receiver's own arena at the offset `at`: a block that it lent, given back
   kOnLanes = 3,   // in pieces on the connection's lanes, under the number `at`
+  kOffered = 4,   // in the sender's memory, where its table of offers says under the number `at`
 };
-inline constexpr size_t kPlaces = 4;
+inline constexpr size_t kPlaces = 5;
 
 struct BufferEntry {
   uint64_t sizeBytes = 0;  // below 2^56

@@ -48,7 +48,8 @@ class CallMethods {
   // itself.
   template <auto F, class... A>
   typename rpc::Traits<F>::Result call(const To& to, A&&... arguments) const {
-    return start<F>(to, true, std::forward<A>(arguments)...).wait();
+    rpc::StandingOffer offer;
+    return start<F>(to, &offer, std::forward<A>(arguments)...).wait();
   }
   // The same without waiting for the answer; `wait` throws what `call` would. Arguments are captured when it
   // returns, so it may wait until there is room in the send queue (JoinOptions::sendLimitBytes) and until enough of
@@ -56,7 +57,7 @@ class CallMethods {
   // limit.
   template <auto F, class... A>
   Future<typename rpc::Traits<F>::Result> async(const To& to, A&&... arguments) const {
-    return start<F>(to, false, std::forward<A>(arguments)...);
+    return start<F>(to, nullptr, std::forward<A>(arguments)...);
   }
   // The result stays there; the reference is there at once (when the request has left, as `async` says) and may be used
   // and passed on at once. Failures are told by what needs the value (RRef::toHere, waitUntilMade, ...), not here. The
@@ -73,6 +74,8 @@ class CallMethods {
   template <class R, class... A>
   R callNamed(const To& to, std::string_view function, A&&... arguments) const {
     rpc::OutgoingCall call = named<R>(to, function, std::forward<A>(arguments)...);
+    rpc::StandingOffer offer;
+    call.offer = &offer;
     call.callerWaits = true;
     return rpc::startCall<R>(engine(), std::move(call)).wait();
   }
@@ -114,11 +117,12 @@ class CallMethods {
     return call;
   }
   template <auto F, class... A>
-  Future<typename rpc::Traits<F>::Result> start(const To& to, bool callerWaits, A&&... arguments) const {
+  Future<typename rpc::Traits<F>::Result> start(const To& to, rpc::StandingOffer* offer, A&&... arguments) const {
     static_assert(!rpc::Traits<F>::isMember, "a member function is called through an RRef to its object");
     int rank = to.rank(engine().membership());
     rpc::OutgoingCall call = rpc::callWith<F>(engine(), rank, options(), std::forward<A>(arguments)...);
-    call.callerWaits = callerWaits;
+    call.offer = offer;
+    call.callerWaits = offer != nullptr;
     return rpc::startCall<typename rpc::Traits<F>::Result>(engine(), std::move(call));
   }
   template <class R, class... A>

@@ -43,6 +43,7 @@ Result<PeerChannels> Worker::Core::channelsTo(int rank) const {
   forbid(use.tcp, channels.tcp, "tcp", byOptions);
   forbid(use.lanes, channels.lanes, "lanes", byOptions);
   forbid(use.sharedMemory, channels.sharedMemory, "shm", byOptions);
+  forbid(use.crossMemory, channels.crossMemory, "cma", byOptions);
   return known;
 }
 

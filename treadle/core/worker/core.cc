@@ -12,6 +12,8 @@ constexpr double kServerShare = 0.9, kClientShare = 0.95;
 // How long a leaving worker may take to tell all others so, together: a peer that reads nothing must not hold
 // it.
 constexpr Duration kFarewell = std::chrono::seconds(1);
+// Below that a socket is faster than a thread that reads the caller's memory (docs/rooms/link.md).
+constexpr size_t kOfferBytes = size_t{1} << 20;
 
 TimePoint partOf(TimePoint start, Duration limit, double share) {
   return start + std::chrono::duration_cast<Duration>(limit * share);
@@ -63,8 +65,9 @@ std::unique_ptr<Worker::Core> Worker::Core::make(JoinOptions options, Launch lau
   cluster::MembershipOptions membership;
   membership.lostAfter = core->options.lostAfter;
   memory::BlockPool* pool = memory::BlockPool::ofProcess();
-  membership.connection = {core->options.sendLimitBytes, core->options.messageLimits, core->options.spin, pool,
-                           &core->laneThreads};
+  membership.connection = {core->options.sendLimitBytes, core->options.messageLimits,
+                           core->options.spin,           pool,
+                           &core->laneThreads,           core->channels.crossMemory ? kOfferBytes : 0};
   if (core->channels.sharedMemory && pool != nullptr) membership.lendLimitBytes = pool->limitBytes() / 2;
   if (pool != nullptr && core->options.memoryLimitBytes) pool->limitTo(*core->options.memoryLimitBytes);
   if (pool != nullptr) pool->prefault(core->options.prefaultBytes.value_or(0));

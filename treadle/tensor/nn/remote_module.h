@@ -42,11 +42,12 @@ class RemoteModule {
   // of what the module returned there.
   template <class... A>
   auto forward(const A&... arguments) const {
-    return start(true, arguments...).wait();
+    rpc::StandingOffer offer;
+    return start(&offer, arguments...).wait();
   }
   template <class... A>
   auto forwardAsync(const A&... arguments) const {
-    return start(false, arguments...);
+    return start(nullptr, arguments...);
   }
 
   // References to the module's parameters, for DistributedOptimizer.
@@ -100,7 +101,7 @@ class RemoteModule {
   }
 
   template <class... A>
-  Future<typename nn::Forward<Impl>::Result> start(bool callerWaits, const A&... arguments) const {
+  Future<typename nn::Forward<Impl>::Result> start(rpc::StandingOffer* offer, const A&... arguments) const {
     auto alive = engine();
     throwIfError(module_.share()->references()->failureOf(module_.share()));
     rpc::OutgoingCall call;
@@ -108,7 +109,8 @@ class RemoteModule {
     call.function = name_ + ".forward";
     call.signature = nn::Forward<Impl>::signature();
     call.target = module_.share();
-    call.callerWaits = callerWaits;
+    call.offer = offer;
+    call.callerWaits = offer != nullptr;
     call.encode = [&](rpc::Encoder& encoder) { nn::Forward<Impl>::encode(encoder, arguments...); };
     return rpc::startCall<typename nn::Forward<Impl>::Result>(*alive, std::move(call));
   }
@@ -118,6 +120,8 @@ class RemoteModule {
     auto alive = engine();
     rpc::OutgoingCall outgoing = rpc::callWith<F>(*alive, module_.owner().rank, {}, module_, arguments...);
     outgoing.function = name_ + suffix;  // the owner need not know the class by all names that it has here
+    rpc::StandingOffer offer;
+    outgoing.offer = &offer;
     outgoing.callerWaits = true;
     return rpc::startCall<typename rpc::Traits<F>::Result>(*alive, std::move(outgoing)).wait();
   }
