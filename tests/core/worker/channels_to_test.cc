@@ -1,33 +1,19 @@
 // Worker::channelsTo: what is in use between two workers, and the sentence on what is not; and workers of one job that
 // were told different things.
 
+#include "tests/core/worker/bulk.h"
 #include "tests/support/worker_job.h"
 
 namespace treadle {
 namespace {
 
+using test::Bulk;
 using test::contains;
 using test::WorkerJob;
 
-// Bytes that travel as a tensor's do.
-struct Large {
-  Buffer buffer = allocateBuffer(size_t{1} << 20);
-};
-
-size_t sizeOf(const Large& large) { return large.buffer.sizeBytes; }
-Large another() { return {}; }
+size_t sizeOf(const Bulk& large) { return large.buffer.sizeBytes; }
+Bulk another() { return {}; }
 void settle() {}
-
-}  // namespace
-
-template <>
-struct rpc::Codec<Large> {
-  static void encode(Encoder& encoder, const Large& large) { encoder.addBuffer(large.buffer); }
-  static Large decode(Decoder& decoder) { return {decoder.takeBuffer()}; }
-  static std::string name() { return "Large"; }
-};
-
-namespace {
 
 const Functions& functions() {
   static const Functions all = Functions().add<&sizeOf>("sizeOf").add<&another>("another").add<&settle>("settle");
@@ -47,7 +33,7 @@ void expectNot(const ChannelUse& channel, const std::string& why) {
 TEST(ChannelsTo, sayWhatIsInUse) {
   WorkerJob job({"A", "B"}, functions());
   job[0].call<&settle>("B");  // its answer stands behind the answer to the offer of memory
-  EXPECT_EQ(size_t{1} << 20, job[0].call<&sizeOf>("B", Large()));
+  EXPECT_EQ(size_t{1} << 20, job[0].call<&sizeOf>("B", Bulk()));
   PeerChannels use = job[0].channelsTo("B");
   EXPECT_TRUE(use.unixSockets.inUse && use.sharedMemory.inUse);
   EXPECT_EQ("", use.unixSockets.why + use.sharedMemory.why);
@@ -61,7 +47,7 @@ TEST(ChannelsTo, sayWhatIsInUse) {
 
 TEST(ChannelsTo, sayWhatThisWorkerWasToldNotToUse) {
   WorkerJob job = jobWith({.unixSockets = false, .tcp = true, .lanes = false, .sharedMemory = false}, {});
-  EXPECT_EQ(size_t{1} << 20, job[0].call<&sizeOf>("B", Large()));
+  EXPECT_EQ(size_t{1} << 20, job[0].call<&sizeOf>("B", Bulk()));
   PeerChannels use = job[0].channelsTo("B");
   EXPECT_TRUE(use.tcp.inUse);
   EXPECT_EQ(size_t{1} << 20, use.tcp.sentBytes);
@@ -74,7 +60,7 @@ TEST(ChannelsTo, sayWhatThisWorkerWasToldNotToUse) {
 
 TEST(ChannelsTo, sayWhatThePeerDoesNotTake) {
   WorkerJob job = jobWith({}, {.sharedMemory = false, .crossMemory = false});
-  EXPECT_EQ(size_t{1} << 20, job[0].call<&sizeOf>("B", Large()));
+  EXPECT_EQ(size_t{1} << 20, job[0].call<&sizeOf>("B", Bulk()));
   expectNot(job[0].channelsTo("B").sharedMemory, "the peer does not take it: it was told not to share memory");
   EXPECT_TRUE(job[0].channelsTo("B").lanes.inUse);
 }
@@ -84,28 +70,28 @@ TEST(ChannelsTo, sayThatACallersMemoryIsReadWhereNoneIsShared) {
   Channels noSharing{.sharedMemory = false};
   WorkerJob job = jobWith(noSharing, noSharing);
   job[0].call<&settle>("B");  // its answer stands behind the answer to the offer
-  EXPECT_EQ(size_t{1} << 20, job[0].call<&sizeOf>("B", Large()));
+  EXPECT_EQ(size_t{1} << 20, job[0].call<&sizeOf>("B", Bulk()));
   PeerChannels use = job[0].channelsTo("B");
   EXPECT_TRUE(use.crossMemory.inUse) << use.crossMemory.why;
   EXPECT_EQ(size_t{1} << 20, use.crossMemory.sentBytes);
-  EXPECT_EQ(size_t{1} << 20, job[0].async<&sizeOf>("B", Large()).wait());
+  EXPECT_EQ(size_t{1} << 20, job[0].async<&sizeOf>("B", Bulk()).wait());
   EXPECT_EQ(size_t{1} << 20, job[0].channelsTo("B").crossMemory.sentBytes);
 }
 
 TEST(ChannelsTo, sayWhoDoesNotReadOthersMemory) {
   WorkerJob job = jobWith({.sharedMemory = false}, {.sharedMemory = false, .crossMemory = false});
   job[0].call<&settle>("B");
-  EXPECT_EQ(size_t{1} << 20, job[0].call<&sizeOf>("B", Large()));
+  EXPECT_EQ(size_t{1} << 20, job[0].call<&sizeOf>("B", Bulk()));
   expectNot(job[0].channelsTo("B").crossMemory, "the peer cannot read it: it was told not to");
   expectNot(job[1].channelsTo("A").crossMemory, "told not to: JoinOptions::channels is without cma");
   EXPECT_TRUE(job[0].channelsTo("B").lanes.inUse);
 }
 
 // The lane was closed after its welcome once, and with it the connection.
-TEST(ChannelsTo, aPeerWithoutLanesGetsLargeTensorsBesideSmallMessages) {
+TEST(ChannelsTo, aPeerWithoutLanesGetsBulkTensorsBesideSmallMessages) {
   WorkerJob job = jobWith({.unixSockets = false, .tcp = true, .lanes = true, .sharedMemory = false},
                           {.unixSockets = false, .tcp = true, .lanes = false, .sharedMemory = false});
-  EXPECT_EQ(size_t{1} << 20, job[0].call<&sizeOf>("B", Large()));
+  EXPECT_EQ(size_t{1} << 20, job[0].call<&sizeOf>("B", Bulk()));
   EXPECT_EQ(size_t{1} << 20, job[1].call<&another>("A").buffer.sizeBytes);
   expectNot(job[0].channelsTo("B").lanes, "told to use no lanes");
   EXPECT_TRUE(job[0].channelsTo("B").tcp.sentBytes >= size_t{1} << 20);

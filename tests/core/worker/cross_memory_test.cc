@@ -1,34 +1,18 @@
 // Calls whose arguments the callee reads straight from the caller's memory, as workers of one host do that share none.
 
-#include <numeric>
-
+#include "tests/core/worker/bulk.h"
 #include "tests/core/worker/here.h"
 #include "tests/support/seeds.h"
 
 namespace treadle {
 namespace {
 
+using test::Bulk;
 using test::Counter;
 using test::Gate;
 using test::Here;
 using test::WorkerJob;
 using namespace std::chrono_literals;
-
-// Bytes that travel as a tensor's do.
-struct Bulk {
-  Buffer buffer;
-};
-
-}  // namespace
-
-template <>
-struct rpc::Codec<Bulk> {
-  static void encode(Encoder& encoder, const Bulk& bulk) { encoder.addBuffer(bulk.buffer); }
-  static Bulk decode(Decoder& decoder) { return {decoder.takeBuffer()}; }
-  static std::string name() { return "Bulk"; }
-};
-
-namespace {
 
 Bulk bulkOf(size_t size, unsigned value) {
   Bulk bulk{allocateBuffer(size)};
