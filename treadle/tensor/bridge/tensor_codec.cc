@@ -57,6 +57,13 @@ void checkBools(Bytes bytes) {
     raise(dataLoss("a bool tensor came with bytes other than 0 and 1"));
 }
 
+// Its elements in a row, as it is where they are: four of libtorch's operators cost more than a small call.
+at::Tensor inARow(const at::Tensor& tensor) {
+  // A conjugated or negated view is a flag over other elements until it is resolved.
+  if (tensor.is_contiguous() && !tensor.is_conj() && !tensor.is_neg()) return tensor;
+  return tensor.detach().resolve_conj().resolve_neg().contiguous();
+}
+
 }  // namespace
 
 uint8_t wireType(at::ScalarType type) {
@@ -78,17 +85,16 @@ void encodeTensor(rpc::Encoder& encoder, const at::Tensor& tensor) {
   if (!tensor.defined()) return writer.number(kUndefined);
   checkTravels(tensor);
   std::shared_ptr<Memory> memory = encoder.giving() ? memoryToGive(tensor) : nullptr;
-  // A conjugated or negated view is a flag over other elements until it is resolved.
-  auto plain = std::make_shared<at::Tensor>(tensor.detach().resolve_conj().resolve_neg().contiguous());
-  writer.number(wireType(plain->scalar_type()));
-  if (plain->sizes().size() > kMaxDimensions) raise(invalidArgument("a tensor of over 64 dimensions does not travel"));
-  writer.number(static_cast<uint8_t>(plain->dim()));
-  for (int64_t size : plain->sizes()) writer.number(size);
-  Buffer buffer = Buffer::borrow(plain->const_data_ptr(), plain->nbytes());
+  at::Tensor plain = inARow(tensor);
+  writer.number(wireType(plain.scalar_type()));
+  if (plain.sizes().size() > kMaxDimensions) raise(invalidArgument("a tensor of over 64 dimensions does not travel"));
+  writer.number(static_cast<uint8_t>(plain.dim()));
+  for (int64_t size : plain.sizes()) writer.number(size);
+  Buffer buffer = Buffer::borrow(plain.const_data_ptr(), plain.nbytes());
   buffer.given = memory != nullptr;
   buffer.owner = std::move(memory);
   // Borrowed, not copied: `keep` holds the tensor until the message has left.
-  if (!buffer.given) encoder.keep(std::move(plain));
+  if (!buffer.given) encoder.keep(std::make_shared<at::Tensor>(std::move(plain)));
   encoder.addBuffer(std::move(buffer));
 }
 
