@@ -139,14 +139,15 @@ class Victim {
     return wire::frameFront(FrameKind::kMessage, static_cast<uint8_t>(link::Subject::kRpc), {}, std::array{entry});
   }
 
-  // The entries of the next frame, of which it reads nothing more.
+  // The entries of the next frame that is no notice, of which it reads nothing more.
   static std::vector<BufferEntry> front(const io::Fd& from) {
     std::vector<std::byte> bytes(wire::kHeaderBytes);
     throwIfError(io::readAll(from.get(), bytes, kNever));
     wire::FrameHeader header = valueOrThrow(wire::parseHeader(bytes, {}));
     bytes.resize(header.frontBytes());
     throwIfError(io::readAll(from.get(), MutableBytes(bytes).subspan(wire::kHeaderBytes), kNever));
-    return valueOrThrow(wire::parseFront(header, bytes));
+    auto entries = valueOrThrow(wire::parseFront(header, bytes));
+    return header.kind == FrameKind::kComing ? front(from) : entries;
   }
   io::Fd takeArena() {
     link::FrameReader reader({}, nullptr, true);

@@ -132,6 +132,40 @@ TEST(Reactor, missesNothingWhileItPollsBusily) {
   reactor->remove(pair.a.get());
 }
 
+// It burns the processor no longer than it was asked to, and not once something has come.
+TEST(Reactor, staysAwakeUntilSomethingComesOrItsTimeIsOver) {
+  auto reactor = valueOrThrow(Reactor::make());
+  auto processorTimeOf = [&](Duration wait) {
+    bool fired = false;
+    reactor->at(Clock::now() + wait, [&] { fired = true; });
+    auto now = [] {
+      timespec time{};
+      ::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+      return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
+    };
+    auto before = now();
+    while (!fired) reactor->poll();
+    return now() - before;
+  };
+  reactor->stayAwake(Clock::now() + 1ms);
+  EXPECT_LT(processorTimeOf(200ms), 100ms);
+  reactor->stayAwake(Clock::now() + std::chrono::hours(1));
+  reactor->wake();
+  reactor->poll();
+  EXPECT_LT(processorTimeOf(200ms), 100ms);
+}
+
+TEST(Reactor, saysWhetherItHadToWait) {
+  auto reactor = valueOrThrow(Reactor::make());
+  reactor->at(Clock::now() + 5ms, [] {});
+  EXPECT_TRUE(reactor->poll());
+  // Not at each try: this thread may lose its core in between.
+  EXPECT_TRUE(test::eventually([&] {
+    reactor->wake();
+    return !reactor->poll();
+  }));
+}
+
 TEST(Reactor, callsForWhatItWasAskedForUntilRemoved) {
   auto reactor = makeReactor();
   Pair pair = connectedPair();

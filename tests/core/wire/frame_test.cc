@@ -146,8 +146,8 @@ TEST(Frame, isRefusedWhenBufferSizesDoNotAddUp) {
 
 TEST(Frame, ofAnUnknownKindOrAnotherProtocolSaysSo) {
   std::vector<std::byte> front = frameFront(FrameKind::kMessage, 1, {});
-  front[4] = std::byte{11};
-  EXPECT_NE(std::string::npos, receive(front).status().message().find("unknown kind 11"));
+  front[4] = std::byte{12};
+  EXPECT_NE(std::string::npos, receive(front).status().message().find("unknown kind 12"));
   front[4] = std::byte{0};
   EXPECT_EQ(Code::kDataLoss, receive(front).status().code());
   std::string http = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";

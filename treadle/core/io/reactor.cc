@@ -9,6 +9,11 @@
 #include "treadle/core/io/spin.h"
 
 namespace treadle::io {
+namespace {
+
+constexpr Duration kAtOnce = std::chrono::microseconds(10);  // a system call takes less, going to sleep more
+
+}  // namespace
 
 Result<std::unique_ptr<Reactor>> Reactor::make(Duration busyPoll) {
   Fd epoll(::epoll_create1(EPOLL_CLOEXEC)), wakeup(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
@@ -156,16 +161,19 @@ int Reactor::waitFor(Events& events) {
   }
   if (count == 0) count = look(millisecondsUntil(due));
   waiting_.store(false);
-  if (count > 0 && busyPoll_ > Duration::zero()) busyUntil_ = Clock::now() + busyPoll_;
+  if (count > 0) busyUntil_ = busyPoll_ > Duration::zero() ? Clock::now() + busyPoll_ : TimePoint();
   return count;
 }
 
-void Reactor::poll() {
+bool Reactor::poll() {
   runSoon();
   Events events;
+  const TimePoint begin = Clock::now();
   int count = waitFor(events);
+  const bool waited = Clock::now() - begin > kAtOnce;
   for (int i = 0; i < count; ++i) dispatch(events[static_cast<size_t>(i)]);
   runTimers();
+  return waited;
 }
 
 void Reactor::wake() {

@@ -54,9 +54,12 @@ class Reactor {
   // For a thread that is about to be busy with something else: does now what `soon` was asked for over `age` ago.
   void runSoon(Duration age = {});
 
+  // From a callback: `poll` looks for more until then, or until something comes, before it sleeps.
+  void stayAwake(TimePoint until) { busyUntil_ = std::max(busyUntil_, until); }
+
   // Waits for the next events or timer, calls back, returns. Returns early after `wake`. Takes up to 64 events at a
-  // time; three uncontended locks for one event.
-  void poll();
+  // time; three uncontended locks for one event. False when something was there at once.
+  bool poll();
   void wake();
 
  private:

@@ -24,6 +24,11 @@ namespace {
 
 constexpr size_t kShareBytes = memory::kSmallestBlock;
 constexpr int kManyAwaited = 8;
+// Copies that take about as long as the peer takes to wake up: it is told before they are made. Of smaller ones the
+// notice costs more than it brings, beside larger ones a wake-up counts for nothing.
+constexpr size_t kLeastNotice = 512U << 10, kMostNotice = 8U << 20;
+// How long a peer that was told so looks for the message before it sleeps: 8 MiB take about half of that.
+constexpr Duration kAwakeFor = std::chrono::milliseconds(1);
 // How often a sleeper looks when the process has no descriptor left by which it could be woken.
 constexpr Duration kWithoutWakeup = std::chrono::milliseconds(10);
 constexpr Duration kLazyDelay = std::chrono::milliseconds(5);
@@ -94,6 +99,7 @@ Status Connection::send(Subject subject, Bytes payload, std::span<const Buffer> 
     return resourceExhausted("a message's tensors take " + std::to_string(bufferBytes) + " bytes, over the limit of " +
                              std::to_string(options_.limits.bufferBytes));
   sent_.store(true, std::memory_order_relaxed);
+  announceCopies(buffers);
   Parts parts;
   // Only calls may overtake each other: the messages of the other rooms are in order.
   Status placed = place(buffers, offer, subject == Subject::kRpc, mode, deadline, parts);
@@ -120,6 +126,16 @@ Status Connection::send(Subject subject, Bytes payload, std::span<const Buffer> 
 void Connection::count(std::span<const wire::BufferEntry> entries) {
   for (const wire::BufferEntry& entry : entries)
     sentBytes_[static_cast<size_t>(entry.place)].fetch_add(entry.sizeBytes, std::memory_order_relaxed);
+}
+
+// The peer wakes up while its bytes are copied, rather than afterwards.
+void Connection::announceCopies(std::span<const Buffer> buffers) {
+  if (!memory_ || !memory_->mapped()) return;
+  size_t bytes = 0;
+  for (const Buffer& buffer : buffers)
+    if (!buffer.given) bytes += buffer.sizeBytes;
+  if (bytes < kLeastNotice || bytes > kMostNotice || sendQueue_.queuedBytes() > 0) return;
+  sendControl(wire::FrameKind::kComing, {});
 }
 
 // Shared memory first, the sender's own if it is offered, lanes for what is large, the rest behind the message on its
@@ -194,6 +210,20 @@ void Connection::sendControl(wire::FrameKind kind, Bytes payload, int descriptor
   sendQueue_.send(wire::frameFront(kind, 0, payload), {}, SendMode::kUrgent, kNever, descriptor).ignore();
 }
 
+// An empty one says that all is well.
+void Connection::sendReason(wire::FrameKind kind, std::string_view reason) {
+  wire::Writer writer;
+  writer.string(reason.substr(0, kReasonBytes));
+  sendControl(kind, writer.bytes());
+}
+
+// None when it cannot be read.
+std::optional<std::string> Connection::reasonOf(const Frame& frame) {
+  wire::Reader reader(frame.payload);
+  std::string reason = reader.string(kReasonBytes);
+  return reader.ok() ? std::optional(std::move(reason)) : std::nullopt;
+}
+
 // Why the interest is turned off while callers read for themselves: the reactor's thread would wake on every
 // answer only to find that it has been read. Counting answers, rather than asking whether somebody waits,
 // makes sure that an answer for a future that nobody waits for yet is read all the same.
@@ -214,6 +244,7 @@ void Connection::onEvents(uint32_t events) {
   if (events & EPOLLOUT) flush();
   if ((events & ~uint32_t{EPOLLOUT}) == 0 || !takeReadTurn()) return;
   (void)readOnce();
+  reactor_.stayAwake(std::exchange(awakeUntil_, TimePoint()));
   giveReadTurn();
 }
 
@@ -237,7 +268,11 @@ void Connection::readUntil(UniqueFunction<bool()> done, TimePoint deadline) {
   setReadInterest(false);
   io::Spin spin(options_.spin);
   while (!done() && !closed_.load() && Clock::now() < deadline)
-    if (!readOnce() && !spin.again()) sleepUntilReadable(deadline);
+    if (readOnce()) {
+      if (awakeUntil_ != TimePoint()) spin = io::Spin(std::exchange(awakeUntil_, TimePoint()) - Clock::now());
+    } else if (!spin.again()) {
+      sleepUntilReadable(deadline);
+    }
   giveReadTurn();
 }
 
@@ -269,11 +304,8 @@ void Connection::wakeReader() {
 void Connection::onFrame(Frame frame) {
   switch (frame.header.kind) {
     case wire::FrameKind::kHeartbeat: return;
-    case wire::FrameKind::kLeave: {
-      wire::Reader reader(frame.payload);
-      std::string reason = reader.string(kReasonBytes);
-      return sink_.onLeave(*this, reader.ok() ? reason : "for an unreadable reason");
-    }
+    case wire::FrameKind::kComing: return (void)(awakeUntil_ = Clock::now() + kAwakeFor);
+    case wire::FrameKind::kLeave: return sink_.onLeave(*this, reasonOf(frame).value_or("for an unreadable reason"));
     case wire::FrameKind::kMessage: return onMessageFrame(std::move(frame));
     case wire::FrameKind::kArena: return onArena(std::move(frame));
     case wire::FrameKind::kMapped: return onMapped(frame);
@@ -312,10 +344,8 @@ void Connection::onMessageFrame(Frame frame) {
 }
 
 void Connection::leave(const std::string& reason, TimePoint deadline) {
-  wire::Writer writer;
-  writer.string(std::string_view(reason).substr(0, kReasonBytes));
   if (laneSender_) laneSender_->drain(deadline);
-  sendControl(wire::FrameKind::kLeave, writer.bytes());
+  sendReason(wire::FrameKind::kLeave, reason);
   (void)sendQueue_.drain(deadline);
   (void)::shutdown(fd_.get(), SHUT_WR);
 }

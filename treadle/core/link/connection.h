@@ -134,6 +134,7 @@ class Connection final : public io::EventHandler,
   };
 
   void count(std::span<const wire::BufferEntry> entries);
+  void announceCopies(std::span<const Buffer> buffers);
   Status place(std::span<const Buffer> buffers, const MemoryOffer* offer, bool mayUseLanes, SendMode mode,
                TimePoint deadline, Parts& parts);
 
@@ -151,6 +152,8 @@ class Connection final : public io::EventHandler,
   void sleepUntilReadable(TimePoint deadline);
   void onFrame(Frame frame);
   void onMessageFrame(Frame frame);
+  void sendReason(wire::FrameKind kind, std::string_view reason);
+  std::optional<std::string> reasonOf(const Frame& frame);
   void onArena(Frame frame);
   void onMapped(const Frame& frame);
   void onRelease(const Frame& frame);
@@ -183,6 +186,7 @@ class Connection final : public io::EventHandler,
   SendQueue sendQueue_;
   FrameReader reader_;                        // whoever has the read turn
   UniqueFunction<void(Frame)> frameHandler_;  // likewise
+  TimePoint awakeUntil_;                      // likewise: the peer has said that a message is coming
 
   std::atomic<bool> reading_ = false, closed_ = false, sent_ = false;
   std::atomic<bool> arenaOffered_ = false, arenaTaken_ = false, releaseTimer_ = false;

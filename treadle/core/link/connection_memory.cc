@@ -39,20 +39,17 @@ void Connection::onArena(Frame frame) {
   if (arenaTaken_.exchange(true)) return close(dataLoss("it shared its memory twice"));
   Status mapped = frame.descriptor.valid() ? memory_->setPeerArena(std::move(frame.descriptor))
                                            : resourceExhausted("its descriptor did not arrive");
-  wire::Writer reply;
-  reply.string(std::string_view(mapped.message()).substr(0, kReasonBytes));
-  sendControl(wire::FrameKind::kMapped, reply.bytes());
+  sendReason(wire::FrameKind::kMapped, mapped.message());
 }
 
 void Connection::onMapped(const Frame& frame) {
   if (!arenaOffered_.exchange(false)) return close(dataLoss("it answered an offer of memory that nobody made"));
   answerArrived();
-  wire::Reader reader(frame.payload);
-  std::string reason = reader.string(kReasonBytes);
-  if (!reader.ok()) return close(dataLoss("it answered an offer of memory unreadably"));
-  if (reason.empty()) return memory_->setMapped(io::ProcessHandle::ofPeer(fd_.get()));
-  memory_->setRefused(reason);
-  logInfo("", "a peer on this host cannot share memory (" + reason + "): tensors take another way");
+  std::optional<std::string> reason = reasonOf(frame);
+  if (!reason) return close(dataLoss("it answered an offer of memory unreadably"));
+  if (reason->empty()) return memory_->setMapped(io::ProcessHandle::ofPeer(fd_.get()));
+  memory_->setRefused(*reason);
+  logInfo("", "a peer on this host cannot share memory (" + *reason + "): tensors take another way");
   tellTable();
 }
 

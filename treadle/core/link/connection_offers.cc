@@ -48,20 +48,17 @@ void Connection::onTable(const Frame& frame) {
     MutexLock lock(offerMutex_);
     if (made.ok() && !closed_.load()) offerReader_ = std::move(*made);  // or nobody would close it
   }
-  wire::Writer reply;
-  reply.string(std::string_view(can.message()).substr(0, kReasonBytes));
-  sendControl(wire::FrameKind::kReadable, reply.bytes());
+  sendReason(wire::FrameKind::kReadable, can.message());
 }
 
 void Connection::onReadable(const Frame& frame) {
-  wire::Reader reader(frame.payload);
-  std::string reason = reader.string(kReasonBytes);
-  if (!reader.ok()) return close(dataLoss("it answered an offer of memory unreadably"));
+  std::optional<std::string> reason = reasonOf(frame);
+  if (!reason) return close(dataLoss("it answered an offer of memory unreadably"));
   MutexLock lock(offerMutex_);
   if (!tableTold_.load() || readable_.load() || !notReadable_.ok())
     return lock.unlock(), close(dataLoss("it answered an offer of memory that nobody made"));
-  if (!reason.empty()) notReadable_ = failedPrecondition("the peer cannot read it: " + reason);
-  readable_.store(reason.empty());
+  if (!reason->empty()) notReadable_ = failedPrecondition("the peer cannot read it: " + *reason);
+  readable_.store(reason->empty());
   lock.unlock();
   answerArrived();
 }

@@ -11,7 +11,7 @@ namespace treadle::wire {
 namespace {
 
 constexpr size_t kCrcOffset = 12;
-constexpr uint8_t kLastKind = static_cast<uint8_t>(FrameKind::kReadable);
+constexpr uint8_t kLastKind = static_cast<uint8_t>(FrameKind::kComing);
 constexpr uint8_t kLastPlace = static_cast<uint8_t>(Place::kOffered);
 constexpr uint64_t kSizeMask = (uint64_t{1} << 56) - 1;
 

@@ -31,6 +31,7 @@ enum class FrameKind : uint8_t {
   kPiece = 8,      // on a lane: a part of a buffer that a message announces
   kTable = 9,      // where the sender's table of offered buffers lies in its memory
   kReadable = 10,  // whether the receiver of kTable can read it, and why not
+  kComing = 11,    // a message of whose large buffers the sender makes copies will be here in a moment: no payload
 };
 
 // Where the bytes of a buffer are. The numbers travel on the wire: never renumber.
