@@ -122,6 +122,63 @@ TEST(Executor, goesOnPollingAlsoAfterALongIdleTime) {
   ended.wait();
 }
 
+// Nothing is under way and the task is short: no thread is woken for it, and nobody polls meanwhile.
+TEST(Executor, leavesAShortTaskAloneUnlessMoreHasCome) {
+  Pool pool({.longRun = 10s});
+  Gate ended, second;
+  bool polled = false;
+  pool.reactor->at(Clock::now() + 20ms, [&] {
+    pool.executor->post([&] {
+      pool.reactor->at(Clock::now(), [&] { polled = true; });
+      Executor::expectRunTime(100us);
+      std::this_thread::sleep_for(20ms);  // the time in which it must not happen
+      EXPECT_FALSE(polled);
+      ended.open();
+    });
+  });
+  ended.wait();
+  // Two that came at once: the second does not wait for the first.
+  pool.reactor->at(Clock::now() + 20ms, [&] {
+    pool.executor->post([&] {
+      Executor::expectRunTime(100us);
+      second.wait();
+    });
+    pool.executor->post([&] { second.open(); });
+  });
+  second.wait();
+}
+
+TEST(Executor, pollsDuringATaskThatSaysItTakesLong) {
+  Pool pool({.longRun = 10s});
+  Gate polled, ended;
+  pool.executor->post([&] {
+    pool.reactor->at(Clock::now(), [&] { polled.open(); });
+    Executor::expectRunTime(1ms);
+    polled.wait();
+    ended.open();
+  });
+  ended.wait();
+}
+
+TEST(Executor, callsItsHookOnTheThreadOfEachTaskAfterIt) {
+  static thread_local int mark = 0;
+  Counter ran;
+  std::atomic<int> marked = 0;
+  Pool pool;
+  pool.executor->setAfterTask([] { mark = 0; });
+  for (int i = 0; i < 200; ++i)
+    pool.executor->post([&, i] {
+      if (std::exchange(mark, 1) != 0) ++marked;
+      if (i % 20 == 0) {
+        Executor::Blocking blocking;  // another thread goes on
+        std::this_thread::yield();
+      }
+      ran.add();
+    });
+  ran.waitFor(200);
+  EXPECT_EQ(0, marked);
+}
+
 TEST(Executor, runsNoMoreTasksAtATimeThanItMay) {
   Pool pool({.maxRunning = 3});
   Counter started;

@@ -50,6 +50,17 @@ TEST(Functions, offersWhatWasAddedAndOnlyNamesWhatWasDeclared) {
   EXPECT_TRUE(Functions().addIdempotent<&add>("add").find("add")->idempotent);
 }
 
+TEST(RunTime, countsWhatTakesLongEachTimeAndNotWhatDidSoOnce) {
+  using namespace std::chrono_literals;
+  Functions::RunTime short_, long_;
+  for (int i = 0; i < 100; ++i) short_.add(i % 3 == 1 ? 5ms : 2us);
+  EXPECT_LE(short_.typical(), 2us);
+  for (int i = 0; i < 40; ++i) long_.add(1ms + i * 1us);
+  EXPECT_GT(long_.typical(), 900us);
+  for (int i = 0; i < 100; ++i) long_.add(2us);  // it forgets
+  EXPECT_LT(long_.typical(), 20us);
+}
+
 TEST(Functions, aNameMeansOneFunction) {
   Functions functions;
   functions.add<&add>("f");

@@ -275,5 +275,17 @@ TEST_F(TensorCodec, HandlersStartWithCleanThreadState) {
   EXPECT_EQ(threadState(), (std::vector<bool>{true, false, false})) << "nor does a handler change the caller's";
 }
 
+// Continuations run on the same threads, and answers are decoded there: none of a handler's inference mode, say.
+TEST_F(TensorCodec, NothingElseMeetsAHandlersThreadState) {
+  auto leave = [](at::Tensor& answer) {
+    auto found = threadState();
+    found.push_back(answer.is_inference());
+    c10::AutogradState::set_tls_state({false, true, false, true});  // inference mode, unguarded
+    return found;
+  };
+  for (int round = 0; round < 50; ++round)
+    EXPECT_EQ(a.async<&echo>("A", at::ones({2})).then(leave).wait(), (std::vector<bool>{true, false, false, false}));
+}
+
 }  // namespace
 }  // namespace treadle::test

@@ -20,6 +20,9 @@ constexpr int kQuietTicks = 100;
 // How long small messages wait for each other while tasks are run one after the other.
 constexpr Duration kSoonEnough = std::chrono::microseconds(20);
 
+// A few times what it costs to wake a thread; and how long a message may stay unread that nothing yet says will come.
+constexpr Duration kWorthAThread = std::chrono::microseconds(50), kMayStayUnread = std::chrono::microseconds(250);
+
 thread_local Executor* poolOfThread = nullptr;
 thread_local bool inPoll = false;
 thread_local bool blocking = false;
@@ -72,6 +75,12 @@ void Executor::post(Task task) {
   if (!(inPoll && poolOfThread == this) && mayRun()) bringInThread();
 }
 
+void Executor::setAfterTask(std::function<void()> hook) {
+  MutexLock lock(mutex_);
+  TREADLE_CHECK(!afterTask_, "a pool has one hook after its tasks");
+  afterTask_ = std::move(hook);
+}
+
 void Executor::stop() {
   TREADLE_CHECK(poolOfThread != this, "an executor cannot be stopped by one of its own threads");
   std::vector<std::thread> threads;
@@ -96,10 +105,14 @@ int Executor::active() const {
   return running_ + blocked_ + static_cast<int>(ready_.size());
 }
 
-void Executor::expectLong() {
-  if (poolOfThread == nullptr || inPoll) return;
-  MutexLock lock(poolOfThread->mutex_);
-  if (!poolOfThread->polling_ || poolOfThread->mayRun()) poolOfThread->bringInThread();
+// One task at a time with pauses in between is the poller's alone: waking another thread for each would double its
+// time.
+void Executor::expectRunTime(Duration expected) {
+  if (poolOfThread == nullptr || inPoll || expected <= kWorthAThread) return;
+  Executor& pool = *poolOfThread;
+  MutexLock lock(pool.mutex_);
+  if (!pool.moreCame_ && pool.ready_.empty() && expected <= kMayStayUnread) return;
+  if (!pool.polling_ || pool.mayRun()) pool.bringInThread();
 }
 
 bool Executor::moreToRun() {
@@ -149,10 +162,12 @@ void Executor::runOne(MutexLock& lock) {
   ++running_;
   ++progress_;
   if (watchdogParked_) wakeWatchdog_.notifyOne();
+  const std::function<void()>* after = afterTask_ ? &afterTask_ : nullptr;  // it stays
   lock.unlock();
   reactor_.runSoon(kSoonEnough);  // before something that may take long
   task();
   task = Task();  // what the task holds goes before it counts as done
+  if (after != nullptr) (*after)();
   lock.lock();
   --running_;
 }
@@ -163,10 +178,11 @@ void Executor::pollOnce(MutexLock& lock) {
   ++progress_;
   lock.unlock();
   inPoll = true;
-  reactor_.poll();
+  bool waited = reactor_.poll();
   inPoll = false;
   lock.lock();
   polling_ = false;
+  moreCame_ = !waited;
 }
 
 Status Executor::enterBlocking() {

@@ -13,6 +13,7 @@
 
 #include <atomic>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -43,6 +44,10 @@ class Executor {
   // it is dropped.
   void post(Task task);
 
+  // Called on the pool's thread after each task, to put away what it left there. Set once, before the first task is
+  // posted; must not throw.
+  void setAfterTask(std::function<void()> hook);
+
   // Lets running tasks end, drops the queued ones and joins the threads. Idempotent.
   void stop();
 
@@ -68,9 +73,9 @@ class Executor {
   // Whether the calling thread belongs to a pool, of this worker or of another one.
   static bool onPoolThread();
 
-  // For a task that will run for long without waiting: lets another thread poll now rather than when the watchdog sees
-  // it. Free of effect on other threads.
-  static void expectLong();
+  // For a task that will run for about this long without waiting: lets another thread poll now rather than when the
+  // watchdog sees it, if that is worth a wake-up. Free of effect on other threads.
+  static void expectRunTime(Duration expected);
 
   // Whether the calling thread belongs to a pool that has more tasks to begin at once: then what this one has to say
   // may wait a moment for the others'.
@@ -107,11 +112,13 @@ class Executor {
   CondVar wakeIdle_, wakeWatchdog_;
   std::deque<Task> ready_ TREADLE_GUARDED_BY(mutex_);
   std::atomic<size_t> readyCount_ = 0;  // the size of ready_
+  std::function<void()> afterTask_ TREADLE_GUARDED_BY(mutex_);
   std::vector<std::thread> threads_ TREADLE_GUARDED_BY(mutex_);
   int running_ TREADLE_GUARDED_BY(mutex_) = 0;
   int blocked_ TREADLE_GUARDED_BY(mutex_) = 0;
   int idle_ TREADLE_GUARDED_BY(mutex_) = 0;
   bool polling_ TREADLE_GUARDED_BY(mutex_) = false;
+  bool moreCame_ TREADLE_GUARDED_BY(mutex_) = false;  // while a thread ran what it had read: the next poll did not wait
   bool stopping_ TREADLE_GUARDED_BY(mutex_) = false;
   bool watchdogParked_ TREADLE_GUARDED_BY(mutex_) = false;
   uint64_t progress_ TREADLE_GUARDED_BY(mutex_) = 0;  // polls begun and tasks taken

@@ -37,6 +37,7 @@ Engine::Engine(cluster::Membership& membership, io::Reactor& reactor, io::Execut
     toPeers_.emplace_back(options.unansweredLimitBytes);
     fromPeers_.emplace_back(options.unansweredLimitBytes);
   }
+  if (interceptor_) executor_.setAfterTask([shared = interceptor_] { shared->afterTask(); });
 }
 
 Engine::~Engine() { close(cancelled("this worker has left its job")); }
@@ -105,13 +106,16 @@ Status Engine::whetherHere() const {
   return closed_.ok() ? Status() : failedPrecondition("this worker has left its job");
 }
 
-// Asked after every call: two sizes under the lock. The hook does nothing before this worker's shutdown.
-void Engine::idleIfDone() {
-  {
-    MutexLock lock(mutex_);
-    if (pending_.size() > givenUp_ || !incoming_.empty()) return;
-  }
-  if (idleHook_) idleHook_();
+void Engine::tellIfIdle() {
+  MutexLock lock(mutex_);
+  bool nothingLeft = idle();
+  lock.unlock();
+  tellIfIdle(nothingLeft);
+}
+
+// After every call. The hook does nothing before this worker's shutdown.
+void Engine::tellIfIdle(bool nothingLeft) const {
+  if (nothingLeft && idleHook_) idleHook_();
 }
 
 }  // namespace treadle::rpc

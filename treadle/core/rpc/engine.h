@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <unordered_map>
 
 #include "treadle/core/cluster/coordinator.h"
 #include "treadle/core/cluster/membership.h"
@@ -126,13 +127,19 @@ class Engine final : public cluster::MessageHandler, public std::enable_shared_f
     size_t bytes = 0;  // of the callee's credits
   };
 
+  using PendingTable = std::unordered_map<uint64_t, Pending>;
+  struct Taken {
+    PendingTable::node_type entry;
+    bool idle;  // nothing was left
+  };
+
   CallTicket submit(OutgoingCall call, std::optional<ForkEntry> result);
   static MessageHeader headerOf(const OutgoingCall& call, const std::optional<ForkEntry>& result);
   Status takeCredits(const Pending& pending);
   uint64_t addPending(Pending pending);
   void notSent();
   // `from`: the worker that answers. An answer of another one than was called counts for nothing.
-  std::optional<Pending> takePending(uint64_t id, std::optional<int> from);
+  std::optional<Taken> takePending(uint64_t id, std::optional<int> from);
   void finishPending(uint64_t id, Result<Decoder*> result, std::optional<int> from = {});
   std::optional<Pending> stopWaiting(uint64_t id);
   Status told(const Pending& pending, const Status& status) const;
@@ -156,13 +163,15 @@ class Engine final : public cluster::MessageHandler, public std::enable_shared_f
   void sendFailure(const std::shared_ptr<IncomingCall>& call, MessageHeader& header, Status status);
   Result<const Functions::Entry*> lookUp(const MessageHeader& header) const;
   void answered(IncomingCall& call);
-  void idleIfDone();
+  bool idle() const TREADLE_REQUIRES(mutex_) { return pending_.size() == givenUp_ && incoming_.empty(); }
+  void tellIfIdle();
+  void tellIfIdle(bool nothingLeft) const;
 
   cluster::Membership& membership_;
   io::Reactor& reactor_;
   io::Executor& executor_;
   const Functions functions_;
-  const std::unique_ptr<Interceptor> interceptor_;
+  const std::shared_ptr<Interceptor> interceptor_;  // also of the executor, which may outlive this object
   const EngineOptions options_;
   Worker* const worker_;
   const std::shared_ptr<References> references_;
@@ -170,7 +179,7 @@ class Engine final : public cluster::MessageHandler, public std::enable_shared_f
   std::deque<Credits> toPeers_, fromPeers_;  // by rank
 
   mutable Mutex mutex_;
-  std::map<uint64_t, Pending> pending_ TREADLE_GUARDED_BY(mutex_);
+  PendingTable pending_ TREADLE_GUARDED_BY(mutex_);
   size_t givenUp_ TREADLE_GUARDED_BY(mutex_) = 0;  // of pending_
   std::map<std::pair<int, uint64_t>, std::shared_ptr<IncomingCall>> incoming_ TREADLE_GUARDED_BY(mutex_);
   uint64_t lastId_ TREADLE_GUARDED_BY(mutex_) = 0;

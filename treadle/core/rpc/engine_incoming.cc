@@ -13,9 +13,6 @@
 namespace treadle::rpc {
 namespace {
 
-// A few times what it costs to wake a thread.
-constexpr Duration kWorthAThread = std::chrono::microseconds(50);
-
 TimePoint deadlineIn(uint64_t microseconds) {
   if (microseconds > static_cast<uint64_t>(INT64_MAX / 1000)) return kNever;
   return deadlineAfter(std::chrono::microseconds(microseconds));
@@ -36,7 +33,9 @@ void Engine::onRequest(int rank, const std::shared_ptr<link::Connection>& from, 
   {
     MutexLock lock(mutex_);
     if (!closed_.ok()) return;
-    if (!incoming_.emplace(std::pair(rank, header.id), call).second) twice = true;
+    // Numbers grow as a rule, so that its place is at the end.
+    auto entry = incoming_.emplace_hint(incoming_.end(), std::pair(rank, header.id), call);
+    twice = entry->second != call;
   }
   if (twice) return from->close(dataLoss("it used the number of a call twice"));
   if (!accept(call, message)) return;
@@ -116,9 +115,8 @@ void Engine::run(const std::shared_ptr<IncomingCall>& call, const Functions::Ent
                  size_t valuesAt, std::vector<HandlePtr> handles) {
   Responder responder(call);
   if (call->cancelled.load()) return responder.fail(cancelled("the caller gave up before the function began"));
-  // Another thread reads meanwhile, or the next request would wait for this one though there is a thread for it. For a
-  // short function that would cost more than it brings.
-  if (entry.runTime->typical() > kWorthAThread) io::Executor::expectLong();
+  // Another thread reads meanwhile, or the next request would wait for this one though there is a thread for it.
+  io::Executor::expectRunTime(entry.runTime->typical());
   const TimePoint begin = Clock::now();
   try {
     auto scope = interceptor_ ? interceptor_->onHandler(call->hook.get()) : nullptr;
@@ -198,12 +196,14 @@ void Engine::sendFailure(const std::shared_ptr<IncomingCall>& call, MessageHeade
 }
 
 void Engine::answered(IncomingCall& call) {
+  bool nothingLeft;
   {
     MutexLock lock(mutex_);
     ++handled_;
     incoming_.erase({call.rank, call.id});
+    nothingLeft = idle();
   }
-  idleIfDone();
+  tellIfIdle(nothingLeft);
 }
 
 // Nothing is answered: the caller has completed the call already. The handler's own answer, if any, finds

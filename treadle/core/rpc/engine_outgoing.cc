@@ -115,7 +115,7 @@ CallTicket Engine::submit(OutgoingCall call, std::optional<ForkEntry> result) {
   if (Status left = whetherHere(); !left.ok()) sent = left;
   if (!ticket.connection) return pending.complete(told(pending, sent)), ticket;
   finishPending(ticket.id, sent);
-  idleIfDone();  // also if the call was given up before: one fewer counts as sent now
+  tellIfIdle();  // also if the call was given up before: one fewer counts as sent now
   return ticket;
 }
 
@@ -148,14 +148,13 @@ uint64_t Engine::addPending(Pending pending) {
   return id;
 }
 
-std::optional<Engine::Pending> Engine::takePending(uint64_t id, std::optional<int> from) {
+std::optional<Engine::Taken> Engine::takePending(uint64_t id, std::optional<int> from) {
   MutexLock lock(mutex_);
   auto found = pending_.find(id);
   if (found == pending_.end() || (from && found->second.rank != *from)) return std::nullopt;
-  Pending pending = std::move(found->second);
-  pending_.erase(found);
-  if (!pending.complete) --givenUp_;
-  return pending;
+  if (!found->second.complete) --givenUp_;
+  auto entry = pending_.extract(found);
+  return Taken{std::move(entry), idle()};
 }
 
 // The failure as the caller is told it: which function of which worker.
@@ -173,17 +172,18 @@ Status Engine::told(const Pending& pending, const Status& status) const {
 // Whoever takes the entry out of the table gives back what it held, and whoever takes `complete` completes the call:
 // answer, deadline, cancellation and loss may meet here, and one of them wins.
 void Engine::finishPending(uint64_t id, Result<Decoder*> result, std::optional<int> from) {
-  std::optional<Pending> pending = takePending(id, from);
-  if (!pending) return;
-  pending->connection->answerArrived();
-  toPeers_[static_cast<size_t>(pending->rank)].giveBack(pending->bytes);
-  if (!pending->complete) return;
+  std::optional<Taken> taken = takePending(id, from);
+  if (!taken) return;
+  Pending& pending = taken->entry.mapped();
+  pending.connection->answerArrived();
+  toPeers_[static_cast<size_t>(pending.rank)].giveBack(pending.bytes);
+  if (!pending.complete) return;
   if (result.ok()) {
-    pending->complete(std::move(result));
+    pending.complete(std::move(result));
   } else {
-    pending->complete(told(*pending, result.status()));
+    pending.complete(told(pending, result.status()));
   }
-  idleIfDone();
+  tellIfIdle(taken->idle);
 }
 
 void Engine::cancel(uint64_t id) { giveUp(id, cancelled("the call was cancelled")); }
@@ -212,7 +212,7 @@ void Engine::giveUp(uint64_t id, const Status& why) {
   // A failure means that the callee is lost, and with it what was to be cancelled.
   pending->connection->send(link::Subject::kRpc, payload.bytes(), {}, link::SendMode::kUrgent, kNever).ignore();
   pending->complete(told(*pending, why));
-  idleIfDone();
+  tellIfIdle();
   pending->connection->wakeReader();
 }
 

@@ -8,6 +8,7 @@
 //   treadle::Functions functions;
 //   functions.add<&scale>("scale").addType<Table, int64_t>("Table").add<&Table::row>("Table.row");
 
+#include <algorithm>
 #include <atomic>
 #include <map>
 #include <memory>
@@ -51,17 +52,19 @@ class Functions {
   // Takes over all names of `other`. ArgumentError when one means something else here.
   Functions& merge(const Functions& other);
 
-  // How long a function's handler keeps its thread, as an average that forgets; shared by an entry's copies.
+  // How long a function's handler keeps its thread, as an average that forgets; shared by an entry's copies. What took
+  // long once may have lost its core meanwhile: of two in a row the shorter counts.
   class RunTime {
    public:
     void add(Duration took) {
+      Duration::rep least = std::min(took.count(), last_.exchange(took.count(), std::memory_order_relaxed));
       Duration::rep before = average_.load(std::memory_order_relaxed);
-      average_.store(before + (took.count() - before) / 8, std::memory_order_relaxed);
+      average_.store(before + (least - before) / 8, std::memory_order_relaxed);
     }
     Duration typical() const { return Duration(average_.load(std::memory_order_relaxed)); }
 
    private:
-    std::atomic<Duration::rep> average_ = 0;  // a lost update does no harm
+    std::atomic<Duration::rep> average_ = 0, last_ = 0;  // a lost update does no harm
   };
   struct Entry {
     std::string name;

@@ -48,7 +48,10 @@ class Interceptor {
   virtual std::unique_ptr<OutgoingHook> onReply(int rank, const std::string& function, IncomingHook* request) = 0;
   // A message came with this header field. Any thread. Throws DataError for bytes that are none of ours.
   virtual std::shared_ptr<IncomingHook> onArrival(int rank, Bytes field) = 0;
-  // A handler for a request that came with `request` (may be null) starts on this thread: gives it clean thread state.
+  // A task of the worker's pool (a handler, a continuation) has ended on this thread, which will read and run others.
+  // Must not throw.
+  virtual void afterTask() {}
+  // A handler for a request that came with `request` (may be null) starts on this thread. May be null.
   virtual std::unique_ptr<HandlerScope> onHandler(IncomingHook* request) = 0;
   // A worker is lost: what is kept for it goes.
   virtual void onLost(int rank) = 0;

@@ -84,14 +84,11 @@ ContextPtr contextOf(rpc::IncomingHook* request) {
   return hook == nullptr ? nullptr : hook->context;
 }
 
-// The members are built in this order: the clean state first, then the context of the call, within it.
 class ContextScope final : public rpc::HandlerScope {
  public:
-  ContextScope(AutogradInterceptor& interceptor, ContextPtr context, const bridge::CleanThreadState& state)
-      : state_(state), current_(interceptor, std::move(context)) {}
+  ContextScope(AutogradInterceptor& interceptor, ContextPtr context) : current_(interceptor, std::move(context)) {}
 
  private:
-  bridge::CleanThreadState::Guard state_;
   CurrentContext current_;
 };
 
@@ -134,7 +131,8 @@ std::shared_ptr<rpc::IncomingHook> AutogradInterceptor::onArrival(int rank, Byte
 }
 
 std::unique_ptr<rpc::HandlerScope> AutogradInterceptor::onHandler(rpc::IncomingHook* request) {
-  return std::make_unique<ContextScope>(*this, contextOf(request), cleanState_);
+  ContextPtr context = contextOf(request);
+  return context ? std::make_unique<ContextScope>(*this, std::move(context)) : nullptr;
 }
 
 AutogradInterceptor& interceptorOf(Worker& worker) {

@@ -1,8 +1,7 @@
 #pragma once
-// Handlers run on pool threads that others used before: each starts with the thread state that a fresh thread
-// has (gradients on, no inference mode, no autocast), whatever the thread did before. A handler that turned
-// grad mode off and threw would otherwise change the results of strangers. Owned by the interceptor of a
-// worker; guards are made on the thread that runs the handler, and put back what that thread had.
+// Pool threads read messages and run tasks for many, so each is given the thread state that a fresh thread has
+// (gradients on, no inference mode, no autocast) after every task. A handler that turned grad mode off and threw would
+// otherwise change the results of strangers. Owned by the interceptor of a worker.
 
 #include <ATen/ThreadLocalState.h>
 
@@ -14,14 +13,8 @@ class CleanThreadState {
   // Any thread; cheap enough for once per worker, not for once per call.
   CleanThreadState();
 
-  // For its lifetime the thread that made it has the clean state. On the stack of a handler.
-  class Guard {
-   public:
-    explicit Guard(const CleanThreadState& state) : guard_(state.state_) {}
-
-   private:
-    at::ThreadLocalStateGuard guard_;
-  };
+  // Gives it to the calling thread, for good: what that had is lost. About 150 ns.
+  void apply() const { at::ThreadLocalState::setThreadLocalState(state_); }
 
  private:
   at::ThreadLocalState state_;
