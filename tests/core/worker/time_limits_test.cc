@@ -160,9 +160,8 @@ TEST_F(TimeLimits, anObjectThatIsMadeTooLateIsDestroyed) {
     RRef<Slow> slow = a.with({.timeout = kTimeToBegin}).make<Slow>("b", reinterpret_cast<uint64_t>(&late));
     late.begun.wait();
     // Until the reference knows that it is late, it is asked for at the worker that makes it.
-    EXPECT_TRUE(test::eventually([&] {
-      return contains(messageOf<TimeoutError>([&] { slow.waitUntilMade(kShort); }), toText(kTimeToBegin));
-    }));
+    EXPECT_TRUE(test::eventually(
+        [&] { return contains(messageOf<TimeoutError>([&] { slow.waitUntilMade(kShort); }), toText(kTimeToBegin)); }));
     EXPECT_EQ("b", statusOf<TimeoutError>([&] { slow.call<&Slow::get>(); }).worker());
   }
   late.go.open();
