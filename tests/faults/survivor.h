@@ -103,8 +103,9 @@ inline std::ostream& operator<<(std::ostream& out, const Holdings& held) {
 
 class Survivor {
  public:
-  explicit Survivor(Channel channel)
+  explicit Survivor(Channel channel, Duration lostAfter = kHangs)
       : channel_(channel),
+        lostAfter_(lostAfter),
         pool(valueOrThrow(memory::BlockPool::make(64 * kVictimBytes))),
         otherPool_(valueOrThrow(memory::BlockPool::make(64 * kVictimBytes))),
         self_(*reactor_, {"survivor", 0}, 3, optionsOf(*pool)),
@@ -148,6 +149,11 @@ class Survivor {
     for (auto kind : {link::Connection::Kind::kCalls, link::Connection::Kind::kServing})
       throwIfError(self_.attach({"victim", kVictim}, valueOrThrow(io::connectTo(*address_, patience())), kind));
   }
+  // From now on silence counts; the victim says nothing by itself.
+  void watch() {
+    self_.startWatch();
+    other_.startWatch();
+  }
   // One more lane of the victim's requests.
   void giveLane() {
     throwIfError(
@@ -162,6 +168,11 @@ class Survivor {
     return (*connection)->send(link::Subject::kRpc, {}, buffers, mode, patience());
   }
 
+  // Once the victim is lost though its process lives.
+  Status loss() {
+    expectLoss();
+    return mailbox.losses().at(0).second;
+  }
   // Returns when the victim's process has ended and the survivor has noticed.
   void kill() {
     endVictim();
@@ -208,7 +219,7 @@ class Survivor {
  private:
   static TimePoint patience() { return deadlineAfter(kHangs); }
   cluster::MembershipOptions optionsOf(memory::BlockPool& pool) {
-    cluster::MembershipOptions options{.lostAfter = kHangs, .connection = {}};
+    cluster::MembershipOptions options{.lostAfter = lostAfter_, .connection = {}};
     options.connection.pool = &pool;
     options.connection.threads = &laneThreads_;
     options.connection.offerBytes = channel_ == Channel::kOffered ? 1 : 0;
@@ -244,6 +255,7 @@ class Survivor {
   }
 
   const Channel channel_;
+  const Duration lostAfter_;
 
  public:
   const std::shared_ptr<memory::BlockPool> pool;
