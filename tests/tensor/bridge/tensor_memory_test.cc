@@ -114,6 +114,23 @@ TEST(TensorMemory, isCapturedWhenTheCallReturns) {
   }
 }
 
+// The same on every other way, of one that takes long to leave.
+TEST(TensorMemory, isCapturedWhateverWayItTakes) {
+  for (const char* text : {"tcp", "tcp,lanes", "unix", "unix,lanes", "unix,cma", "unix,lanes,cma"}) {
+    Channels channels = valueOrThrow(Channels::parse(text));
+    test::WorkerJob job(
+        {"a", "b"}, functions(), [&](JoinOptions& options) { options.channels = channels; },
+        [](JoinOptions options) { return treadle::join(std::move(options)); });
+    at::Tensor tensor = at::empty({16 * kElements});
+    for (int i = 0; i < 10; ++i) {
+      tensor.fill_(1.0);
+      Future<double> sum = job[0].async<&sumOf>(kThere, tensor);
+      tensor.fill_(100.0);
+      ASSERT_EQ(16.0 * kElements, sum.wait()) << text;
+    }
+  }
+}
+
 TEST(TensorMemory, ofOrdinaryOperationsIsSharedOnRequest) {
   test::TensorJob job({"a", "b"}, functions());
   waitUntilShared(job[0]);
