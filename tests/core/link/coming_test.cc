@@ -47,7 +47,8 @@ TEST(Coming, goesAheadOfBuffersThatTakeAboutAsLongToCopyAsThePeerToWake) {
     EXPECT_EQ(FrameKind::kComing, sharer.next());
     EXPECT_EQ(FrameKind::kMessage, sharer.next());
   }
-  for (const std::vector<size_t>& untold : {std::vector<size_t>{}, {100U << 10}, {32U << 20}}) {
+  for (const std::vector<size_t>& untold :
+       {std::vector<size_t>{}, {100U << 10}, {32U << 20}, std::vector<size_t>(600, 1024)}) {
     sharer.send(untold);
     EXPECT_EQ(FrameKind::kMessage, sharer.next());
   }

@@ -264,6 +264,17 @@ TEST_F(TensorCodec, TheReceiverMayWriteToWhatItGot) {
   EXPECT_TRUE(at::equal(x, at::ones({100})));
 }
 
+// What is under way stays what it was when its tensor is given other memory.
+TEST_F(TensorCodec, WhatIsSentOutlivesItsTensorsMemory) {
+  at::Tensor x = at::ones({1000});
+  rpc::Encoder encoder(a.engine().references(), 0, nullptr);
+  bridge::encodeTensor(encoder, x);
+  c10::weak_intrusive_ptr<c10::StorageImpl> memory(x.storage().getWeakStorageImpl());
+  x.set_(at::zeros({1000}));
+  EXPECT_FALSE(memory.expired());
+  EXPECT_EQ(1.0F, *reinterpret_cast<const float*>(encoder.buffers().at(0).data));
+}
+
 // ---- threads
 
 TEST_F(TensorCodec, HandlersStartWithCleanThreadState) {

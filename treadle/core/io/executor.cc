@@ -20,8 +20,10 @@ constexpr int kQuietTicks = 100;
 // How long small messages wait for each other while tasks are run one after the other.
 constexpr Duration kSoonEnough = std::chrono::microseconds(20);
 
-// A few times what it costs to wake a thread; and how long a message may stay unread that nothing yet says will come.
+// A few times what it costs to wake a thread; and how long a message may stay unread when none came of late before the
+// one before it was done with.
 constexpr Duration kWorthAThread = std::chrono::microseconds(50), kMayStayUnread = std::chrono::microseconds(250);
+constexpr Duration kOfLate = std::chrono::milliseconds(1);
 
 thread_local Executor* poolOfThread = nullptr;
 thread_local bool inPoll = false;
@@ -111,7 +113,11 @@ void Executor::expectRunTime(Duration expected) {
   if (poolOfThread == nullptr || inPoll || expected <= kWorthAThread) return;
   Executor& pool = *poolOfThread;
   MutexLock lock(pool.mutex_);
-  if (!pool.moreCame_ && pool.ready_.empty() && expected <= kMayStayUnread) return;
+  bool alone = pool.running_ == 1 && pool.ready_.empty() && Clock::now() - pool.moreCame_ > kOfLate;
+  if (alone && expected <= kMayStayUnread) {
+    lock.unlock();
+    return pool.reactor_.runSoon();  // it would wait for this task
+  }
   if (!pool.polling_ || pool.mayRun()) pool.bringInThread();
 }
 
@@ -182,7 +188,7 @@ void Executor::pollOnce(MutexLock& lock) {
   inPoll = false;
   lock.lock();
   polling_ = false;
-  moreCame_ = !waited;
+  if (!waited) moreCame_ = Clock::now();
 }
 
 Status Executor::enterBlocking() {

@@ -118,7 +118,7 @@ class Executor {
   int blocked_ TREADLE_GUARDED_BY(mutex_) = 0;
   int idle_ TREADLE_GUARDED_BY(mutex_) = 0;
   bool polling_ TREADLE_GUARDED_BY(mutex_) = false;
-  bool moreCame_ TREADLE_GUARDED_BY(mutex_) = false;  // while a thread ran what it had read: the next poll did not wait
+  TimePoint moreCame_ TREADLE_GUARDED_BY(mutex_);  // when a poll found something at once
   bool stopping_ TREADLE_GUARDED_BY(mutex_) = false;
   bool watchdogParked_ TREADLE_GUARDED_BY(mutex_) = false;
   uint64_t progress_ TREADLE_GUARDED_BY(mutex_) = 0;  // polls begun and tasks taken

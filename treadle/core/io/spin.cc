@@ -1,5 +1,6 @@
 #include "treadle/core/io/spin.h"
 
+#include <algorithm>
 #include <thread>
 
 namespace treadle::io {
@@ -17,6 +18,11 @@ Spin::Spin(Duration window) : end_(TimePoint()) {
   if (window <= Duration::zero()) return;
   TimePoint now = Clock::now();
   if (now >= notBefore) end_ = now + window;
+}
+
+void Spin::prolong(TimePoint until) {
+  TimePoint now = Clock::now();
+  if (now >= notBefore) end_ = std::max(end_, until);
 }
 
 bool Spin::again() {

@@ -14,6 +14,9 @@ class Spin {
   // Zero: never.
   explicit Spin(Duration window);
 
+  // Goes on until then at least, unless it may not spin at all.
+  void prolong(TimePoint until);
+
   // Yields; false when it is time to sleep.
   bool again();
 

@@ -133,7 +133,7 @@ void Connection::announceCopies(std::span<const Buffer> buffers) {
   if (!memory_ || !memory_->mapped()) return;
   size_t bytes = 0;
   for (const Buffer& buffer : buffers)
-    if (!buffer.given) bytes += buffer.sizeBytes;
+    if (!buffer.given && buffer.sizeBytes >= kShareBytes) bytes += buffer.sizeBytes;
   if (bytes < kLeastNotice || bytes > kMostNotice || sendQueue_.queuedBytes() > 0) return;
   sendControl(wire::FrameKind::kComing, {});
 }
@@ -269,7 +269,8 @@ void Connection::readUntil(UniqueFunction<bool()> done, TimePoint deadline) {
   io::Spin spin(options_.spin);
   while (!done() && !closed_.load() && Clock::now() < deadline)
     if (readOnce()) {
-      if (awakeUntil_ != TimePoint()) spin = io::Spin(std::exchange(awakeUntil_, TimePoint()) - Clock::now());
+      TimePoint until = std::exchange(awakeUntil_, TimePoint());
+      if (options_.spin > Duration::zero()) spin.prolong(until);
     } else if (!spin.again()) {
       sleepUntilReadable(deadline);
     }
@@ -304,7 +305,10 @@ void Connection::wakeReader() {
 void Connection::onFrame(Frame frame) {
   switch (frame.header.kind) {
     case wire::FrameKind::kHeartbeat: return;
-    case wire::FrameKind::kComing: return (void)(awakeUntil_ = Clock::now() + kAwakeFor);
+    case wire::FrameKind::kComing:
+      // Once for a message, so that a peer that only says so keeps nobody awake.
+      if (!std::exchange(coming_, true)) awakeUntil_ = Clock::now() + kAwakeFor;
+      return;
     case wire::FrameKind::kLeave: return sink_.onLeave(*this, reasonOf(frame).value_or("for an unreadable reason"));
     case wire::FrameKind::kMessage: return onMessageFrame(std::move(frame));
     case wire::FrameKind::kArena: return onArena(std::move(frame));
@@ -318,6 +322,7 @@ void Connection::onFrame(Frame frame) {
 }
 
 void Connection::onMessageFrame(Frame frame) {
+  coming_ = false;
   uint8_t subject = frame.header.subject;
   if (subject == 0 || subject >= kSubjects) return close(dataLoss("it sent a message on an unknown subject"));
   bool onLanes = false, offered = false;

@@ -187,6 +187,7 @@ class Connection final : public io::EventHandler,
   FrameReader reader_;                        // whoever has the read turn
   UniqueFunction<void(Frame)> frameHandler_;  // likewise
   TimePoint awakeUntil_;                      // likewise: the peer has said that a message is coming
+  bool coming_ = false;                       // likewise: it has not come since
 
   std::atomic<bool> reading_ = false, closed_ = false, sent_ = false;
   std::atomic<bool> arenaOffered_ = false, arenaTaken_ = false, releaseTimer_ = false;

@@ -1,11 +1,11 @@
 // The callee's side of the engine, and the handles that handlers and answers go through.
 //
-// Budget of an empty request on the pool thread that polls: epoll_wait, recvmsg (TCP: recv), sendmsg; twelve
-// uncontended locks (three of the reactor, three of the executor, three of the table, the references, the send queue
+// Budget of an empty request on the pool thread that polls: epoll_wait, recvmsg (TCP: recv), sendmsg; eleven
+// uncontended locks (three of the reactor, three of the executor, two of the table, the references, the send queue
 // twice); eight small allocations (the call and its table entry, the request's payload, the message, the task, which is
 // too large to lie within its queue, the answer's payload, frame and list of parts), and one for each eight tasks.
-// Workers with tensors add three allocations and two locks: the handler's scope, and libtorch's state of the thread. No
-// wake-up: the thread that read the request runs it and answers.
+// Workers with tensors add a lock: libtorch's state of the thread is put away after the task. No wake-up: the thread
+// that read the request runs it and answers. With many in flight six locks, as one poll brings many.
 
 #include "treadle/core/base/log.h"
 #include "treadle/core/rpc/engine.h"

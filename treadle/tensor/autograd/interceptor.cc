@@ -130,6 +130,12 @@ std::shared_ptr<rpc::IncomingHook> AutogradInterceptor::onArrival(int rank, Byte
   return std::make_shared<IncomingContextHook>(std::move(context), MessageInfo{message, rank, ""}, std::move(indexes));
 }
 
+// Also a context that a handler left current.
+void AutogradInterceptor::afterTask() {
+  cleanState_.apply();
+  exchangeCurrent(nullptr);
+}
+
 std::unique_ptr<rpc::HandlerScope> AutogradInterceptor::onHandler(rpc::IncomingHook* request) {
   ContextPtr context = contextOf(request);
   return context ? std::make_unique<ContextScope>(*this, std::move(context)) : nullptr;

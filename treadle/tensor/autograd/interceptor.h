@@ -32,7 +32,7 @@ class AutogradInterceptor final : public rpc::Interceptor {
   // DataError for a field that is none; NotFoundError when the context has ended: the call then fails with
   // that.
   std::shared_ptr<rpc::IncomingHook> onArrival(int rank, Bytes field) override;
-  void afterTask() override { cleanState_.apply(); }
+  void afterTask() override;
   // Null outside of a context.
   std::unique_ptr<rpc::HandlerScope> onHandler(rpc::IncomingHook* request) override;
   void onLost(int rank) override { contexts_.onLost(rank); }

@@ -93,8 +93,8 @@ void encodeTensor(rpc::Encoder& encoder, const at::Tensor& tensor) {
   Buffer buffer = Buffer::borrow(plain.const_data_ptr(), plain.nbytes());
   buffer.given = memory != nullptr;
   buffer.owner = std::move(memory);
-  // Borrowed, not copied: `keep` holds the tensor until the message has left.
-  if (!buffer.given) encoder.keep(std::make_shared<at::Tensor>(std::move(plain)));
+  // Borrowed, not copied: `keep` holds the elements until the message has left, whatever becomes of the tensor.
+  if (!buffer.given) encoder.keep(std::make_shared<c10::Storage>(plain.storage()));
   encoder.addBuffer(std::move(buffer));
 }
 
