@@ -14,7 +14,9 @@ using Environment = std::vector<std::pair<std::string, std::string>>;
 
 // Far more than it takes, as machines that run tests are busy.
 const std::string kTime = "50";
-const std::string kTreadle = TREADLE_TEST_BIN_DIR "/treadle", kDoctor = kTreadle + " doctor --timeout " + kTime;
+const std::string kTreadle = TREADLE_TEST_BIN_DIR "/treadle";
+// As a shell reads them.
+const std::string kQuoted = "'" + kTreadle + "'", kDoctor = kQuoted + " doctor --timeout " + kTime;
 
 // The rest of the row of that channel and these ranks; the whole output when there is none.
 std::string row(const std::string& out, const std::string& channel, const std::string& ranks) {
@@ -104,9 +106,9 @@ bool mayMakeNamespaces(const std::string& option) {
 TEST(Doctor, endsInTimeWhenWorkersDoNotSeeEachOther) {
   if (!mayMakeNamespaces("-n")) GTEST_SKIP() << "no network namespace may be made here";
   TimePoint begin = Clock::now();
-  Launcher launcher({"run", "-n", "2", "--", "/bin/sh", "-c",
-                     "[ $RANK = 1 ] && exec unshare -n " + kTreadle + " doctor --timeout 2; exec " + kTreadle +
-                         " doctor --timeout 2"});
+  Launcher launcher(
+      {"run", "-n", "2", "--", "/bin/sh", "-c",
+       "[ $RANK = 1 ] && exec unshare -n " + kQuoted + " doctor --timeout 2; exec " + kQuoted + " doctor --timeout 2"});
   EXPECT_EQ(1, launcher.finish());
   EXPECT_LT(Clock::now() - begin, 20s);
   for (const std::string* text : {&launcher.out(), &launcher.err()}) {
@@ -126,7 +128,7 @@ TEST(Doctor, saysWhyMemoryCannotBeReadAcrossPidNamespaces) {
 
 TEST(Doctor, namesAWorkerThatDiesMeanwhile) {
   Launcher launcher({"run", "-n", "3", "--grace", kTime, "--", "/bin/sh", "-c",
-                     "[ $RANK = 2 ] && exec " TREADLE_TEST_PROGRAM_DIR "/cli_lost_doctor_program; exec " + kDoctor});
+                     "[ $RANK = 2 ] && exec '" TREADLE_TEST_PROGRAM_DIR "/cli_lost_doctor_program'; exec " + kDoctor});
   EXPECT_EQ(3, launcher.finish()) << "that of the worker that failed first";
   EXPECT_NE(std::string::npos, launcher.out().find("'doctor2'")) << launcher.out();
   expectStart(row(launcher.out(), "tcp", "0-1"), "works: ");

@@ -8,25 +8,13 @@ namespace treadle {
 namespace {
 
 using test::Bulk;
+using test::bulkOf;
 using test::Counter;
 using test::Gate;
 using test::Here;
+using test::sumOf;
 using test::WorkerJob;
 using namespace std::chrono_literals;
-
-Bulk bulkOf(size_t size, unsigned value) {
-  Bulk bulk{allocateBuffer(size)};
-  std::fill_n(bulk.buffer.data, size, static_cast<std::byte>(value));
-  return bulk;
-}
-
-// The sum of the bytes, or -1 when they are not all the same.
-int64_t sumOf(const Bulk& bulk) {
-  Bytes bytes = bulk.buffer.bytes();
-  for (std::byte byte : bytes)
-    if (byte != bytes[0]) return -1;
-  return static_cast<int64_t>(bytes.size()) * static_cast<int64_t>(bytes[0]);
-}
 
 // What a handler saw whose caller may have gone on.
 struct Sight {

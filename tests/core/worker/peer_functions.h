@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include "tests/core/worker/bulk.h"
 #include "treadle/core/worker/worker.h"
 
 namespace treadle::test {
@@ -14,8 +15,17 @@ inline void peerWait() {
   blocking([] { ::pause(); });
 }
 
+inline Bulk peerEcho(Bulk bulk) { return bulk; }
+inline int64_t peerSum(const Bulk& bulk) { return sumOf(bulk); }
+inline std::vector<int64_t> peerSums(const std::vector<Bulk>& bulks) {
+  std::vector<int64_t> sums;
+  for (const Bulk& bulk : bulks) sums.push_back(sumOf(bulk));
+  return sums;
+}
+
 inline Functions peerFunctions() {
   Functions functions;
+  functions.add<&peerEcho>("echo").add<&peerSum>("sum").add<&peerSums>("sums");
   return functions.add<&peerAdd>("add").add<&peerDie>("die").add<&peerWait>("wait");
 }
 
