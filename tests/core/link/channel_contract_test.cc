@@ -63,7 +63,7 @@ struct Pair {
     std::shared_ptr<MemoryOffer> offer = from->offer(buffers);
     const bool toB = &from == a.get();
     if (toB) ++sentToB;
-    Status sent = from->send(Subject::kRpc, filled(3, value), buffers, mode, patience(), offer.get());
+    Status sent = from->send(Subject::kRpc, filled(3, value), buffers, mode, patience(), {.offer = offer.get()});
     // Who offers memory waits for an answer: here, until all is there.
     auto isOver = [this] { return b->sink.arrived.count() >= sentToB || a->sink.closed.count() > 0; };
     if (!offer || !sent.ok()) return sent;

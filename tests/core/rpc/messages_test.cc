@@ -36,6 +36,7 @@ MessageHeader randomHeader(test::Random& random) {
   header.id = random();
   if (header.type == MessageType::kRequest || header.type == MessageType::kFetch) {
     header.timeLeftUs = random();
+    header.priority = static_cast<int8_t>(random());
     if (test::pick(random, 2) == 0) header.target = randomId(random);
     header.function = std::string(test::pick(random, 30), 'f');
     header.signature = random();
@@ -64,6 +65,7 @@ TEST(RpcMessages, comeBackAsTheyWereMade) {
     EXPECT_EQ(header.status.toString(), got->status.toString());
     EXPECT_EQ(header.forks.size(), got->forks.size());
     EXPECT_EQ(header.target, got->target);
+    EXPECT_EQ(header.priority, got->priority);
   });
 }
 

@@ -94,6 +94,10 @@ TEST(Misuse, whatIsNothingIsRefused) {
   WorkerJob job({"a"}, functions());
   messageOf<StateError>([] { whenAll(std::vector<Future<int>>(1)); });
   messageOf<ArgumentError>([&] { job[0].ownShared(std::shared_ptr<Counter>()); });
+  for (int priority : {-129, 128})
+    EXPECT_TRUE(test::contains(
+        messageOf<ArgumentError>([&] { job[0].with({.priority = priority}).call<&twice>("a", 2); }), "-128 to 127"));
+  for (int priority : {-128, 127}) EXPECT_EQ(4, job[0].with({.priority = priority}).call<&twice>("a", 2));
 }
 
 }  // namespace

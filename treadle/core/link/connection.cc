@@ -86,7 +86,7 @@ Connection::Connection(io::Reactor& reactor, io::Fd fd, Kind kind, const Connect
       wantRead_(false) {}
 
 Status Connection::send(Subject subject, Bytes payload, std::span<const Buffer> buffers, SendMode mode,
-                        TimePoint deadline, const MemoryOffer* offer) {
+                        TimePoint deadline, const SendExtras& extras) {
   if (payload.size() > options_.limits.payloadBytes)
     return resourceExhausted("a message's values take " + std::to_string(payload.size()) +
                              " bytes, over the limit of " + std::to_string(options_.limits.payloadBytes) +
@@ -102,7 +102,7 @@ Status Connection::send(Subject subject, Bytes payload, std::span<const Buffer> 
   announceCopies(buffers);
   Parts parts;
   // Only calls may overtake each other: the messages of the other rooms are in order.
-  Status placed = place(buffers, offer, subject == Subject::kRpc, mode, deadline, parts);
+  Status placed = place(buffers, extras, subject == Subject::kRpc, mode, deadline, parts);
   std::vector<std::byte> front =
       wire::frameFront(wire::FrameKind::kMessage, static_cast<uint8_t>(subject), payload, parts.entries);
   std::vector<uint64_t> releases = memory_ ? memory_->takeReleases() : std::vector<uint64_t>();
@@ -140,14 +140,14 @@ void Connection::announceCopies(std::span<const Buffer> buffers) {
 
 // Shared memory first, the sender's own if it is offered, lanes for what is large, the rest behind the message on its
 // own socket.
-Status Connection::place(std::span<const Buffer> buffers, const MemoryOffer* offer, bool mayUseLanes, SendMode mode,
+Status Connection::place(std::span<const Buffer> buffers, const SendExtras& extras, bool mayUseLanes, SendMode mode,
                          TimePoint deadline, Parts& parts) {
   size_t large = 0;
   for (size_t i = 0; i < buffers.size(); ++i) {
     wire::BufferEntry& entry = parts.entries.emplace_back(placeFor(buffers[i]));
     if (entry.place != wire::Place::kInline || entry.sizeBytes < kShareBytes) continue;
-    if (offer != nullptr && offer->number(i) != 0) {
-      entry = {entry.sizeBytes, wire::Place::kOffered, offer->number(i)};
+    if (extras.offer != nullptr && extras.offer->number(i) != 0) {
+      entry = {entry.sizeBytes, wire::Place::kOffered, extras.offer->number(i)};
     } else {
       large += entry.sizeBytes;
     }
@@ -165,7 +165,7 @@ Status Connection::place(std::span<const Buffer> buffers, const MemoryOffer* off
     (onLane ? onLanes : parts.followers).push_back(buffers[i]);
   }
   if (onLanes.empty()) return {};
-  Result<LaneSender::Transfers> prepared = laneSender_->prepare(onLanes, mode, deadline);
+  Result<LaneSender::Transfers> prepared = laneSender_->prepare(onLanes, mode, deadline, extras.priority);
   if (!prepared.ok()) return std::move(prepared).status();
   parts.onLanes = std::move(*prepared);
   auto transfer = parts.onLanes.begin();

@@ -38,6 +38,12 @@ class ConnectionSink {
   virtual Result<io::Fd> dialLane(Connection& from, TimePoint deadline);
 };
 
+// What is not the same for all messages that are sent in one mode.
+struct SendExtras {
+  const MemoryOffer* offer = nullptr;  // of the buffers, which stay where they are; its owner keeps it until the answer
+  int priority = 0;                    // on lanes: buffers of a higher one go first, those of the same take turns
+};
+
 struct ConnectionOptions {
   size_t sendLimitBytes = 64U << 20;  // queued for a peer that reads slowly; a larger frame is written by its sender
   wire::FrameLimits limits;
@@ -64,9 +70,8 @@ class Connection final : public io::EventHandler,
   // InvalidArgument or ResourceExhausted for a message that the format or this side's limits, which are taken to be the
   // peer's too, do not admit; otherwise what SendQueue::send says. Success means that the bytes are on their way or
   // queued, not that they arrived. A thread that must not wait uses kUrgent.
-  // `offer`: of these buffers, which then stay where they are; their owner keeps it until it has the answer.
   Status send(Subject subject, Bytes payload, std::span<const Buffer> buffers, SendMode mode, TimePoint deadline,
-              const MemoryOffer* offer = nullptr);
+              const SendExtras& extras = {});
   // For a caller that waits for its answer: lets the peer read the large ones of `buffers` where they are, where that
   // is possible and no memory is shared; otherwise null.
   std::shared_ptr<MemoryOffer> offer(std::span<const Buffer> buffers) const;
@@ -135,7 +140,7 @@ class Connection final : public io::EventHandler,
 
   void count(std::span<const wire::BufferEntry> entries);
   void announceCopies(std::span<const Buffer> buffers);
-  Status place(std::span<const Buffer> buffers, const MemoryOffer* offer, bool mayUseLanes, SendMode mode,
+  Status place(std::span<const Buffer> buffers, const SendExtras& extras, bool mayUseLanes, SendMode mode,
                TimePoint deadline, Parts& parts);
 
   bool useLanes(size_t bytes, SendMode mode, TimePoint deadline);

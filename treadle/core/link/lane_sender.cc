@@ -26,6 +26,7 @@ constexpr Duration kLook = std::chrono::milliseconds(100);
 struct LaneSender::Transfer {
   uint64_t number;
   Buffer buffer;
+  int priority;
   bool captured;         // counts among the captured bytes until it is written
   size_t begun = 0;      // bytes that pieces have been cut of
   size_t unwritten = 0;  // bytes that no socket has yet
@@ -161,7 +162,8 @@ Status LaneSender::takeRoom(size_t bytes, SendMode mode, TimePoint deadline) {
   return closed_;
 }
 
-Result<LaneSender::Transfers> LaneSender::prepare(std::span<const Buffer> buffers, SendMode mode, TimePoint deadline) {
+Result<LaneSender::Transfers> LaneSender::prepare(std::span<const Buffer> buffers, SendMode mode, TimePoint deadline,
+                                                  int priority) {
   size_t bytes = 0;
   for (const Buffer& buffer : buffers) bytes += buffer.sizeBytes;
   const bool stay = mode == SendMode::kStay || (mode != SendMode::kUrgent && bytes > limitBytes_);
@@ -171,7 +173,8 @@ Result<LaneSender::Transfers> LaneSender::prepare(std::span<const Buffer> buffer
     for (const Buffer& buffer : buffers) {
       bool copied = !stay && buffer.borrowed();
       Buffer held = copied ? memory::copyTo(pool_, buffer.bytes()) : buffer;
-      transfers.push_back(std::make_shared<Transfer>(Transfer{0, std::move(held), !stay, 0, buffer.sizeBytes}));
+      transfers.push_back(
+          std::make_shared<Transfer>(Transfer{0, std::move(held), priority, !stay, 0, buffer.sizeBytes}));
     }
   } catch (const std::bad_alloc&) {
     MutexLock lock(mutex_);
@@ -195,8 +198,10 @@ void LaneSender::begin(const Transfers& transfers, TimePoint deadline) {
   {
     MutexLock lock(mutex_);
     if (!closed_.ok()) return;
-    waiting_.insert(waiting_.end(), transfers.begin(), transfers.end());
-    for (const auto& transfer : transfers) unwrittenBytes_ += transfer->buffer.sizeBytes;
+    for (const auto& transfer : transfers) {
+      wait(transfer);
+      unwrittenBytes_ += transfer->buffer.sizeBytes;
+    }
   }
   const bool stay = !transfers.empty() && !transfers.front()->captured;
   if (stay) stayUntilWritten(transfers, deadline);
@@ -296,7 +301,14 @@ void LaneSender::drain(TimePoint deadline) {
   while (closed_.ok() && unwrittenBytes_ > 0 && progress_.waitUntil(lock, deadline)) {}
 }
 
-// The transfers take turns, a piece each.
+// Behind those of its priority.
+void LaneSender::wait(std::shared_ptr<Transfer> transfer) {
+  auto lower = [](const auto& one, const auto& other) { return one->priority > other->priority; };
+  auto at = std::upper_bound(waiting_.begin(), waiting_.end(), transfer, lower);
+  waiting_.insert(at, std::move(transfer));
+}
+
+// The transfers of the highest priority take turns, a piece each.
 std::optional<LaneSender::Piece> LaneSender::nextPiece() {
   if (waiting_.empty()) return std::nullopt;
   std::shared_ptr<Transfer> transfer = std::move(waiting_.front());
@@ -308,7 +320,7 @@ std::optional<LaneSender::Piece> LaneSender::nextPiece() {
   piece.front = wire::pieceFront({transfer->number, transfer->begun, transfer->buffer.sizeBytes, piece.bytes.size()});
   transfer->begun += piece.bytes.size();
   piece.transfer = transfer;
-  if (transfer->begun < transfer->buffer.sizeBytes) waiting_.push_back(std::move(transfer));
+  if (transfer->begun < transfer->buffer.sizeBytes) wait(std::move(transfer));
   return piece;
 }
 

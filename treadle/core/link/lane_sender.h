@@ -1,9 +1,9 @@
 #pragma once
 // The sending half of a connection's lanes: sockets beside the connection that carry nothing but the bytes of large
-// buffers, so that small messages never stand behind them. A buffer goes out in pieces; buffers take turns, and every
-// lane takes the next piece when its last is out. A thread writes to each, one of them the sender's own if that waits
-// anyway. The message itself went ahead on the connection and says which transfers it is made of
-// (wire::Place::kOnLanes).
+// buffers, so that small messages never stand behind them. A buffer goes out in pieces; buffers of one priority take
+// turns and go before those of lower ones, and every lane takes the next piece when its last is out. A thread writes to
+// each, one of them the sender's own if that waits anyway. The message itself went ahead on the connection and says
+// which transfers it is made of (wire::Place::kOnLanes).
 //
 // Budget of a piece of 256 KiB to 4 MiB: one sendmsg, two uncontended locks, one allocation, no copy. Any thread may
 // call anything.
@@ -43,7 +43,7 @@ class LaneSender : public std::enable_shared_from_this<LaneSender> {
   // outlive the send. kStay copies nothing, as its caller waits with its memory, and takes no room, but it waits until
   // what was captured is within the limit. What SendQueue::send
   // says, and ResourceExhausted without memory for the copies.
-  Result<Transfers> prepare(std::span<const Buffer> buffers, SendMode mode, TimePoint deadline);
+  Result<Transfers> prepare(std::span<const Buffer> buffers, SendMode mode, TimePoint deadline, int priority = 0);
   // The message is on its way: so are its buffers. Returns when all borrowed bytes are with the sockets or the deadline
   // has passed (the rest is copied then).
   void begin(const Transfers& transfers, TimePoint deadline);
@@ -66,6 +66,7 @@ class LaneSender : public std::enable_shared_from_this<LaneSender> {
   };
 
   Status takeRoom(size_t bytes, SendMode mode, TimePoint deadline);
+  void wait(std::shared_ptr<Transfer> transfer) TREADLE_REQUIRES(mutex_);
   std::optional<Piece> nextPiece() TREADLE_REQUIRES(mutex_);
   void letThreadsWrite(size_t but);
   std::vector<std::shared_ptr<Lane>> idleLanes() const;
@@ -83,7 +84,8 @@ class LaneSender : public std::enable_shared_from_this<LaneSender> {
   CondVar progress_;
   UniqueFunction<void(const Status&)> onBroken_ TREADLE_GUARDED_BY(mutex_);
   std::vector<std::shared_ptr<Lane>> lanes_ TREADLE_GUARDED_BY(mutex_);
-  std::deque<std::shared_ptr<Transfer>> waiting_ TREADLE_GUARDED_BY(mutex_);  // with bytes that no piece has yet
+  std::deque<std::shared_ptr<Transfer>> waiting_
+      TREADLE_GUARDED_BY(mutex_);  // with bytes that no piece has; by priority
   size_t unwrittenBytes_ TREADLE_GUARDED_BY(mutex_) = 0;
   size_t capturedBytes_ TREADLE_GUARDED_BY(mutex_) = 0;  // of transfers whose senders have gone on
   int holdOff_ TREADLE_GUARDED_BY(mutex_) = 0;           // who wants their memory back: nobody begins another write

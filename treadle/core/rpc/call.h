@@ -31,6 +31,7 @@ struct IncomingCall {
   const std::shared_ptr<link::Connection> connection;
   TimePoint deadline = kNever;
   std::string function;
+  int priority = 0;
   std::optional<ForkEntry> result;  // the caller wants a reference: the value stays here
   std::shared_ptr<IncomingHook> hook;
   OwnedValue target;  // for a member function

@@ -32,6 +32,9 @@ struct CallOptions {
   // Nobody waits for what it does: it goes with the next message to that worker, within 5 ms if there is none. For
   // notices that would else cost a system call and a wake-up each.
   bool lazy = false;
+  // From -128 to 127. Where large tensors share sockets, those of a higher priority go before all of lower ones to the
+  // same worker, and those of one take turns. The answer's are sent with it too.
+  int priority = 0;
 };
 
 }  // namespace treadle

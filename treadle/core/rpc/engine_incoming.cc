@@ -28,6 +28,7 @@ void Engine::onRequest(int rank, const std::shared_ptr<link::Connection>& from, 
   auto call = std::make_shared<IncomingCall>(*this, rank, header.id, from);
   call->deadline = deadlineIn(header.timeLeftUs);
   call->function = header.function;
+  call->priority = header.priority;
   call->result = header.result;
   bool twice = false;
   {
@@ -173,7 +174,8 @@ void Engine::sendAnswer(const std::shared_ptr<IncomingCall>& call, Status status
   encodeHeader(payload, header);
   payload.raw(encoder.writer().bytes());
   auto mode = encoder.buffers().empty() ? link::SendMode::kCapture : link::SendMode::kStay;
-  Status sent = call->connection->send(link::Subject::kRpc, payload.bytes(), encoder.buffers(), mode, call->deadline);
+  Status sent = call->connection->send(link::Subject::kRpc, payload.bytes(), encoder.buffers(), mode, call->deadline,
+                                       {.priority = call->priority});
   if (!sent.ok()) {
     logDebug(membership_.self().name, "the answer of '" + call->function + "' was not sent: " + sent.message());
     references_->unfork(header.forks);

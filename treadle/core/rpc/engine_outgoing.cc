@@ -65,6 +65,7 @@ MessageHeader Engine::headerOf(const OutgoingCall& call, const std::optional<For
   header.function = call.function;
   header.signature = signatureHash(call.signature);
   header.result = result;
+  header.priority = static_cast<int8_t>(call.options.priority);
   return header;
 }
 
@@ -73,6 +74,8 @@ MessageHeader Engine::headerOf(const OutgoingCall& call, const std::optional<For
 CallTicket Engine::submit(OutgoingCall call, std::optional<ForkEntry> result) {
   if (call.function.size() > kMaxNameBytes)
     raise(invalidArgument("no function has a name of " + std::to_string(call.function.size()) + " bytes"));
+  if (call.options.priority < INT8_MIN || call.options.priority > INT8_MAX)
+    raise(invalidArgument("a call's priority is from -128 to 127, not " + std::to_string(call.options.priority)));
   Duration timeout = call.options.timeout.value_or(options_.rpcTimeout);
   TimePoint deadline = deadlineAfter(timeout);
   auto connection = membership_.outgoing(call.rank);
@@ -107,7 +110,9 @@ CallTicket Engine::submit(OutgoingCall call, std::optional<ForkEntry> result) {
     (*connection)->awaitAnswer(call.callerWaits);
     ticket = {addPending(std::move(pending)), deadline, *connection};
     stampRequest(payload, ticket.id, microsecondsUntil(deadline));
-    sent = (*connection)->send(link::Subject::kRpc, payload.bytes(), encoder.buffers(), modeOf(call), deadline, offer);
+    sent = (*connection)
+               ->send(link::Subject::kRpc, payload.bytes(), encoder.buffers(), modeOf(call), deadline,
+                      {offer, call.options.priority});
     if (!sent.ok()) notSent();
   }
   if (sent.ok()) return ticket;

@@ -65,6 +65,7 @@ void readExtras(wire::Reader& reader, MessageHeader& header, int worldSize) {
 
 void writeRequest(wire::Writer& writer, const MessageHeader& header) {
   writer.number(header.timeLeftUs);
+  writer.number(header.priority);
   writer.number(static_cast<uint8_t>(header.target.has_value()));
   if (header.target) writeId(writer, *header.target);
   writer.string(header.function);
@@ -75,6 +76,7 @@ void writeRequest(wire::Writer& writer, const MessageHeader& header) {
 
 void readRequest(wire::Reader& reader, MessageHeader& header, int worldSize) {
   header.timeLeftUs = reader.number<uint64_t>();
+  header.priority = reader.number<int8_t>();
   if (reader.boolean()) header.target = readId(reader, worldSize);
   header.function = reader.string(kMaxNameBytes);
   header.signature = reader.number<uint64_t>();

@@ -28,6 +28,7 @@ struct MessageHeader {
   uint64_t id = 0;  // of the request: unique per caller; all but kNotice
   // kRequest and kFetch
   uint64_t timeLeftUs = 0;      // microseconds; UINT64_MAX: as long as the peers live
+  int8_t priority = 0;          // of its large buffers, and of the answer's
   std::optional<RefId> target;  // the object of a member call; the reference to fetch
   // kRequest
   std::string function;

@@ -1,0 +1,75 @@
+// In which order the pieces of several buffers go out.
+#include "treadle/core/link/lane_sender.h"
+
+#include <poll.h>
+
+#include "tests/core/link/connected_pair.h"
+
+namespace treadle::link {
+namespace {
+
+constexpr size_t kBytes = 8U << 20, kPieces = 16;
+
+TimePoint patience() { return deadlineAfter(test::kHangs); }
+
+// One lane, of which nothing is read before all is waiting: the first piece has begun by then, and does not fit into
+// it.
+class OneLane : public ::testing::Test {
+ protected:
+  OneLane() { throwIfError(sender->addLane(std::move(sockets.a))); }
+  ~OneLane() override { sender->close(cancelled("the test is over")); }
+
+  uint64_t send(int priority) {
+    std::array buffers = {allocateBuffer(kBytes)};
+    auto transfers = valueOrThrow(sender->prepare(buffers, SendMode::kCapture, patience(), priority));
+    sender->begin(transfers, patience());
+    return LaneSender::numberOf(*transfers[0]);
+  }
+  uint64_t sendFirst() {
+    uint64_t number = send(0);
+    EXPECT_TRUE(io::waitFor(sockets.b.get(), POLLIN, patience()));
+    return number;
+  }
+  // Of the next pieces: whose they are.
+  std::vector<uint64_t> receive(size_t pieces) const {
+    std::vector<uint64_t> numbers;
+    while (numbers.size() < pieces) {
+      std::vector<std::byte> bytes(wire::kPieceFrontBytes);
+      throwIfError(io::readAll(sockets.b.get(), bytes, patience()));
+      wire::Piece piece = valueOrThrow(wire::parsePieceFront(bytes, {}));
+      EXPECT_EQ(kBytes / kPieces, piece.sizeBytes);
+      bytes.resize(piece.sizeBytes);
+      throwIfError(io::readAll(sockets.b.get(), bytes, patience()));
+      numbers.push_back(piece.number);
+    }
+    return numbers;
+  }
+  static void addInTurn(std::vector<uint64_t>& numbers, size_t pieces, uint64_t one, uint64_t other) {
+    for (size_t i = 0; i < pieces; ++i) numbers.insert(numbers.end(), {one, other});
+  }
+
+  test::ReactorThread reactor;
+  io::ThreadCache threads;
+  Sockets sockets;
+  const std::shared_ptr<LaneSender> sender = std::make_shared<LaneSender>(*reactor, threads, nullptr, 16 * kBytes);
+};
+
+TEST_F(OneLane, letsBuffersOfOnePriorityTakeTurns) {
+  uint64_t first = sendFirst(), second = send(0);
+  std::vector<uint64_t> expected = {first};
+  addInTurn(expected, kPieces - 1, first, second);
+  expected.push_back(second);
+  EXPECT_EQ(expected, receive(2 * kPieces));
+}
+
+TEST_F(OneLane, letsAHigherPriorityGoFirst) {
+  uint64_t normal = sendFirst(), low = send(-3), high = send(5), alsoHigh = send(5);
+  std::vector<uint64_t> expected = {normal};
+  addInTurn(expected, kPieces, high, alsoHigh);
+  expected.insert(expected.end(), kPieces - 1, normal);
+  expected.insert(expected.end(), kPieces, low);
+  EXPECT_EQ(expected, receive(4 * kPieces));
+}
+
+}  // namespace
+}  // namespace treadle::link
