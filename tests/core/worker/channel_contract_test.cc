@@ -6,9 +6,8 @@
 #include <thread>
 
 #include "tests/core/worker/here.h"
-#include "tests/core/worker/peer_functions.h"
+#include "tests/core/worker/peer_process.h"
 #include "tests/support/seeds.h"
-#include "treadle/core/io/process.h"
 
 namespace treadle {
 namespace {
@@ -68,11 +67,7 @@ class JobOfTwo {
  private:
   void startProcess(const Way& way, const Channels& channels) {
     uint16_t port = test::freePort();
-    io::ProcessOptions options;
-    options.program = std::string(TREADLE_TEST_PROGRAM_DIR) + "/core_worker_peer_program";
-    options.arguments = {std::to_string(port)};
-    options.environment = {{"TREADLE_CHANNELS", way.channels}};
-    child_.emplace(valueOrThrow(io::Process::start(options)));
+    child_.emplace(test::startPeer(port, {{"TREADLE_CHANNELS", way.channels}}));
     JoinOptions join = test::joinOptions("parent", 0, 2, port, test::peerFunctions());
     join.channels = channels;
     worker_ = Worker::join(join);

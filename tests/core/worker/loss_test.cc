@@ -4,8 +4,7 @@
 #include <signal.h>
 
 #include "tests/core/worker/here.h"
-#include "tests/core/worker/peer_functions.h"
-#include "treadle/core/io/process.h"
+#include "tests/core/worker/peer_process.h"
 
 namespace treadle {
 namespace {
@@ -168,10 +167,7 @@ TEST_F(Loss, ofOnesOwnWorkerEndsWhatWaitsThere) {
 
 TEST(LostProcess, isNoticedAtOnceByWhatWaitsForIt) {
   uint16_t port = test::freePort();
-  io::ProcessOptions options;
-  options.program = std::string(TREADLE_TEST_PROGRAM_DIR) + "/core_worker_peer_program";
-  options.arguments = {std::to_string(port)};
-  io::Process process = valueOrThrow(io::Process::start(options));
+  io::Process process = test::startPeer(port);
   auto worker = Worker::join(test::joinOptions("parent", 0, 2, port, test::peerFunctions()));
   EXPECT_EQ(5, worker->call<&test::peerAdd>("child", 2, 3));
   RRef<int> ref = worker->remote<&test::peerAdd>("child", 2, 3);
@@ -189,10 +185,7 @@ TEST(LostProcess, isNoticedAtOnceByWhatWaitsForIt) {
 
 TEST(StoppedProcess, isGivenUpAfterTheLimit) {
   uint16_t port = test::freePort();
-  io::ProcessOptions options;
-  options.program = std::string(TREADLE_TEST_PROGRAM_DIR) + "/core_worker_peer_program";
-  options.arguments = {std::to_string(port)};
-  io::Process process = valueOrThrow(io::Process::start(options));
+  io::Process process = test::startPeer(port);
   JoinOptions join = test::joinOptions("parent", 0, 2, port, test::peerFunctions());
   join.lostAfter = 1s;
   auto worker = Worker::join(join);

@@ -114,13 +114,18 @@ TEST(TensorMemory, isCapturedWhenTheCallReturns) {
   }
 }
 
+// Two workers that use no other channels.
+test::WorkerJob jobOver(const char* channels) {
+  return test::WorkerJob(
+      {"a", "b"}, functions(),
+      [&](JoinOptions& options) { options.channels = valueOrThrow(Channels::parse(channels)); },
+      [](JoinOptions options) { return treadle::join(std::move(options)); });
+}
+
 // The same on every other way, of one that takes long to leave.
 TEST(TensorMemory, isCapturedWhateverWayItTakes) {
   for (const char* text : {"tcp", "tcp,lanes", "unix", "unix,lanes", "unix,cma", "unix,lanes,cma"}) {
-    Channels channels = valueOrThrow(Channels::parse(text));
-    test::WorkerJob job(
-        {"a", "b"}, functions(), [&](JoinOptions& options) { options.channels = channels; },
-        [](JoinOptions options) { return treadle::join(std::move(options)); });
+    test::WorkerJob job = jobOver(text);
     at::Tensor tensor = at::empty({16 * kElements});
     for (int i = 0; i < 10; ++i) {
       tensor.fill_(1.0);
@@ -146,10 +151,7 @@ TEST(TensorMemory, ofOrdinaryOperationsIsSharedOnRequest) {
 
 TEST(TensorMemory, isTakenWhereChannelsAllowNoSharing) {
   for (const char* text : {"tcp", "tcp,lanes", "unix", "unix,lanes", "unix,tcp", "unix,cma", "unix,lanes,cma"}) {
-    Channels channels = valueOrThrow(Channels::parse(text));
-    test::WorkerJob job(
-        {"a", "b"}, functions(), [&](JoinOptions& options) { options.channels = channels; },
-        [](JoinOptions options) { return treadle::join(std::move(options)); });
+    test::WorkerJob job = jobOver(text);
     at::Tensor tensor = at::arange(3 * kElements);
     EXPECT_TRUE(at::equal(tensor, job[0].call<&identity>(kThere, tensor))) << text;
     at::Tensor given = treadle::empty({kElements}).fill_(4.0);

@@ -1,9 +1,8 @@
 // The caller's side of the engine.
 //
 // Budget of a blocking call without arguments or result, by rank, without an interceptor:
-//   locks (uncontended)   the member's connection, the table (insert, take), the send queue twice, the reading
-//   interest,
-//                         the references of the answer, the future twice: nine
+//   locks (uncontended)   the member's connection, the table (insert, take), the send queue twice, the interest in
+//                         reading, the references of the answer, the future twice: nine
 //   allocations           the future, the table's entry, the payload, the frame, the list of its parts, the answer's
 //                         payload: six, and one each for names and signatures of over 15 characters
 //   system calls          sendmsg, and the recvmsg (TCP: recv) that brings the answer; another one and sched_yield for

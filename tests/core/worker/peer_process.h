@@ -1,0 +1,17 @@
+#pragma once
+// Starts the worker in peer_program.cc: "child", rank 1 of a job of two.
+
+#include "tests/core/worker/peer_functions.h"
+#include "treadle/core/io/process.h"
+
+namespace treadle::test {
+
+inline io::Process startPeer(uint16_t port, std::vector<std::pair<std::string, std::string>> environment = {}) {
+  io::ProcessOptions options;
+  options.program = std::string(TREADLE_TEST_PROGRAM_DIR) + "/core_worker_peer_program";
+  options.arguments = {std::to_string(port)};
+  options.environment = std::move(environment);
+  return valueOrThrow(io::Process::start(options));
+}
+
+}  // namespace treadle::test
