@@ -188,6 +188,36 @@ TEST(Rendezvous, tellsAllWhenARankDiesWhileTheyConnect) {
   expectTold(status, Code::kPeerLost, "worker 'dying' (rank 1) was lost before all had joined");
 }
 
+TEST(Rendezvous, tellsAllWhomAWorkerCouldNotConnectTo) {
+  Meeting meeting(3);
+  auto first = meeting.connect("w0", 0), second = meeting.connect("w1", 1), deaf = meeting.connect("deaf", 2);
+  auto exchanged = allAtOnce({[&] { return first->exchange(3, {}, patience()).status(); },
+                              [&] { return second->exchange(3, {}, patience()).status(); },
+                              [&] { return deaf->exchange(3, {}, patience()).status(); }});
+  for (const Status& status : exchanged) ASSERT_TRUE(status.ok());
+  Status why = peerLost("deaf", "worker 'deaf' (rank 2) cannot be connected to: it refused");
+  auto told = allAtOnce({[&] { return first->giveUp(why, patience()); }, [&] { return second->ready(patience()); },
+                         [&] { return deaf->ready(patience()); }});
+  for (const Status& status : told) {
+    expectTold(status, Code::kPeerLost, "worker 'w0' (rank 0) cannot join: " + why.message());
+    EXPECT_EQ("deaf", status.worker());
+  }
+}
+
+// Who was left because of a loss is not the one to name, also by those who only see that it is not there any more.
+TEST(Rendezvous, namesTheFirstLossToWhoGivesUpForAConsequence) {
+  Meeting meeting(3);
+  auto first = meeting.connect("w0", 0), second = meeting.connect("w1", 1), dying = meeting.connect("dying", 2);
+  auto exchanged = allAtOnce({[&] { return first->exchange(3, {}, patience()).status(); },
+                              [&] { return second->exchange(3, {}, patience()).status(); },
+                              [&] { return dying->exchange(3, {}, patience()).status(); }});
+  for (const Status& status : exchanged) ASSERT_TRUE(status.ok());
+  dying.reset();
+  expectTold(first->ready(patience()), Code::kPeerLost, "worker 'dying' (rank 2) was lost before all had joined");
+  Status consequence = peerLost("w0", "worker 'w0' (rank 0) cannot be connected to");
+  expectTold(second->giveUp(consequence, patience()), Code::kPeerLost, "worker 'dying' (rank 2) was lost");
+}
+
 // The roster and the bad news that follows it may come in one piece.
 TEST(Rendezvous, losesNoNewsThatComeTogether) {
   for (int round = 0; round < 30; ++round) {
@@ -298,6 +328,13 @@ TEST(RendezvousClient, saysThatRankZeroWasLost) {
   meeting.server->stop();
   Status status = client->exchange(2, {}, patience()).status();
   expectTold(status, Code::kPeerLost, "rank 0, where the workers meet, was lost before all had joined");
+}
+
+TEST(RendezvousClient, keepsItsOwnReasonWhenRankZeroSaysNothing) {
+  Meeting meeting(2);
+  auto client = meeting.connect("w1", 1);
+  meeting.server->stop();
+  expectTold(client->giveUp(invalidArgument("its own"), patience()), Code::kInvalidArgument, "its own");
 }
 
 TEST(RendezvousClient, waitsNoLongerThanItsDeadline) {

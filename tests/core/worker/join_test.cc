@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "tests/core/worker/here.h"
+#include "treadle/core/cluster/rendezvous.h"
 
 namespace treadle {
 namespace {
@@ -81,6 +82,26 @@ TEST_F(Join, namesTheRankThatDoesNotCome) {
     EXPECT_EQ(Code::kDeadlineExceeded, why.code());
     EXPECT_TRUE(contains(why.message(), "rank 1 of 3"));
     EXPECT_TRUE(contains(why.message(), "1 s"));
+  }
+}
+
+// All hear of the one who cannot be reached, also those who had reached it, and nobody of one who left because of it.
+TEST_F(Join, namesForAllWhoCannotBeConnectedTo) {
+  std::vector<JoinOptions> two = {options("a", 0, 3), options("b", 1, 3)};
+  for (JoinOptions& one : two) one.launch->jobKey = "a key of this job";
+  auto silent = std::async(std::launch::async, [&] {
+    link::Credentials known{"a key of this job", {link::Purpose::kRendezvous, {"c", 2}}};
+    TimePoint patience = deadlineAfter(test::kHangs);
+    auto client = valueOrThrow(
+        cluster::RendezvousClient::connect(valueOrThrow(io::Address::tcp("127.0.0.1", port)), known, patience));
+    valueOrThrow(client->exchange(3, {"unix:treadle-test-nobody-" + std::to_string(port)}, patience));
+    return client->ready(patience);
+  });
+  std::vector<Status> outcomes = joinAll(two);
+  outcomes.push_back(silent.get());
+  for (const Status& why : outcomes) {
+    EXPECT_EQ(Code::kPeerLost, why.code()) << why.toString();
+    EXPECT_TRUE(contains(why.message(), "cannot join: worker 'c' (rank 2) cannot be connected to"));
   }
 }
 

@@ -57,6 +57,9 @@ class RendezvousClient {
   Result<Roster> exchange(int worldSize, const std::vector<std::string>& addresses, TimePoint deadline);
   // Reports that this worker is connected to all and waits until all are.
   Status ready(TimePoint deadline);
+  // Reports why this worker cannot join. What rank 0 then tells all: `why`, or what it had heard of before, which is
+  // mostly the cause. `why` itself when rank 0 does not answer.
+  Status giveUp(const Status& why, TimePoint deadline);
 
  private:
   explicit RendezvousClient(io::Fd fd) : fd_(std::move(fd)) {}

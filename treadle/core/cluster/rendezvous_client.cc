@@ -17,15 +17,20 @@ Status rankZeroLost(const Status& why) {
   return peerLost("", "rank 0, where the workers meet, was lost before all had joined: " + why.message());
 }
 
-// The next message, kFail turned into its status. Nothing beyond it is read: the next one may follow at once.
-Result<RendezvousMessage> receive(int fd, Step expected, TimePoint deadline) {
+// The next message. Nothing beyond it is read: another may follow at once.
+Result<RendezvousMessage> next(int fd, TimePoint deadline) {
   Result<link::Frame> frame = link::readOneFrame(fd, rendezvousLimits(), deadline);
   if (!frame.ok())
     return frame.status().code() == Code::kDeadlineExceeded
                ? deadlineExceeded("rank 0, where the workers meet, said nothing before the join timeout")
                : rankZeroLost(frame.status());
   if (frame->header.kind == wire::FrameKind::kLeave) return rankZeroLost(cancelled("it left"));
-  Result<RendezvousMessage> message = parseRendezvous(frame->payload);
+  return parseRendezvous(frame->payload);
+}
+
+// The next message, kFail turned into its status.
+Result<RendezvousMessage> receive(int fd, Step expected, TimePoint deadline) {
+  Result<RendezvousMessage> message = next(fd, deadline);
   if (!message.ok()) return message;
   if (message->step == Step::kFail) return message->failure;
   if (message->step != expected) return dataLoss("rank 0 sent a message out of turn at the rendezvous");
@@ -65,6 +70,12 @@ Status RendezvousClient::ready(TimePoint deadline) {
   Status said = say(fd_.get(), encodeStep(Step::kReady), deadline);
   if (!said.ok()) return rankZeroLost(said);
   return receive(fd_.get(), Step::kGo, deadline).status();
+}
+
+Status RendezvousClient::giveUp(const Status& why, TimePoint deadline) {
+  if (!say(fd_.get(), encodeFailure(why), deadline).ok()) return why;
+  Result<RendezvousMessage> verdict = next(fd_.get(), deadline);
+  return verdict.ok() && verdict->step == Step::kFail ? verdict->failure : why;
 }
 
 }  // namespace treadle::cluster

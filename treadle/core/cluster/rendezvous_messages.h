@@ -16,8 +16,8 @@ struct Registration {
 
 std::vector<std::byte> encodeRegistration(const Registration& registration);
 std::vector<std::byte> encodeRoster(const Roster& roster);
-std::vector<std::byte> encodeStep(Step step);  // kReady, kGo
-std::vector<std::byte> encodeFailure(const Status& why);
+std::vector<std::byte> encodeStep(Step step);             // kReady, kGo
+std::vector<std::byte> encodeFailure(const Status& why);  // of the server to all, of a worker to the server
 
 struct RendezvousMessage {
   Step step = Step::kFail;

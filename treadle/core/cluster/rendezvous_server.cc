@@ -121,6 +121,8 @@ void RendezvousServer::Core::onMessage(int rank, Bytes payload) {
     status = onRegister(rank, std::move(message->registration));
   } else if (message.ok() && message->step == Step::kReady) {
     status = onReady(rank);
+  } else if (message.ok() && message->step == Step::kFail) {
+    status = message->failure.withContext(link::describe(guests_.at(rank)->worker) + " cannot join");
   } else if (status.ok()) {
     status = dataLoss("rank " + std::to_string(rank) + " sent a message out of turn at the rendezvous");
   }

@@ -7,8 +7,9 @@
 namespace treadle {
 namespace {
 
-// Rank 0 ends the wait a little before the others would, so that all hear from it who is missing.
-constexpr double kServerShare = 0.9, kClientShare = 0.95;
+// Parts of the join timeout. Rank 0 ends the wait a little before the others would, so that all hear from it who is
+// missing; who cannot connect to one ends that wait earlier still, so that rank 0 hears who does not answer.
+constexpr double kDialShare = 0.85, kServerShare = 0.9, kClientShare = 0.95;
 // How long a leaving worker may take to tell all others so, together: a peer that reads nothing must not hold
 // it.
 constexpr Duration kFarewell = std::chrono::seconds(1);
@@ -16,6 +17,7 @@ constexpr Duration kFarewell = std::chrono::seconds(1);
 constexpr size_t kOfferBytes = size_t{1} << 20;
 
 TimePoint partOf(TimePoint start, Duration limit, double share) {
+  if (limit == kWhilePeerLives) return kNever;
   return start + std::chrono::duration_cast<Duration>(limit * share);
 }
 
@@ -101,9 +103,8 @@ void Worker::Core::start(Worker& worker, WorkerExtensions extensions) {
 // `join` on every call finds its connection.
 Status Worker::Core::meet() {
   TimePoint begin = Clock::now();
-  TimePoint deadline =
-      options.joinTimeout == kWhilePeerLives ? kNever : partOf(begin, options.joinTimeout, kClientShare);
-  TimePoint serverDeadline = deadline == kNever ? kNever : partOf(begin, options.joinTimeout, kServerShare);
+  TimePoint deadline = partOf(begin, options.joinTimeout, kClientShare);
+  TimePoint serverDeadline = partOf(begin, options.joinTimeout, kServerShare);
   Result<io::Address> master = masterAddress(launch, options);
   if (!master.ok()) return std::move(master).status();
   Result<link::Credentials> known = credentials(*master, deadline);
@@ -115,7 +116,7 @@ Status Worker::Core::meet() {
     if (!server.ok()) return std::move(server).status();
     rendezvous = std::move(*server);
   }
-  Status met = meetAt(*master, *known, deadline);
+  Status met = meetAt(*master, *known, partOf(begin, options.joinTimeout, kDialShare), deadline);
   // Who comes later would find nobody at the master's address, and could not say why.
   if (!met.ok() && rendezvous && serverDeadline != kNever) rendezvous->tellLateComers(serverDeadline);
   if (!met.ok()) return met;
@@ -126,7 +127,9 @@ Status Worker::Core::meet() {
   return {};
 }
 
-Status Worker::Core::meetAt(const io::Address& master, const link::Credentials& credentials, TimePoint deadline) {
+// One that cannot be connected to may itself have left because of another: rank 0 knows whom the job lost first.
+Status Worker::Core::meetAt(const io::Address& master, const link::Credentials& credentials, TimePoint dialDeadline,
+                            TimePoint deadline) {
   auto client = cluster::RendezvousClient::connect(master, credentials, deadline);
   if (!client.ok()) return std::move(client).status();
   Result<cluster::Roster> roster = (*client)->exchange(launch.worldSize, addresses(), deadline);
@@ -138,7 +141,9 @@ Status Worker::Core::meetAt(const io::Address& master, const link::Credentials& 
     lane.self.purpose = purpose;
     return dial(roster_[static_cast<size_t>(rank)], lane, std::min(before, deadlineAfter(link::kHandshakeTimeout)));
   });
-  for (const cluster::RosterEntry& peer : roster_) TREADLE_RETURN_IF_ERROR(connectTo(peer, credentials, deadline));
+  for (const cluster::RosterEntry& peer : roster_)
+    if (Status connected = connectTo(peer, credentials, dialDeadline); !connected.ok())
+      return (*client)->giveUp(connected, deadline);
   return (*client)->ready(deadline);
 }
 
