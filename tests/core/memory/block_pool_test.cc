@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -209,6 +210,23 @@ TEST(BlockPool, neverUsesWhatSomebodyUnknownMayHold) {
   auto next = pool->allocate(4 * kMiB);  // there is more address space than memory
   ASSERT_NE(nullptr, next);
   EXPECT_NE(offset, next->offset());
+}
+
+// Its memory is the parent's, also when it lets go of what it has inherited and the pool is over its limit.
+TEST(BlockPool, isNotTouchedByAChildOfFork) {
+  auto pool = poolOf(kMiB);
+  auto block = pool->allocate(kMiB);
+  block->fill(std::vector<std::byte>(kMiB, std::byte{7}));
+  pool->limitTo(0);
+  pid_t child = ::fork();
+  if (child == 0) {
+    block.reset();
+    ::_exit(0);
+  }
+  int status = -1;
+  EXPECT_EQ(child, ::waitpid(child, &status, 0));
+  EXPECT_EQ(0, status);
+  EXPECT_TRUE(std::all_of(block->data(), block->data() + kMiB, [](std::byte byte) { return byte == std::byte{7}; }));
 }
 
 TEST(BlockPool, prefaultsTheFirstPagesAndTrimGivesThemBack) {

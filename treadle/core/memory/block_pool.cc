@@ -1,5 +1,6 @@
 #include "treadle/core/memory/block_pool.h"
 
+#include <pthread.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -29,6 +30,14 @@ size_t halfOfMemory() {
   return bytes / 2;
 }
 
+// How many forks led to this process since the first pool was made.
+unsigned generation() {
+  static std::atomic<unsigned> forks = 0;
+  static const int counted = ::pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1); });
+  TREADLE_CHECK(counted == 0, "the C library has memory for another fork handler");
+  return forks.load(std::memory_order_relaxed);
+}
+
 // `why`: it cannot be shared.
 Result<io::SharedMemory> makeArena(size_t sizeBytes, Status& why) {
   auto shared = io::SharedMemory::create(sizeBytes);
@@ -43,7 +52,10 @@ Result<io::SharedMemory> makeArena(size_t sizeBytes, Status& why) {
 Block::Block(std::shared_ptr<BlockPool> pool, size_t offset, uint32_t sizeClass, bool fresh)
     : pool_(std::move(pool)), offset_(offset), sizeClass_(sizeClass), fresh_(fresh) {}
 
-Block::~Block() { pool_->giveBack(offset_, sizeClass_, fresh_, retired_.load()); }
+// In a child of fork(2) the block is still its parent's, and so are its pages.
+Block::~Block() {
+  if (pool_->generation_ == generation()) pool_->giveBack(offset_, sizeClass_, fresh_, retired_.load());
+}
 
 std::byte* Block::data() {
   fresh_ = false;
@@ -69,12 +81,16 @@ Result<std::shared_ptr<BlockPool>> BlockPool::make(size_t limitBytes) {
 }
 
 BlockPool::BlockPool(size_t limitBytes, io::SharedMemory arena, Status sharing)
-    : limitBytes_(limitBytes), arena_(std::move(arena)), sharing_(std::move(sharing)), unused_(arena_.bytes().size()) {}
+    : generation_(generation()),
+      limitBytes_(limitBytes),
+      arena_(std::move(arena)),
+      sharing_(std::move(sharing)),
+      unused_(arena_.bytes().size()) {}
 
 namespace {
 
 struct PoolOfProcess {
-  pid_t process = 0;
+  unsigned generation;
   Result<std::shared_ptr<BlockPool>> pool;
 };
 
@@ -83,10 +99,10 @@ const Result<std::shared_ptr<BlockPool>>& poolOfProcess() {
   static Mutex mutex;
   static auto* const pools = new std::deque<PoolOfProcess>();  // NOLINT: tensors may outlive everything else
   MutexLock lock(mutex);
-  if (pools->empty() || pools->back().process != ::getpid()) {
+  if (pools->empty() || pools->back().generation != generation()) {
     auto pool = BlockPool::make(halfOfMemory());
     if (!pool.ok()) logInfo("", "memory of tensors is not kept for reuse: " + pool.status().message());
-    pools->push_back({::getpid(), std::move(pool)});
+    pools->push_back({generation(), std::move(pool)});
   }
   return pools->back().pool;
 }

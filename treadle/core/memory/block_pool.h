@@ -122,6 +122,7 @@ class BlockPool : public std::enable_shared_from_this<BlockPool> {
   void discard(uint32_t sizeClass, size_t offset) TREADLE_REQUIRES(mutex_);
   void giveBack(size_t offset, uint32_t sizeClass, bool fresh, bool retired);
 
+  const unsigned generation_;       // of the process that made it
   std::atomic<size_t> limitBytes_;  // falls only
   const io::SharedMemory arena_;
   const Status sharing_;
