@@ -18,8 +18,8 @@ if(TREADLE_SANITIZE MATCHES "thread")
     set(TREADLE_TEST_LAUNCHER setarch -R)
   endif()
 endif()
-set(TREADLE_TEST_ENVIRONMENT "UBSAN_OPTIONS=print_stacktrace=1" "TSAN_OPTIONS=second_deadlock_stack=1"
-    "ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=1:check_initialization_order=1")
+set(TREADLE_TEST_ENVIRONMENT "UBSAN_OPTIONS=print_stacktrace=1" "TSAN_OPTIONS=second_deadlock_stack=1:allocator_may_return_null=1"
+    "ASAN_OPTIONS=allocator_may_return_null=1:detect_leaks=1:detect_stack_use_after_return=1:check_initialization_order=1")
 
 # treadle_test(NAME SOURCES files... DEPENDS targets... [TORCH] [TIMEOUT seconds])
 function(treadle_test name)

@@ -130,6 +130,20 @@ TEST_F(OfferedMemory, isTakenUpToALimit) {
   EXPECT_TRUE(reader->announce(entries, buffers).ok());
 }
 
+// What cannot be had counts for nothing afterwards.
+TEST_F(OfferedMemory, thatNoMemoryIsForIsRefusedAndForgotten) {
+  constexpr uint64_t kTooMuch = uint64_t{1} << 60;
+  OfferReader unlimited(valueOrThrow(io::ProcessMemory::ofPeer(sockets.a.get())), table->address(), table->mark(),
+                        pool.get(), kTooMuch + kMiB);
+  const std::array entries = {wire::BufferEntry{kTooMuch, wire::Place::kOffered, 1}};
+  std::array<Buffer, 1> buffers;
+  for (int i = 0; i < 3; ++i) {
+    Status why = unlimited.announce(entries, buffers).status();
+    EXPECT_EQ(Code::kResourceExhausted, why.code());
+    EXPECT_NE(std::string::npos, why.message().find("no memory for tensors")) << why.message();
+  }
+}
+
 TEST_F(OfferedMemory, isWaitedForUntilTheConnectionEnds) {
   const std::array entries = {wire::BufferEntry{kMiB, wire::Place::kOffered, 1}};
   std::array<Buffer, 1> buffers;

@@ -71,7 +71,7 @@ Result<std::shared_ptr<OfferReader>> OfferReader::make(int socket, uint64_t addr
 
 Result<OfferReader::Reading> OfferReader::announce(std::span<const wire::BufferEntry> entries,
                                                    std::span<Buffer> buffers) {
-  Reading reading;
+  Reading reading{{}, std::make_shared<Arrival>(1), 0};
   for (const wire::BufferEntry& entry : entries)
     if (entry.place == wire::Place::kOffered) reading.bytes += entry.sizeBytes + kBookkeeping;
   {
@@ -82,6 +82,7 @@ Result<OfferReader::Reading> OfferReader::announce(std::span<const wire::BufferE
     if (reading.bytes > limitBytes_ - openBytes_)
       return resourceExhausted("tensors of over " + std::to_string(limitBytes_) + " bytes are under way at once");
     openBytes_ += reading.bytes;
+    open_.insert(reading.arrival);
   }
   try {
     for (size_t i = 0; i < entries.size(); ++i) {
@@ -90,12 +91,10 @@ Result<OfferReader::Reading> OfferReader::announce(std::span<const wire::BufferE
       reading.offers.emplace_back(entries[i].at, buffers[i]);
     }
   } catch (const std::bad_alloc&) {
-    return resourceExhausted("no memory for tensors of " + std::to_string(reading.bytes) + " bytes");
+    Status none = resourceExhausted("no memory for tensors of " + std::to_string(reading.bytes) + " bytes");
+    finish(reading, none);
+    return none;
   }
-  reading.arrival = std::make_shared<Arrival>(1);
-  MutexLock lock(mutex_);
-  TREADLE_RETURN_IF_ERROR(closed_);
-  open_.insert(reading.arrival);
   return reading;
 }
 
