@@ -126,6 +126,52 @@ TEST(Doctor, saysWhyMemoryCannotBeReadAcrossPidNamespaces) {
               "does not work: the peer cannot read it: the processes are in different PID namespaces");
 }
 
+// What containers forbid.
+const std::string kWithout = "'" TREADLE_TEST_PROGRAM_DIR "/cli_without_program' ";
+
+TEST(Doctor, goesOnWithoutSharedMemoryWhereItIsForbidden) {
+  Launcher launcher = shell("exec " + kWithout + "memfd_create EPERM " + kDoctor);
+  EXPECT_EQ(0, launcher.finish()) << launcher.err();
+  expectStart(row(launcher.out(), "shm", "0-1"),
+              "does not work: no shared memory can be made; have the container or its seccomp profile allow "
+              "memfd_create(2)");
+  expectStart(row(launcher.out(), "cma", "0-1"), "works: 1 MiB there and back in ");
+  EXPECT_NE(std::string::npos, launcher.out().find("large tensors over cma")) << launcher.out();
+}
+
+TEST(Doctor, goesOnWithoutReadingMemoryWhereItIsForbidden) {
+  for (const auto& [error, why] : {std::pair<std::string, std::string>{"EPERM", "a seccomp profile forbids"},
+                                   {"ENOSYS", "the kernel or a seccomp profile is without process_vm_readv(2)"}}) {
+    Launcher launcher = shell("exec " + kWithout + "process_vm_readv " + error + " " + kDoctor);
+    EXPECT_EQ(0, launcher.finish()) << launcher.err();
+    std::string cma = row(launcher.out(), "cma", "0-1");
+    expectStart(cma, "does not work: the peer cannot read it: ");
+    bool yama = error == "EPERM" && cma.find("Yama forbids it") != std::string::npos;  // where it is in force
+    EXPECT_TRUE(yama || cma.find(why) != std::string::npos) << cma;
+    expectStart(row(launcher.out(), "shm", "0-1"), "works: 1 MiB there and back in ");
+  }
+}
+
+TEST(Doctor, goesOnWithSocketsWhereBothAreForbidden) {
+  Launcher launcher =
+      shell("exec " + kWithout + "process_vm_readv EPERM " + kWithout + "memfd_create ENOSYS " + kDoctor);
+  EXPECT_EQ(0, launcher.finish()) << launcher.err();
+  for (const char* channel : {"shm", "cma"}) expectStart(row(launcher.out(), channel, "0-1"), "does not work: ");
+  for (const char* channel : {"unix", "lanes"})
+    expectStart(row(launcher.out(), channel, "0-1"), "works: 1 MiB there and back in ");
+  EXPECT_NE(std::string::npos, launcher.out().find("large tensors over lanes")) << launcher.out();
+}
+
+// Shared memory is neither a file of /dev/shm, nor System V's, nor locked.
+TEST(Doctor, needsNoRoomInDevShmNoCommonIpcNamespaceAndNoLockedMemory) {
+  if (!mayMakeNamespaces("-m -i")) GTEST_SKIP() << "no mount and IPC namespaces may be made here";
+  Launcher launcher({"run", "-n", "2", "--", "unshare", "-m", "-i", "/bin/sh", "-c",
+                     "ulimit -l 0 && mount -t tmpfs -o size=4096 none /dev/shm && exec " + kDoctor});
+  EXPECT_EQ(0, launcher.finish()) << launcher.err();
+  for (const char* channel : {"unix", "tcp", "lanes", "shm", "cma"})
+    expectStart(row(launcher.out(), channel, "0-1"), "works: 1 MiB there and back in ");
+}
+
 TEST(Doctor, namesAWorkerThatDiesMeanwhile) {
   Launcher launcher({"run", "-n", "3", "--grace", kTime, "--", "/bin/sh", "-c",
                      "[ $RANK = 2 ] && exec '" TREADLE_TEST_PROGRAM_DIR "/cli_lost_doctor_program'; exec " + kDoctor});
