@@ -109,7 +109,11 @@ class Lies : public ::testing::Test {
 class LyingDescriptor : public Lies {
  protected:
   void expectRefusal(const io::Fd& descriptor, const std::string& reason) {
+    testing::internal::CaptureStderr();
     EXPECT_TRUE(contains(offer(descriptor), reason));
+    std::string log = testing::internal::GetCapturedStderr();
+    EXPECT_TRUE(contains(log, "worker 'liar' (rank 1)"));
+    EXPECT_TRUE(contains(log, reason));
     write(wire::frameFront(FrameKind::kMessage, static_cast<uint8_t>(link::Subject::kRpc), {}));
     mailbox.arrived.waitFor(1);
     EXPECT_EQ(0, mailbox.lost.count());
@@ -130,7 +134,12 @@ TEST_F(LyingDescriptor, whoseSealsCouldChange) {
   expectRefusal(memfd(kVictimBytes, F_SEAL_SHRINK | F_SEAL_GROW), "not sealed");
 }
 TEST_F(LyingDescriptor, ofNoSize) { expectRefusal(memfd(0, kAllSeals), "of no size"); }
-TEST_F(LyingDescriptor, thatNobodyMayWriteTo) { expectRefusal(memfd(kVictimBytes, kAllSeals | F_SEAL_WRITE), ""); }
+TEST_F(LyingDescriptor, thatNobodyMayWriteTo) {
+  expectRefusal(memfd(kVictimBytes, kAllSeals | F_SEAL_WRITE), "nobody may write to");
+}
+TEST_F(LyingDescriptor, ofMoreThanAnyAddressSpace) {
+  expectRefusal(memfd(size_t{1} << 60, kAllSeals), "no address space is left");
+}
 
 TEST_F(LyingDescriptor, thatDidNotCome) {
   write(wire::frameFront(FrameKind::kArena, 0, {}));

@@ -12,6 +12,7 @@ namespace treadle::io {
 namespace {
 
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+constexpr int kReadOnly = F_SEAL_WRITE | F_SEAL_FUTURE_WRITE;
 constexpr const char* kNoSpace = "no address space is left; start with `ulimit -v unlimited`";
 
 // Kernels from 6.3 on want to be told that nobody will execute it; older ones do not know the flag.
@@ -53,6 +54,7 @@ Result<SharedMemory> SharedMemory::adopt(Fd fd) {
   int seals = ::fcntl(fd.get(), F_GET_SEALS);
   if (seals < 0 || (seals & kSeals) != kSeals)
     return dataLoss("it shared memory that it could shrink: the descriptor is not sealed");
+  if ((seals & kReadOnly) != 0) return dataLoss("it shared memory that nobody may write to");
   struct stat info{};
   if (::fstat(fd.get(), &info) != 0 || info.st_size <= 0) return dataLoss("it shared memory of no size");
   Result<SharedMemory> memory = map(std::move(fd), static_cast<size_t>(info.st_size));

@@ -1,7 +1,6 @@
 // The connection's part in sharing memory with a peer on the same host: each side offers its arena on the connection
 // that it dialed, so once in each direction (peer_memory.h; docs/protocol/link.md).
 
-#include "treadle/core/base/log.h"
 #include "treadle/core/link/connection.h"
 #include "treadle/core/wire/reader.h"
 #include "treadle/core/wire/writer.h"
@@ -39,6 +38,7 @@ void Connection::onArena(Frame frame) {
   if (arenaTaken_.exchange(true)) return close(dataLoss("it shared its memory twice"));
   Status mapped = frame.descriptor.valid() ? memory_->setPeerArena(std::move(frame.descriptor))
                                            : resourceExhausted("its descriptor did not arrive");
+  if (!mapped.ok()) sink_.onRefusal(*this, mapped.withContext("the memory that it shares is not taken"));
   sendReason(wire::FrameKind::kMapped, mapped.message());
 }
 
@@ -49,7 +49,7 @@ void Connection::onMapped(const Frame& frame) {
   if (!reason) return close(dataLoss("it answered an offer of memory unreadably"));
   if (reason->empty()) return memory_->setMapped(io::ProcessHandle::ofPeer(fd_.get()));
   memory_->setRefused(*reason);
-  logInfo("", "a peer on this host cannot share memory (" + *reason + "): tensors take another way");
+  sink_.onRefusal(*this, failedPrecondition("it does not take the memory of this worker: " + *reason));
   tellTable();
 }
 

@@ -48,6 +48,7 @@ void Connection::onTable(const Frame& frame) {
     MutexLock lock(offerMutex_);
     if (made.ok() && !closed_.load()) offerReader_ = std::move(*made);  // or nobody would close it
   }
+  if (!can.ok()) sink_.onRefusal(*this, can.withContext("its memory is not read"));
   sendReason(wire::FrameKind::kReadable, can.message());
 }
 
