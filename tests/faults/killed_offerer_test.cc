@@ -1,4 +1,4 @@
-// A peer that is killed while the survivor reads tensors straight from its memory.
+// A peer that is killed while one side reads tensors straight from the memory of the other.
 
 #include "tests/faults/survivor.h"
 
@@ -39,6 +39,37 @@ TEST_F(KilledOfferer, afterItsMemoryWasRead) {
   EXPECT_EQ(std::byte{6}, survivor.mailbox.take().at(0).buffers.at(0).data[test::kOfferedBytes - 1]);
   survivor.expectNothingLeft();
 }
+
+// ---- the survivor's memory
+
+class KilledReader : public ::testing::Test {
+ protected:
+  // Killed at that point of the survivor's offer, which harms neither the memory nor what comes after.
+  void killAt(const std::string& point) {
+    survivor.meet(point);
+    Buffer bytes = allocateBuffer(test::kOfferedBytes);
+    std::fill_n(bytes.data, bytes.sizeBytes, std::byte{3});
+    std::shared_ptr<link::MemoryOffer> offer = survivor.offer(std::array{bytes});
+    survivor.waitUntilThere();
+    survivor.kill();
+    offer.reset();
+    for (std::byte byte : bytes.bytes()) ASSERT_EQ(std::byte{3}, byte);
+    survivor.expectNothingLeft();
+  }
+
+  Survivor survivor{Channel::kOffered};
+};
+
+TEST_F(KilledReader, beforeItSaidThatItCan) {
+  survivor.meet("takesTheTable");
+  survivor.waitUntilThere();
+  survivor.kill();
+  survivor.expectNothingLeft();
+}
+
+TEST_F(KilledReader, beforeItTookTheOffer) { killAt("answersTheTable"); }
+TEST_F(KilledReader, beforeItRead) { killAt("takesAnOffer"); }
+TEST_F(KilledReader, whileItReads) { killAt("readsAnOffer"); }
 
 }  // namespace
 }  // namespace treadle

@@ -168,6 +168,17 @@ class Survivor {
     return (*connection)->send(link::Subject::kRpc, {}, buffers, mode, patience());
   }
 
+  // Lets the victim read them, once it can.
+  std::shared_ptr<link::MemoryOffer> offer(std::span<const Buffer> buffers) {
+    std::shared_ptr<link::Connection> connection = valueOrThrow(self_.outgoing(kVictim));
+    std::shared_ptr<link::MemoryOffer> offer;
+    EXPECT_TRUE(eventually([&] { return (offer = connection->offer(buffers)) != nullptr; }));
+    connection->awaitAnswer(false);
+    EXPECT_TRUE(
+        connection->send(link::Subject::kRpc, {}, buffers, link::SendMode::kStay, patience(), {offer.get()}).ok());
+    return offer;
+  }
+
   // Once the victim is lost though its process lives.
   Status loss() {
     expectLoss();

@@ -10,6 +10,7 @@
 #include <functional>
 #include <iostream>
 #include <map>
+#include <thread>
 
 #include "tests/faults/victim.h"
 #include "treadle/core/base/error.h"
@@ -17,6 +18,7 @@
 #include "treadle/core/link/frame_reader.h"
 #include "treadle/core/link/message.h"
 #include "treadle/core/link/offered_memory.h"
+#include "treadle/core/wire/reader.h"
 #include "treadle/core/wire/writer.h"
 
 namespace {
@@ -129,6 +131,35 @@ class Victim {
     write(asks_, message({test::kOfferedBytes, Place::kOffered, offer_->number(0)}));
   }
 
+  // ---- memory of the survivor that it reads
+
+  void takesTheTable() {
+    link::Frame table = valueOrThrow(link::readOneFrame(asked_.get(), {}, kNever));
+    wire::Reader reader(table.payload);
+    auto address = reader.number<uint64_t>(), mark = reader.number<uint64_t>();
+    reader_ = valueOrThrow(link::OfferReader::make(asked_.get(), address, mark, nullptr, 2 * test::kOfferedBytes));
+  }
+  void answersTheTable() {
+    takesTheTable();
+    wire::Writer noReason;
+    noReason.string("");
+    write(asked_, wire::frameFront(FrameKind::kReadable, 0, noReason.bytes()));
+  }
+  void takesAnOffer() {
+    answersTheTable();
+    while (offered_.empty() || offered_[0].place != Place::kOffered) offered_ = front(asked_);
+  }
+  // Until it is killed.
+  void readsAnOffer() {
+    takesAnOffer();
+    std::vector<Buffer> buffers(1);
+    link::OfferReader::Reading reading = valueOrThrow(reader_->announce(offered_, buffers));
+    throwIfError(reader_->read(reading));
+    std::thread([this, reading] {
+      while (reader_->read(reading).ok()) {}
+    }).detach();
+  }
+
  private:
   io::Fd accept() {
     io::waitFor(listener_.get(), POLLIN, kNever);
@@ -167,6 +198,8 @@ class Victim {
   const std::shared_ptr<link::OfferTable> table_ = std::make_shared<link::OfferTable>();
   std::vector<Buffer> buffer_;
   std::optional<link::MemoryOffer> offer_;
+  std::shared_ptr<link::OfferReader> reader_;
+  std::vector<BufferEntry> offered_;
 };
 
 using Point = void (Victim::*)();
@@ -184,6 +217,10 @@ const std::map<std::string, Point> kPoints = {{"takesNothing", &Victim::takesNot
                                               {"releasesHalf", &Victim::releasesHalf},
                                               {"offersItsArena", &Victim::offersItsArena},
                                               {"lendsABlock", &Victim::lendsABlock},
+                                              {"takesTheTable", &Victim::takesTheTable},
+                                              {"answersTheTable", &Victim::answersTheTable},
+                                              {"takesAnOffer", &Victim::takesAnOffer},
+                                              {"readsAnOffer", &Victim::readsAnOffer},
                                               {"tellsItsTable", &Victim::tellsItsTable},
                                               {"offersABuffer", &Victim::offersABuffer}};
 
