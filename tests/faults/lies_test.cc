@@ -181,6 +181,43 @@ TEST_F(Lies, ofAPlaceThatWrapsAround) {
   expectLossFor("it lent memory outside of what it shares");
 }
 
+class LyingPulse : public Lies {
+ protected:
+  void tell(uint64_t offset) {
+    write(wire::frameFront(FrameKind::kHeartbeat, 0, std::as_bytes(std::span(&offset, 1))));
+  }
+};
+
+TEST_F(LyingPulse, beyondItsArena) {
+  EXPECT_EQ("", offer(memfd(kVictimBytes, kAllSeals)));
+  tell(kVictimBytes);
+  expectLossFor("it has its pulse outside of what it shares");
+}
+TEST_F(LyingPulse, thatWrapsAround) {
+  EXPECT_EQ("", offer(memfd(kVictimBytes, kAllSeals)));
+  tell(UINT64_MAX - 63);
+  expectLossFor("it has its pulse outside of what it shares");
+}
+TEST_F(LyingPulse, thatIsNotAligned) {
+  EXPECT_EQ("", offer(memfd(kVictimBytes, kAllSeals)));
+  tell(4);
+  expectLossFor("it has its pulse outside of what it shares");
+}
+TEST_F(LyingPulse, withoutMemory) {
+  tell(0);
+  expectLossFor("it has its pulse outside of what it shares");
+}
+TEST_F(LyingPulse, ofTwo) {
+  EXPECT_EQ("", offer(memfd(kVictimBytes, kAllSeals)));
+  tell(0);
+  tell(64);
+  expectLossFor("it has a second pulse");
+}
+TEST_F(LyingPulse, cutShort) {
+  write(wire::frameFront(FrameKind::kHeartbeat, 0, std::vector<std::byte>(7)));
+  expectLossFor("it tells unreadably where its pulse is");
+}
+
 TEST_F(Lies, ofABlockThatItDoesNotHold) {
   message({kPage, Place::kReturned, 0});
   expectLossFor("it returned memory that it does not hold");

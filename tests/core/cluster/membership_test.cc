@@ -115,11 +115,19 @@ TEST(Membership, countsNobodyAsLostWhoLeavesAJobThatIsOver) {
 
 // ---- members made by hand: who polls, and when, is up to the test
 
+// With a pool a member shares memory.
+MembershipOptions optionsOf(Duration lostAfter, memory::BlockPool* pool) {
+  MembershipOptions options{.lostAfter = lostAfter, .connection = {}};
+  options.connection.pool = pool;
+  if (pool != nullptr) options.lendLimitBytes = pool->limitBytes();
+  return options;
+}
+
 struct Member {
-  Member(const std::string& name, int rank, int worldSize, Duration lostAfter)
+  Member(const std::string& name, int rank, int worldSize, Duration lostAfter, memory::BlockPool* pool = nullptr)
       : reactor(valueOrThrow(io::Reactor::make())),
-        membership(std::make_unique<Membership>(*reactor, WorkerInfo{name, rank}, worldSize,
-                                                MembershipOptions{.lostAfter = lostAfter, .connection = {}})) {
+        membership(
+            std::make_unique<Membership>(*reactor, WorkerInfo{name, rank}, worldSize, optionsOf(lostAfter, pool))) {
     membership->setHandler(Subject::kRpc, handler);
   }
   void pollUntil(TimePoint end) {
@@ -224,6 +232,34 @@ TEST(Liveness, heartbeatsKeepIdleMembers) {
   }
   EXPECT_EQ(0, a.handler.lost.count());
   EXPECT_EQ(0, b.handler.lost.count());
+}
+
+// No byte goes between them, and still each sees that the other lives, and when it does no longer.
+TEST(Liveness, aPulseInSharedMemoryKeepsIdleMembersAndStopsWithThem) {
+  constexpr Duration kLostAfter = 1s;
+  auto aPool = valueOrThrow(memory::BlockPool::make(1U << 20)), bPool = valueOrThrow(memory::BlockPool::make(1U << 20));
+  Member a("a", 0, 2, kLostAfter, aPool.get()), b("b", 1, 2, kLostAfter, bPool.get());
+  connectBothWays(a, b);
+  a.membership->startWatch();
+  b.membership->startWatch();
+  auto bothPollFor = [&](Duration time) {
+    for (TimePoint end = Clock::now() + time; Clock::now() < end;) {
+      a.pollUntil(Clock::now() + 10ms);
+      b.pollUntil(Clock::now() + 10ms);
+    }
+  };
+  bothPollFor(kLostAfter);  // both have mapped the other's memory, and know its pulse
+  std::shared_ptr<Connection> connection = valueOrThrow(a.membership->outgoing(1));
+  EXPECT_FALSE(connection->sentSinceLastAsked());
+  TimePoint heard = connection->lastHeard();
+  bothPollFor(3 * kLostAfter);
+  EXPECT_EQ(heard, connection->lastHeard());
+  EXPECT_EQ(0, a.handler.lost.count());
+  EXPECT_EQ(0, b.handler.lost.count());
+  TimePoint stopped = Clock::now();  // of b, that is
+  while (a.handler.lost.count() == 0 && Clock::now() < stopped + test::kHangs) a.reactor->poll();
+  EXPECT_GE(Clock::now() - stopped, kLostAfter / 2);
+  EXPECT_EQ("b", a.handler.losses().at(0).second.worker());
 }
 
 // Both were stopped for longer than the limit, as when a machine is suspended; the first to run again must not give up

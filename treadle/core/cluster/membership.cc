@@ -116,8 +116,8 @@ class Membership::Peer final : public link::ConnectionSink {
     lock.unlock();
   }
 
-  // Sends a heartbeat if nothing else was sent; how long nothing was heard of the peer.
-  Duration tick(TimePoint now) {
+  // Sends a heartbeat if nothing else was sent and `pulse` does not serve; how long nothing was heard of the peer.
+  Duration tick(TimePoint now, std::optional<uint64_t> pulse) {
     std::shared_ptr<link::Connection> calls, serving;
     {
       MutexLock lock(mutex_);
@@ -125,8 +125,12 @@ class Membership::Peer final : public link::ConnectionSink {
       calls = calls_;
       serving = serving_;
     }
-    if (!calls->sentSinceLastAsked()) calls->sendHeartbeat();
-    return now - std::max(serving->lastHeard(), calls->lastHeard());
+    if (!calls->sentSinceLastAsked()) calls->sendHeartbeat(pulse);
+    if (std::optional<uint64_t> beats = memory_->pulse(); beats != lastBeats_) {
+      lastBeats_ = beats;
+      lastBeat_ = now;
+    }
+    return now - std::max({serving->lastHeard(), calls->lastHeard(), lastBeat_});
   }
 
  private:
@@ -139,6 +143,8 @@ class Membership::Peer final : public link::ConnectionSink {
   std::weak_ptr<link::Connection> oldCalls_ TREADLE_GUARDED_BY(mutex_), oldServing_ TREADLE_GUARDED_BY(mutex_);
   std::optional<std::string> farewell_ TREADLE_GUARDED_BY(mutex_);
   Status lost_ TREADLE_GUARDED_BY(mutex_);
+  std::optional<uint64_t> lastBeats_;  // of the peer's pulse; reactor's thread
+  TimePoint lastBeat_{};               // likewise: when it had changed
 };
 
 Membership::Membership(io::Reactor& reactor, WorkerInfo self, int worldSize, MembershipOptions options)
@@ -246,6 +252,9 @@ void Membership::lose(int rank, const Status& why) {
 }
 
 void Membership::startWatch() {
+  memory::BlockPool* pool = options_.connection.pool;
+  if (pool != nullptr && options_.lendLimitBytes > 0 && pool->arena().shareable())
+    pulse_ = pool->allocate(sizeof(uint64_t));
   lastTick_ = Clock::now();
   // The connections may be old, and nobody has sent heartbeats on them so far.
   forgivenUntil_ = lastTick_ + options_.lostAfter;
@@ -263,6 +272,13 @@ void Membership::scheduleTick() {
   timer_ = reactor_.at(due, [this] { tick(); });
 }
 
+// For the peers that map this process's memory: nobody is woken to hear that another lives. Its place.
+std::optional<uint64_t> Membership::beat() {
+  if (!pulse_) return std::nullopt;
+  std::atomic_ref(*reinterpret_cast<uint64_t*>(pulse_->data())).fetch_add(1, std::memory_order_relaxed);
+  return pulse_->offset();
+}
+
 // Heartbeats go on the connection that this worker dialed, and so arrive on one that the peer's reactor
 // always reads, whatever its threads wait for.
 void Membership::tick() {
@@ -271,9 +287,10 @@ void Membership::tick() {
   // This process did not run for a while: what its peers sent may still be unread. They get the time again.
   if (now - lastTick_ > 2 * interval) forgivenUntil_ = now + options_.lostAfter;
   lastTick_ = now;
+  std::optional<uint64_t> pulse = beat();
   for (int rank = 0; rank < worldSize(); ++rank) {
     if (rank == self_.rank) continue;
-    Duration silent = members_[static_cast<size_t>(rank)]->tick(now);
+    Duration silent = members_[static_cast<size_t>(rank)]->tick(now, pulse);
     if (silent > options_.lostAfter && now > forgivenUntil_)
       lose(rank, deadlineExceeded("nothing was heard of it for " + toText(silent)));
   }

@@ -5,8 +5,8 @@
 // Each pair of workers has two sockets: the one that this worker dialed carries what it asks and the peer's answers,
 // the one that the peer dialed the reverse. A worker is also connected to itself, so that nothing above needs a
 // special case for it. A peer is lost when a socket closes without its farewell, or when nothing came from it for
-// `lostAfter`: heartbeats see to it that a living one is heard. A process that was stopped or starved itself forgives
-// its peers the time it was away.
+// `lostAfter`: heartbeats, or a number in shared memory that it counts up, see to it that a living one is heard. A
+// process that was stopped or starved itself forgives its peers the time it was away.
 //
 // Any thread may call anything. Handlers are called on the reading thread and must not wait.
 
@@ -24,7 +24,7 @@ namespace treadle::cluster {
 
 struct MembershipOptions {
   // Heartbeats go five times in that time where nothing else is sent, and the silence is measured as often: a peer is
-  // given up after 1 to 1.2 times as long.
+  // given up after 1 to 1.2 times as long, or up to 1.4 where a pulse in shared memory stands for them.
   Duration lostAfter = std::chrono::seconds(5);
   link::ConnectionOptions connection;
   size_t lendLimitBytes = 0;  // of connection.pool's blocks that a peer may hold at a time; 0: no memory is shared
@@ -95,6 +95,7 @@ class Membership {
 
   void lose(int rank, const Status& why);
   void tick();
+  std::optional<uint64_t> beat();
   void scheduleTick();
 
   io::Reactor& reactor_;
@@ -110,6 +111,7 @@ class Membership {
   bool closed_ TREADLE_GUARDED_BY(mutex_) = false;
   std::optional<io::Reactor::TimerId> timer_ TREADLE_GUARDED_BY(mutex_);
   TimePoint lastTick_{}, forgivenUntil_{};  // reactor's thread
+  std::shared_ptr<memory::Block> pulse_;    // likewise; null where no memory is shared
 };
 
 }  // namespace treadle::cluster

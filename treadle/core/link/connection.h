@@ -77,7 +77,9 @@ class Connection final : public io::EventHandler,
   // For a caller that waits for its answer: lets the peer read the large ones of `buffers` where they are, where that
   // is possible and no memory is shared; otherwise null.
   std::shared_ptr<MemoryOffer> offer(std::span<const Buffer> buffers) const;
-  void sendHeartbeat();
+  // One frame, or none when `pulse` says enough: where in the arena of this worker a number is counted up for as long
+  // as it lives, which peers that map the arena are told once.
+  void sendHeartbeat(std::optional<uint64_t> pulse = {});
 
   // One more, or one fewer, answer is awaited on this connection (kCalls only). With `callerReads` the calling thread
   // goes on to `readUntil`, and the reactor need not listen.
@@ -158,6 +160,7 @@ class Connection final : public io::EventHandler,
   bool readOnce();
   void sleepUntilReadable(TimePoint deadline);
   void onFrame(Frame frame);
+  void onHeartbeat(const Frame& frame);
   void onMessageFrame(Frame frame);
   void sendReason(wire::FrameKind kind, std::string_view reason);
   std::optional<std::string> reasonOf(const Frame& frame);
@@ -197,7 +200,7 @@ class Connection final : public io::EventHandler,
   bool coming_ = false;                       // likewise: it has not come since
 
   std::atomic<bool> reading_ = false, closed_ = false, sent_ = false;
-  std::atomic<bool> arenaOffered_ = false, arenaTaken_ = false, releaseTimer_ = false;
+  std::atomic<bool> arenaOffered_ = false, arenaTaken_ = false, releaseTimer_ = false, pulseTold_ = false;
   std::atomic<int> awaited_ = 0, reads_ = 0;
   std::array<std::atomic<uint64_t>, wire::kPlaces> sentBytes_{};
   std::atomic<Duration::rep> lastHeard_;

@@ -157,6 +157,22 @@ Result<Buffer> PeerMemory::resolve(const wire::BufferEntry& entry) {
   return Buffer{peerArena_.data() + entry.at, entry.sizeBytes, std::move(owner)};
 }
 
+Status PeerMemory::setPulse(uint64_t offset) {
+  MutexLock lock(mutex_);
+  if (closed_) return {};
+  if (offset % kAlignment != 0 || offset >= peerArena_.size() || peerArena_.size() - offset < sizeof(uint64_t))
+    return dataLoss("it has its pulse outside of what it shares");
+  if (pulse_ != nullptr) return dataLoss("it has a second pulse");
+  pulse_ = reinterpret_cast<uint64_t*>(peerArena_.data() + offset);
+  return {};
+}
+
+std::optional<uint64_t> PeerMemory::pulse() const {
+  MutexLock lock(mutex_);
+  if (pulse_ == nullptr) return std::nullopt;
+  return std::atomic_ref(*pulse_).load(std::memory_order_relaxed);
+}
+
 // The hook is called with the lock held, so that it never runs after `close`.
 void PeerMemory::giveBack(uint64_t offset) {
   MutexLock lock(mutex_);
@@ -185,6 +201,7 @@ void PeerMemory::close() {
   MutexLock lock(mutex_);
   if (std::exchange(closed_, true)) return;
   mapping.swap(mapping_);
+  pulse_ = nullptr;
   releaseHook_ = nullptr;
   releases_.clear();
   mapped_.store(false);

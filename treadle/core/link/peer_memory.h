@@ -52,6 +52,11 @@ class PeerMemory : public std::enable_shared_from_this<PeerMemory> {
   // The peer is done with these blocks of this worker. DataLoss when it does not hold them.
   Status released(std::span<const uint64_t> offsets);
 
+  // The peer counts up the number there for as long as it lives. DataLoss for a place that cannot be, or a second one.
+  Status setPulse(uint64_t offset);
+  // That number; none before the peer has told its place.
+  std::optional<uint64_t> pulse() const;
+
   // Called whenever the first block waits to be given back: see to it that `takeReleases` is called soon.
   void setReleaseHook(std::function<void()> hook);
   // Blocks of the peer that nobody here holds any more: to be told to it.
@@ -82,6 +87,7 @@ class PeerMemory : public std::enable_shared_from_this<PeerMemory> {
   std::shared_ptr<const io::SharedMemory> mapping_ TREADLE_GUARDED_BY(mutex_);
   MutableBytes peerArena_ TREADLE_GUARDED_BY(mutex_);
   bool sameProcess_ TREADLE_GUARDED_BY(mutex_) = false;     // the peer is a worker here: its arena is ours
+  uint64_t* pulse_ TREADLE_GUARDED_BY(mutex_) = nullptr;    // in the peer's arena
   std::set<uint64_t> borrowed_ TREADLE_GUARDED_BY(mutex_);  // of the peer, held here
   std::vector<uint64_t> releases_ TREADLE_GUARDED_BY(mutex_);
   std::function<void()> releaseHook_ TREADLE_GUARDED_BY(mutex_);

@@ -23,7 +23,7 @@ inline constexpr size_t kHeaderBytes = 24;
 enum class FrameKind : uint8_t {
   kHandshake = 1,  // before anything else
   kMessage = 2,    // for the room that `subject` names
-  kHeartbeat = 3,  // "I live": no payload
+  kHeartbeat = 3,  // "I live": no payload, or where a pulse is from now on that says so without frames
   kLeave = 4,      // the last frame: why the sender goes
   kArena = 5,      // a descriptor comes with it: the sender's arena of shared memory
   kMapped = 6,     // whether the receiver of kArena can use it, and why not
