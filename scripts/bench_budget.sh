@@ -12,4 +12,5 @@ count() {
 count "Workers without tensors" --core "$@"
 count "Workers with tensors, which share memory" "$@"
 count "Workers with tensors, by TCP and lanes" --lanes "$@"
+count "Workers with tensors, read from the caller's memory" --offers "$@"
 count "Idle workers" --heartbeats "$@"

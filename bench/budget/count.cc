@@ -7,6 +7,7 @@
 #include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -75,6 +76,10 @@ TREADLE_COUNTED(Counted::kPwrite, ssize_t, pwrite, (int fd, const void* from, si
 TREADLE_COUNTED(Counted::kEpollCtl, int, epoll_ctl, (int epoll, int what, int fd, epoll_event* event),
                 (epoll, what, fd, event))
 TREADLE_COUNTED(Counted::kYield, int, sched_yield, (), ())
+TREADLE_COUNTED(Counted::kReadv, ssize_t, process_vm_readv,
+                (pid_t from, const iovec* here, unsigned long parts, const iovec* there, unsigned long theirs,
+                 unsigned long flags),
+                (from, here, parts, there, theirs, flags))
 TREADLE_COUNTED(Counted::kMadvise, int, madvise, (void* from, size_t size, int advice), (from, size, advice))
 TREADLE_COUNTED(Counted::kMmap, void*, mmap, (void* at, size_t size, int protection, int flags, int fd, off_t offset),
                 (at, size, protection, flags, fd, offset))

@@ -28,14 +28,16 @@ enum class Counted : size_t {
   kMadvise,
   kMmap,
   kFallocate,
+  kReadv,    // process_vm_readv
   kSyscall,  // syscall(2) by number: futexes of atomics, pidfds
   kCount
 };
 inline constexpr size_t kCounted = static_cast<size_t>(Counted::kCount);
 inline constexpr size_t kFirstSystemCall = static_cast<size_t>(Counted::kSendmsg);
 inline constexpr std::array<const char*, kCounted> kCountedNames = {
-    "allocations", "locks", "notifies", "waits", "sendmsg", "recvmsg", "recv", "send",      "poll",   "epoll_wait",
-    "epoll_ctl",   "yield", "read",     "write", "pwrite",  "madvise", "mmap", "fallocate", "syscall"};
+    "allocations", "locks",      "notifies",         "waits",  "sendmsg", "recvmsg", "recv",   "send",
+    "poll",        "epoll_wait", "epoll_ctl",        "yield",  "read",    "write",   "pwrite", "madvise",
+    "mmap",        "fallocate",  "process_vm_readv", "syscall"};
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 inline constexpr bool kCounts = false;

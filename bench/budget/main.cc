@@ -28,6 +28,7 @@ constexpr double kPieces = 16;        // that it travels in, on lanes
 
 void nothing() {}
 at::Tensor identity(at::Tensor tensor) { return tensor; }
+double first(const at::Tensor& tensor) { return tensor[0].item<double>(); }
 std::vector<uint64_t> countsHere() {
   Counts now = bench::counts();
   return {now.begin(), now.end()};
@@ -120,15 +121,18 @@ void measureCalls(Worker& worker) {
   print("lazy notice, 2,000 at once", costsOf(worker, lazily, 2'000));
 }
 
-void measureTensors(Worker& worker, bool onLanes) {
+// By the way that the channels leave: `way` is its name.
+void measureTensors(Worker& worker, const std::string& way) {
   at::Tensor tensor = at::ones({kFloats});
   auto thereAndBack = [&](int times) {
     for (int i = 0; i < times; ++i) worker.call<&identity>(kServer, tensor);
   };
-  print(onLanes ? "4 MiB there and back, on lanes" : "4 MiB there and back, shared",
-        costsOf(worker, thereAndBack, 100));
-  if (onLanes) print("  the same, per piece of two ways", costsOf(worker, thereAndBack, 100, 2 * kPieces));
-  if (onLanes) return;
+  print("4 MiB there and back, " + way, costsOf(worker, thereAndBack, 100));
+  if (way == "on lanes") print("  the same, per piece of two ways", costsOf(worker, thereAndBack, 100, 2 * kPieces));
+}
+
+void measureSharing(Worker& worker) {
+  at::Tensor tensor = at::ones({kFloats});
   // The caller keeps what it got until the next is there: its block goes back by itself.
   auto kept = [&](int times) {
     at::Tensor last;
@@ -139,27 +143,36 @@ void measureTensors(Worker& worker, bool onLanes) {
       std::this_thread::sleep_for(std::chrono::milliseconds(3));
     }
   };
+  auto given = [&](int times) {
+    for (int i = 0; i < times; ++i) worker.call<&first>(kServer, treadle::empty({kFloats}));
+  };
+  auto referred = [&](int times) {
+    for (int i = 0; i < times; ++i) worker.remote<&identity>(kServer, tensor).toHere();
+  };
   print("  the same, and idle in between", costsOf(worker, kept, 50));
+  print("4 MiB made by treadle::empty, given", costsOf(worker, given, 200));
+  print("4 MiB kept there and fetched", costsOf(worker, referred, 100));
 }
 
-// A fifth of `lostAfter` without a call: one heartbeat to the peer, and one to itself.
+// A fifth of `lostAfter` without a call.
 void measureHeartbeats(Worker& worker, treadle::Duration lostAfter) {
   auto idle = [&](int times) { std::this_thread::sleep_for(lostAfter / 5 * times); };
   print("idle, per tick of heartbeats", costsOf(worker, idle, 6));
 }
 
 struct Options {
-  bool core = false, lanes = false, heartbeats = false;
+  bool core = false, lanes = false, offers = false, heartbeats = false;
 };
 
 void run(const Options& options) {
   auto functions = treadle::Functions().add<&nothing>("nothing").add<&countsHere>("countsHere");
-  if (!options.core) functions.add<&identity>("identity");
+  if (!options.core) functions.add<&identity>("identity").add<&first>("first");
   treadle::JoinOptions join{.functions = std::move(functions), .launch = valueOrThrow(treadle::Launch::detect())};
   join.name = "budget" + std::to_string(join.launch->rank);
   // Else no heartbeat is among what is counted.
   join.lostAfter = std::chrono::seconds(options.heartbeats ? 5 : 60);
   if (options.lanes) join.channels = treadle::valueOrThrow(treadle::Channels::parse("tcp,lanes"));
+  if (options.offers) join.channels = treadle::valueOrThrow(treadle::Channels::parse("unix,cma"));
   auto worker = options.core ? Worker::join(join) : treadle::join(join);
   if (worker->self().rank == 0) {
     printHead();
@@ -167,7 +180,8 @@ void run(const Options& options) {
       measureHeartbeats(*worker, join.lostAfter);
     } else {
       measureCalls(*worker);
-      if (!options.core) measureTensors(*worker, options.lanes);
+      if (!options.core) measureTensors(*worker, options.lanes ? "on lanes" : options.offers ? "read" : "shared");
+      if (!options.core && !options.lanes && !options.offers) measureSharing(*worker);
     }
   }
   worker->shutdown();
@@ -180,6 +194,7 @@ int main(int argc, char** argv) try {
   Options options;
   app.add_flag("--core", options.core, "workers without tensors: calls without what autograd adds");
   app.add_flag("--lanes", options.lanes, "TCP and lanes in place of UNIX sockets and shared memory");
+  app.add_flag("--offers", options.offers, "tensors that the callee reads from the caller's memory");
   app.add_flag("--heartbeats", options.heartbeats, "idle workers");
   app.add_flag("--json", json, "lines of JSON in place of the table");
   CLI11_PARSE(app, argc, argv);

@@ -20,7 +20,7 @@ Buffer filled(size_t sizeBytes) {
 }
 
 std::string nameOf(const ::testing::TestParamInfo<Channel>& info) {
-  constexpr std::array kNames = {"Unix", "Tcp", "LanesOverUnix", "LanesOverTcp", "SharedMemory"};
+  constexpr std::array kNames = {"Unix", "Tcp", "LanesOverUnix", "LanesOverTcp"};
   return kNames[static_cast<size_t>(info.param)];
 }
 
@@ -50,6 +50,12 @@ class KilledReceiver : public ::testing::TestWithParam<Channel> {
 
 TEST_P(KilledReceiver, thatReadNothing) { killWhileItIsSentTo("takesNothing"); }
 TEST_P(KilledReceiver, thatReadTheFrontAlone) { killWhileItIsSentTo("takesTheFront"); }
+
+// The survivor's bytes are on the connection itself, or on lanes that it has dialed.
+TEST_P(KilledReceiver, thatReadHalf) {
+  bool onLanes = GetParam() == Channel::kLanes || GetParam() == Channel::kTcpLanes;
+  killWhileItIsSentTo(onLanes ? "takesHalfAPiece" : "takesHalfABuffer");
+}
 
 INSTANTIATE_TEST_SUITE_P(Ways, KilledReceiver,
                          ::testing::Values(Channel::kSocket, Channel::kTcpSocket, Channel::kLanes, Channel::kTcpLanes),
@@ -90,6 +96,26 @@ TEST_P(KilledOnLanes, inTheMiddleOfAPiece) {
   survivor.mailbox.heralded.waitFor(1);
   survivor.kill();
   survivor.mailbox.failed.waitFor(1);
+  survivor.expectNothingLeft();
+}
+
+TEST_P(KilledOnLanes, inTheMiddleOfAPiecesFront) {
+  Survivor survivor(GetParam());
+  survivor.meet("sendsHalfAPiecesFront");
+  survivor.giveLane();
+  survivor.waitUntilThere();
+  survivor.mailbox.heralded.waitFor(1);
+  survivor.kill();
+  survivor.mailbox.failed.waitFor(1);
+  survivor.expectNothingLeft();
+}
+
+TEST_P(KilledOnLanes, thatNothingWasSentOn) {
+  Survivor survivor(GetParam());
+  survivor.meet("takesALane");
+  survivor.giveLane();
+  survivor.waitUntilThere();
+  survivor.kill();
   survivor.expectNothingLeft();
 }
 

@@ -44,6 +44,11 @@ class Victim {
 
   void takesNothing() {}
   void takesTheFront() { front(asked_); }
+  void takesHalfABuffer() {
+    BufferEntry entry = front(asked_).at(0);
+    std::vector<std::byte> bytes(entry.sizeBytes / 2);
+    throwIfError(io::readAll(asked_.get(), bytes, kNever));
+  }
   void sendsHalfABuffer() {
     write(asks_, message({kVictimBytes, Place::kInline, 0}));
     write(asks_, std::vector<std::byte>(kVictimBytes / 2));
@@ -60,6 +65,22 @@ class Victim {
     sendsAPieceOfNoMessage();
     write(lane_, wire::pieceFront({1, kPieceBytes, kVictimBytes, kPieceBytes}));
     write(lane_, std::vector<std::byte>(kPieceBytes / 2));
+  }
+  void takesHalfAPiece() {
+    lane_ = accept();
+    std::vector<std::byte> bytes(wire::kHeaderBytes);
+    throwIfError(io::readAll(lane_.get(), bytes, kNever));
+    wire::FrameHeader header = valueOrThrow(wire::parseHeader(bytes, {}));
+    bytes.resize(header.frontBytes() - bytes.size() + header.bufferBytes / 2);
+    throwIfError(io::readAll(lane_.get(), bytes, kNever));
+  }
+  // It takes the connection for the lane, and says nothing more.
+  void takesALane() { lane_ = accept(); }
+  void sendsHalfAPiecesFront() {
+    write(asks_, message({kVictimBytes, Place::kOnLanes, 1}));
+    lane_ = accept();
+    std::vector<std::byte> front = wire::pieceFront({1, 0, kVictimBytes, kPieceBytes});
+    write(lane_, Bytes(front).first(front.size() / 2));
   }
   void sendsAPieceOfNoMessage() {
     lane_ = accept();
@@ -205,6 +226,10 @@ class Victim {
 using Point = void (Victim::*)();
 const std::map<std::string, Point> kPoints = {{"takesNothing", &Victim::takesNothing},
                                               {"takesTheFront", &Victim::takesTheFront},
+                                              {"takesHalfABuffer", &Victim::takesHalfABuffer},
+                                              {"takesHalfAPiece", &Victim::takesHalfAPiece},
+                                              {"takesALane", &Victim::takesALane},
+                                              {"sendsHalfAPiecesFront", &Victim::sendsHalfAPiecesFront},
                                               {"sendsHalfABuffer", &Victim::sendsHalfABuffer},
                                               {"sendsHalfAFront", &Victim::sendsHalfAFront},
                                               {"sendsHalfAPiece", &Victim::sendsHalfAPiece},

@@ -1,6 +1,7 @@
 // Lanes between two connections: what they promise beyond the contract of all channels.
 
 #include <array>
+#include <thread>
 
 #include "tests/core/link/connected_pair.h"
 #include "tests/core/link/raw_peer.h"
@@ -59,6 +60,31 @@ TEST(Lanes, keepTheOrderOfMessagesAndHoldNobodyUp) {
   pair.giveLanesToB();
   pair.b.sink.arrived.waitFor(2);
   EXPECT_TRUE(allBytesAre(pair.b.sink.messages()[1].buffers[0].bytes(), 1));
+}
+
+// Who comes while another dials does not take the way that small messages go.
+TEST(Lanes, areWaitedForWhileAnotherDials) {
+  LanesOfTheTest pair;
+  test::Gate dialing, dialed;
+  auto dial = pair.a.sink.dial;
+  pair.a.sink.dial = [&] {
+    dialing.open();
+    dialed.wait();
+    return dial();
+  };
+  Buffer first = filledBuffer(8 * kMiB, 1), second = filledBuffer(8 * kMiB, 2);
+  auto send = [&](const Buffer& buffer) {
+    return pair.a->send(Subject::kRpc, {}, std::array{buffer}, SendMode::kCapture, patience());
+  };
+  std::thread one([&] { EXPECT_TRUE(send(first).ok()); });
+  dialing.wait();
+  std::thread other([&] { EXPECT_TRUE(send(second).ok()); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // so that the other comes first, as a rule
+  dialed.open();
+  one.join();
+  other.join();
+  EXPECT_EQ(0U, pair.a->sentBytes(wire::Place::kInline));
+  EXPECT_EQ(16 * kMiB, pair.a->sentBytes(wire::Place::kOnLanes));
 }
 
 // A sender that stays, and whose time is over before its bytes are, has its memory for itself again.

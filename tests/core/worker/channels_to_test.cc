@@ -61,7 +61,8 @@ TEST(ChannelsTo, sayWhatThisWorkerWasToldNotToUse) {
 TEST(ChannelsTo, sayWhatThePeerDoesNotTake) {
   WorkerJob job = jobWith({}, {.sharedMemory = false, .crossMemory = false});
   EXPECT_EQ(size_t{1} << 20, job[0].call<&sizeOf>("B", Bulk()));
-  expectNot(job[0].channelsTo("B").sharedMemory, "the peer does not take it: it was told not to share memory");
+  expectNot(job[0].channelsTo("B").sharedMemory,
+            "the peer does not take it: shared memory is not among the channels that it may use");
   EXPECT_TRUE(job[0].channelsTo("B").lanes.inUse);
 }
 
@@ -82,7 +83,7 @@ TEST(ChannelsTo, sayWhoDoesNotReadOthersMemory) {
   WorkerJob job = jobWith({.sharedMemory = false}, {.sharedMemory = false, .crossMemory = false});
   job[0].call<&settle>("B");
   EXPECT_EQ(size_t{1} << 20, job[0].call<&sizeOf>("B", Bulk()));
-  expectNot(job[0].channelsTo("B").crossMemory, "the peer cannot read it: it was told not to");
+  expectNot(job[0].channelsTo("B").crossMemory, "the peer cannot read it: reading memory is not among the channels");
   expectNot(job[1].channelsTo("A").crossMemory, "told not to: JoinOptions::channels is without cma");
   EXPECT_TRUE(job[0].channelsTo("B").lanes.inUse);
 }

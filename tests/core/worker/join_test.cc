@@ -101,6 +101,7 @@ TEST_F(Join, namesForAllWhoCannotBeConnectedTo) {
   outcomes.push_back(silent.get());
   for (const Status& why : outcomes) {
     EXPECT_EQ(Code::kPeerLost, why.code()) << why.toString();
+    EXPECT_EQ("c", why.worker());
     EXPECT_TRUE(contains(why.message(), "cannot join: worker 'c' (rank 2) cannot be connected to"));
   }
 }

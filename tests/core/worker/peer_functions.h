@@ -16,6 +16,9 @@ inline void peerWait() {
 }
 
 inline Bulk peerEcho(Bulk bulk) { return bulk; }
+// Of ordinary memory.
+inline Bulk peerMake(size_t size, unsigned value) { return bulkOf(size, value); }
+inline size_t peerSize(const Bulk& bulk) { return bulk.buffer.sizeBytes; }
 inline int64_t peerSum(const Bulk& bulk) { return sumOf(bulk); }
 inline std::vector<int64_t> peerSums(const std::vector<Bulk>& bulks) {
   std::vector<int64_t> sums;
@@ -23,8 +26,16 @@ inline std::vector<int64_t> peerSums(const std::vector<Bulk>& bulks) {
   return sums;
 }
 
+// The limit of its memory, what is in use, and what is kept.
+inline std::vector<uint64_t> peerMemory(Call& call) {
+  Metrics now = call.worker().metrics();
+  return {now.memoryLimitBytes, now.memory.usedBytes, now.memory.freeBytes};
+}
+inline void peerTrim() { trimMemory(); }
+
 inline Functions peerFunctions() {
   Functions functions;
+  functions.add<&peerSize>("size").add<&peerMake>("make").add<&peerMemory>("memory").add<&peerTrim>("trim");
   functions.add<&peerEcho>("echo").add<&peerSum>("sum").add<&peerSums>("sums");
   return functions.add<&peerAdd>("add").add<&peerDie>("die").add<&peerWait>("wait");
 }

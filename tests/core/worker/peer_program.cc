@@ -1,8 +1,9 @@
 // Rank 1 of a job of two in a process of its own, which the test kills or stops: peer_program PORT. Serves
-// until then, or until it has lost the test.
+// until then, or until it has lost the test. TREADLE_TEST_MEMORY_LIMIT: its JoinOptions::memoryLimitBytes.
 
 #include <cstdlib>
 #include <exception>
+#include <string>
 
 #include "tests/core/worker/peer_functions.h"
 
@@ -12,6 +13,7 @@ int main(int, char** arguments) {
   options.functions = treadle::test::peerFunctions();
   options.launch = treadle::Launch{1, 2, "127.0.0.1", static_cast<uint16_t>(std::atoi(arguments[1])), ""};
   options.joinTimeout = options.lostAfter = std::chrono::seconds(60);
+  if (const char* limit = std::getenv("TREADLE_TEST_MEMORY_LIMIT")) options.memoryLimitBytes = std::stoull(limit);
   try {
     treadle::Worker::join(options)->shutdown();
   } catch (const std::exception&) {

@@ -18,6 +18,5 @@ void logLine(LogLevel level, std::string_view worker, std::string_view message);
 inline void logDebug(std::string_view worker, std::string_view message) { logLine(LogLevel::kDebug, worker, message); }
 inline void logInfo(std::string_view worker, std::string_view message) { logLine(LogLevel::kInfo, worker, message); }
 inline void logWarn(std::string_view worker, std::string_view message) { logLine(LogLevel::kWarn, worker, message); }
-inline void logError(std::string_view worker, std::string_view message) { logLine(LogLevel::kError, worker, message); }
 
 }  // namespace treadle

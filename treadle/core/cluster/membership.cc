@@ -33,7 +33,8 @@ class Membership::Peer final : public link::ConnectionSink {
   void onClosed(link::Connection&, const Status& why) override { owner_.lose(rank_, why); }
   // What a container forbids is as it should be; what was to work and does not, or cannot be true, is worth a look.
   void onRefusal(link::Connection&, const Status& why) override {
-    LogLevel level = why.code() == Code::kFailedPrecondition ? LogLevel::kInfo : LogLevel::kWarn;
+    bool expected = why.code() == Code::kFailedPrecondition || why.code() == Code::kCancelled;
+    LogLevel level = expected ? LogLevel::kInfo : LogLevel::kWarn;
     logLine(level, owner_.self_.name, link::describe(info()) + ": " + why.message() + ": tensors take another way");
   }
   Result<io::Fd> dialLane(link::Connection& from, TimePoint deadline) override {

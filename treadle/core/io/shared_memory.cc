@@ -1,9 +1,11 @@
 #include "treadle/core/io/shared_memory.h"
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 
 #include <cerrno>
 #include <cstring>
@@ -55,6 +57,9 @@ Result<SharedMemory> SharedMemory::adopt(Fd fd) {
   if (seals < 0 || (seals & kSeals) != kSeals)
     return dataLoss("it shared memory that it could shrink: the descriptor is not sealed");
   if ((seals & kReadOnly) != 0) return dataLoss("it shared memory that nobody may write to");
+  // A file of huge pages that its maker has pierced has no pages for whom comes late, who would die of SIGBUS.
+  struct statfs kind{};
+  if (::fstatfs(fd.get(), &kind) != 0 || kind.f_type != TMPFS_MAGIC) return dataLoss("it shared memory of huge pages");
   struct stat info{};
   if (::fstat(fd.get(), &info) != 0 || info.st_size <= 0) return dataLoss("it shared memory of no size");
   Result<SharedMemory> memory = map(std::move(fd), static_cast<size_t>(info.st_size));

@@ -83,7 +83,7 @@ Connection::Connection(io::Reactor& reactor, io::Fd fd, Kind kind, const Connect
       frameHandler_([this](Frame frame) { onFrame(std::move(frame)); }),
       lastHeard_(Clock::now().time_since_epoch().count()),
       laneSender_(makeLaneSender()),
-      laneReceiver_(options.pool, 2 * options.limits.bufferBytes),
+      laneReceiver_(options.pool, options.underWayBytes(kind == Kind::kServing)),
       wantRead_(false) {}
 
 Status Connection::send(Subject subject, Bytes payload, std::span<const Buffer> buffers, SendMode mode,
@@ -274,8 +274,7 @@ void Connection::readUntil(UniqueFunction<bool()> done, TimePoint deadline) {
   io::Spin spin(options_.spin);
   while (!done() && !closed_.load() && Clock::now() < deadline)
     if (readOnce()) {
-      TimePoint until = std::exchange(awakeUntil_, TimePoint());
-      if (options_.spin > Duration::zero()) spin.prolong(until);
+      spin.prolong(std::exchange(awakeUntil_, TimePoint()));
     } else if (!spin.again()) {
       sleepUntilReadable(deadline);
     }
@@ -311,8 +310,8 @@ void Connection::onFrame(Frame frame) {
   switch (frame.header.kind) {
     case wire::FrameKind::kHeartbeat: return onHeartbeat(frame);
     case wire::FrameKind::kComing:
-      // Once for a message, so that a peer that only says so keeps nobody awake.
-      if (!std::exchange(coming_, true)) awakeUntil_ = Clock::now() + kAwakeFor;
+      // Once for a message, so that a peer that only says so keeps nobody awake; and not who is never to spin.
+      if (!std::exchange(coming_, true) && options_.spin > Duration::zero()) awakeUntil_ = Clock::now() + kAwakeFor;
       return;
     case wire::FrameKind::kLeave: return sink_.onLeave(*this, reasonOf(frame).value_or("for an unreadable reason"));
     case wire::FrameKind::kMessage: return onMessageFrame(std::move(frame));

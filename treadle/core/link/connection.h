@@ -53,6 +53,12 @@ struct ConnectionOptions {
   memory::BlockPool* pool = nullptr;              // where large buffers lie; null: nothing is shared or kept
   io::ThreadCache* threads = nullptr;             // that move the bytes of lanes; null: there are none
   size_t offerBytes = 0;  // buffers of this size and more are offered, and read when the peer offers them; 0: none
+  // Of large buffers of the peer's requests, on lanes or read from its memory, so many bytes and one message more may
+  // be under way at a time. What it is asked for is bounded by two of the largest messages.
+  uint64_t requestBytes = uint64_t{1} << 30;
+  uint64_t underWayBytes(bool ofRequests) const {
+    return limits.bufferBytes + (ofRequests ? requestBytes : limits.bufferBytes);
+  }
 };
 
 class Connection final : public io::EventHandler,
@@ -150,6 +156,7 @@ class Connection final : public io::EventHandler,
   bool useLanes(size_t bytes, SendMode mode, TimePoint deadline);
   std::shared_ptr<LaneSender> makeLaneSender();
   bool dialLanes(TimePoint deadline);
+  Status dialLane(TimePoint deadline);
   void watchLane(const std::shared_ptr<Lane>& lane);
   void laneEnded(const Lane& lane, const Status& why);
   void closeLanes(const Status& why);
@@ -207,9 +214,10 @@ class Connection final : public io::EventHandler,
 
   const std::shared_ptr<LaneSender> laneSender_;  // null without threads
   LaneReceiver laneReceiver_;
-  std::atomic<bool> dialing_ = false;
-  std::atomic<TimePoint> nextDial_ = TimePoint();  // not before
   mutable Mutex laneMutex_;
+  CondVar dialed_;
+  bool dialing_ TREADLE_GUARDED_BY(laneMutex_) = false;
+  TimePoint nextDial_ TREADLE_GUARDED_BY(laneMutex_);                        // not before
   std::vector<std::shared_ptr<Lane>> lanes_ TREADLE_GUARDED_BY(laneMutex_);  // incoming
   Status noLanes_ TREADLE_GUARDED_BY(laneMutex_);                            // why none could be dialed last
 

@@ -118,6 +118,7 @@ bool Connection::useLanes(size_t bytes, SendMode mode, TimePoint deadline) {
 }
 
 Status Connection::lanes() const {
+  if (!laneSender_) return failedPrecondition("this worker has no threads for lanes");
   if (laneSender_->hasLanes()) return {};
   MutexLock lock(laneMutex_);
   if (!noLanes_.ok()) return noLanes_;
@@ -125,23 +126,41 @@ Status Connection::lanes() const {
                             " KiB and more was sent but through shared memory");
 }
 
-// Nobody waits while another thread dials: bytes go beside small messages until there are lanes.
+// Who comes while another thread dials waits for it: beside small messages large bytes would hold them up.
 bool Connection::dialLanes(TimePoint deadline) {
-  if (Clock::now() < nextDial_.load() || dialing_.exchange(true)) return false;
-  nextDial_.store(deadlineAfter(kDialAgain));
-  io::Executor::Blocking blocking;
-  for (int i = 0; i < kLanes && blocking.status().ok(); ++i) {
-    Result<io::Fd> fd = sink_.dialLane(*this, deadline);
-    if (fd.ok() && io::isLocal(fd->get())) io::setBufferSizes(fd->get(), kLocalSocketBytes);
-    Status added = fd.ok() ? laneSender_->addLane(std::move(*fd)) : fd.status();
-    if (added.ok()) continue;
-    logDebug("", "large tensors go beside small messages: " + added.message());
+  {
     MutexLock lock(laneMutex_);
-    noLanes_ = std::move(added);
-    break;
+    if (!dialing_ && Clock::now() < nextDial_) return false;
   }
-  dialing_.store(false);
+  io::Executor::Blocking blocking;
+  if (!blocking.status().ok()) return false;
+  {
+    MutexLock lock(laneMutex_);
+    while (dialing_)
+      if (!dialed_.waitUntil(lock, deadline)) return false;
+    if (laneSender_->hasLanes()) return true;
+    if (Clock::now() < nextDial_) return false;
+    dialing_ = true;
+    nextDial_ = deadlineAfter(kDialAgain);
+  }
+  Status dialed;
+  for (int i = 0; i < kLanes && dialed.ok(); ++i) dialed = dialLane(deadline);
+  if (!dialed.ok()) logDebug("", "large tensors go beside small messages: " + dialed.message());
+  MutexLock lock(laneMutex_);
+  if (!dialed.ok()) noLanes_ = std::move(dialed);
+  dialing_ = false;
+  dialed_.notifyAll();
   return laneSender_->hasLanes();
+}
+
+// Whatever goes wrong, others wait for its end.
+Status Connection::dialLane(TimePoint deadline) try {
+  Result<io::Fd> fd = sink_.dialLane(*this, deadline);
+  if (!fd.ok()) return std::move(fd).status();
+  if (io::isLocal(fd->get())) io::setBufferSizes(fd->get(), kLocalSocketBytes);
+  return laneSender_->addLane(std::move(*fd));
+} catch (const std::exception& error) {
+  return internalError(error.what());
 }
 
 void Connection::closeLanes(const Status& why) {

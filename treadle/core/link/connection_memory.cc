@@ -38,7 +38,7 @@ void Connection::onArena(Frame frame) {
   if (arenaTaken_.exchange(true)) return close(dataLoss("it shared its memory twice"));
   Status mapped = frame.descriptor.valid() ? memory_->setPeerArena(std::move(frame.descriptor))
                                            : resourceExhausted("its descriptor did not arrive");
-  if (!mapped.ok()) sink_.onRefusal(*this, mapped.withContext("the memory that it shares is not taken"));
+  if (!mapped.ok()) sink_.onRefusal(*this, mapped.withContext("this worker does not take the memory that it shares"));
   sendReason(wire::FrameKind::kMapped, mapped.message());
 }
 

@@ -41,14 +41,14 @@ void Connection::onTable(const Frame& frame) {
   if (tableTold_.exchange(true)) return close(dataLoss("it offered its memory twice"));
   Status can = options_.offerBytes > 0 && options_.threads != nullptr
                    ? Status()
-                   : failedPrecondition("it was told not to read others' memory");
+                   : failedPrecondition("reading memory is not among the channels that it may use");
   if (can.ok()) {
-    auto made = OfferReader::make(fd_.get(), address, mark, options_.pool, 2 * options_.limits.bufferBytes);
+    auto made = OfferReader::make(fd_.get(), address, mark, options_.pool, options_.underWayBytes(true));
     can = made.status();
     MutexLock lock(offerMutex_);
     if (made.ok() && !closed_.load()) offerReader_ = std::move(*made);  // or nobody would close it
   }
-  if (!can.ok()) sink_.onRefusal(*this, can.withContext("its memory is not read"));
+  if (!can.ok()) sink_.onRefusal(*this, can.withContext("this worker does not read its memory"));
   sendReason(wire::FrameKind::kReadable, can.message());
 }
 

@@ -345,9 +345,4 @@ void LaneSender::close(const Status& why) {
   lanes_.clear();
 }
 
-size_t LaneSender::queuedBytes() const {
-  MutexLock lock(mutex_);
-  return unwrittenBytes_;
-}
-
 }  // namespace treadle::link

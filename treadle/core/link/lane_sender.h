@@ -54,7 +54,6 @@ class LaneSender : public std::enable_shared_from_this<LaneSender> {
   // Waits until everything is with the sockets, until the deadline or `close`.
   void drain(TimePoint deadline);
   void close(const Status& why);
-  size_t queuedBytes() const;
 
  private:
   class Lane;

@@ -5,8 +5,8 @@
 #include "treadle/core/base/clock.h"
 
 // Budget of a buffer: at the sender two locks of the table and two stores; at the receiver two process_vm_readv of the
-// table, one for each piece of the copier (128 KiB to 1 MiB), two locks, one copy, and a thread of the cache for all
-// buffers of a message.
+// table before and two after each 16 MiB, one for each piece of the copier (128 KiB to 1 MiB), two locks, one copy, and
+// a thread of the cache for all buffers of a message.
 namespace treadle::link {
 namespace {
 

@@ -16,7 +16,7 @@ class PeerMemory::Borrowed final : public Memory {
            std::shared_ptr<const io::SharedMemory> mapping)
       : from(std::move(from)), offset(offset), block(std::move(block)), mapping(std::move(mapping)) {}
   ~Borrowed() override {
-    if (!returned) from->giveBack(offset);
+    if (!returned && from->pool_->ofThisProcess()) from->giveBack(offset);
   }
 
   const std::shared_ptr<PeerMemory> from;
@@ -127,7 +127,7 @@ Status PeerMemory::released(std::span<const uint64_t> offsets) {
 }
 
 Status PeerMemory::setPeerArena(io::Fd descriptor) {
-  if (pool_ == nullptr) return failedPrecondition("it was told not to share memory");
+  if (pool_ == nullptr) return failedPrecondition("shared memory is not among the channels that it may use");
   Result<io::SharedMemory> arena = io::SharedMemory::adopt(std::move(descriptor));
   if (!arena.ok()) return std::move(arena).status();
   MutexLock lock(mutex_);

@@ -52,9 +52,8 @@ Result<io::SharedMemory> makeArena(size_t sizeBytes, Status& why) {
 Block::Block(std::shared_ptr<BlockPool> pool, size_t offset, uint32_t sizeClass, bool fresh)
     : pool_(std::move(pool)), offset_(offset), sizeClass_(sizeClass), fresh_(fresh) {}
 
-// In a child of fork(2) the block is still its parent's, and so are its pages.
 Block::~Block() {
-  if (pool_->generation_ == generation()) pool_->giveBack(offset_, sizeClass_, fresh_, retired_.load());
+  if (pool_->ofThisProcess()) pool_->giveBack(offset_, sizeClass_, fresh_, retired_.load());
 }
 
 std::byte* Block::data() {
@@ -181,6 +180,8 @@ void BlockPool::discard(uint32_t sizeClass, size_t offset) {
   counters_.freeBytes -= classBytes(sizeClass);
   unused_.give(offset, classBytes(sizeClass));
 }
+
+bool BlockPool::ofThisProcess() const { return generation_ == generation(); }
 
 void BlockPool::giveBack(size_t offset, uint32_t sizeClass, bool fresh, bool retired) {
   MutexLock lock(mutex_);

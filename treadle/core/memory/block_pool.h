@@ -7,8 +7,8 @@
 // One of up to twice the size serves before fresh memory is taken.
 // Memory is kept until `trim`, or until blocks of another size need it.
 //
-// Budget of `allocate` and of freeing a block: one uncontended lock each, one small allocation for the former. Any
-// thread may call anything.
+// Budget of `allocate` and of freeing a block: one uncontended lock each, two small allocations for the former (the
+// block, its entry among those in use), one more for fresh memory. Any thread may call anything.
 
 #include <atomic>
 #include <map>
@@ -101,6 +101,8 @@ class BlockPool : public std::enable_shared_from_this<BlockPool> {
   // OK when it is shareable(), otherwise why it is not.
   const Status& sharing() const { return sharing_; }
   Copier& copier() { return copier_; }
+  // False in a child of fork(2): there the blocks are still the parent's, and so are their pages.
+  bool ofThisProcess() const;
 
  private:
   friend class Block;

@@ -3,7 +3,7 @@
 // keeps it in the table of pending calls until its answer, deadline, cancellation or the callee's loss completes it.
 // Incoming: looks up the function, runs it on the pool, answers on the connection that the request came on.
 //
-// Budget of an empty call at the caller: one system call to send and one to receive, ten uncontended locks, six small
+// Budget of an empty call at the caller: one system call to send and one to receive, nine uncontended locks, six small
 // allocations; no thread is woken when the caller waits. What they are: engine_outgoing.cc and engine_incoming.cc.
 //
 // Owned by the worker, which closes it before it goes. Any thread may call anything.
@@ -41,11 +41,11 @@ struct CallOptions {
 
 namespace treadle::rpc {
 
-// A call as the typed layer hands it over.
 // What a blocking caller keeps on its stack while it waits: whatever way it is left, no callee reads the caller's
 // memory any more.
 using StandingOffer = std::shared_ptr<link::MemoryOffer>;
 
+// A call as the typed layer hands it over.
 struct OutgoingCall {
   int rank = -1;
   std::string function;

@@ -8,8 +8,10 @@ namespace treadle {
 namespace {
 
 // Parts of the join timeout. Rank 0 ends the wait a little before the others would, so that all hear from it who is
-// missing; who cannot connect to one ends that wait earlier still, so that rank 0 hears who does not answer.
-constexpr double kDialShare = 0.85, kServerShare = 0.9, kClientShare = 0.95;
+// missing.
+constexpr double kServerShare = 0.9, kClientShare = 0.95;
+// Of what is left of it when all are known: for connecting to them, so that rank 0 still hears who does not answer.
+constexpr double kDialShare = 0.75;
 // How long a leaving worker may take to tell all others so, together: a peer that reads nothing must not hold
 // it.
 constexpr Duration kFarewell = std::chrono::seconds(1);
@@ -67,11 +69,15 @@ std::unique_ptr<Worker::Core> Worker::Core::make(JoinOptions options, Launch lau
   cluster::MembershipOptions membership;
   membership.lostAfter = core->options.lostAfter;
   memory::BlockPool* pool = memory::BlockPool::ofProcess();
-  membership.connection = {core->options.sendLimitBytes, core->options.messageLimits,
-                           core->options.spin,           pool,
-                           &core->laneThreads,           core->channels.crossMemory ? kOfferBytes : 0};
-  if (core->channels.sharedMemory && pool != nullptr) membership.lendLimitBytes = pool->limitBytes() / 2;
+  membership.connection = {core->options.sendLimitBytes,
+                           core->options.messageLimits,
+                           core->options.spin,
+                           pool,
+                           &core->laneThreads,
+                           core->channels.crossMemory ? kOfferBytes : 0,
+                           core->options.unansweredLimitBytes};
   if (pool != nullptr && core->options.memoryLimitBytes) pool->limitTo(*core->options.memoryLimitBytes);
+  if (core->channels.sharedMemory && pool != nullptr) membership.lendLimitBytes = pool->limitBytes() / 2;
   if (pool != nullptr) pool->prefault(core->options.prefaultBytes.value_or(0));
   membership.lanes = core->channels.lanes;
   core->membership =
@@ -116,7 +122,7 @@ Status Worker::Core::meet() {
     if (!server.ok()) return std::move(server).status();
     rendezvous = std::move(*server);
   }
-  Status met = meetAt(*master, *known, partOf(begin, options.joinTimeout, kDialShare), deadline);
+  Status met = meetAt(*master, *known, deadline);
   // Who comes later would find nobody at the master's address, and could not say why.
   if (!met.ok() && rendezvous && serverDeadline != kNever) rendezvous->tellLateComers(serverDeadline);
   if (!met.ok()) return met;
@@ -128,8 +134,7 @@ Status Worker::Core::meet() {
 }
 
 // One that cannot be connected to may itself have left because of another: rank 0 knows whom the job lost first.
-Status Worker::Core::meetAt(const io::Address& master, const link::Credentials& credentials, TimePoint dialDeadline,
-                            TimePoint deadline) {
+Status Worker::Core::meetAt(const io::Address& master, const link::Credentials& credentials, TimePoint deadline) {
   auto client = cluster::RendezvousClient::connect(master, credentials, deadline);
   if (!client.ok()) return std::move(client).status();
   Result<cluster::Roster> roster = (*client)->exchange(launch.worldSize, addresses(), deadline);
@@ -141,8 +146,10 @@ Status Worker::Core::meetAt(const io::Address& master, const link::Credentials& 
     lane.self.purpose = purpose;
     return dial(roster_[static_cast<size_t>(rank)], lane, std::min(before, deadlineAfter(link::kHandshakeTimeout)));
   });
+  TimePoint begin = Clock::now();
+  TimePoint dialEnd = deadline == kNever ? kNever : partOf(begin, deadline - begin, kDialShare);
   for (const cluster::RosterEntry& peer : roster_)
-    if (Status connected = connectTo(peer, credentials, dialDeadline); !connected.ok())
+    if (Status connected = connectTo(peer, credentials, dialEnd); !connected.ok())
       return (*client)->giveUp(connected, deadline);
   return (*client)->ready(deadline);
 }
@@ -242,7 +249,7 @@ Result<io::Fd> Worker::Core::dial(const cluster::RosterEntry& peer, const link::
     last = std::move(dialed).status();
     if (failures != nullptr) (address->isUnix() ? failures->unixSockets : failures->tcp) = last.message();
   }
-  return last.withContext(link::describe(peer.worker) + " cannot be connected to");
+  return last.withContext(link::describe(peer.worker) + " cannot be connected to").withWorker(peer.worker.name);
 }
 
 // From the outside in: no new peers, the farewell, then everything that waits here is failed, last the

@@ -17,8 +17,7 @@ class Worker::Core {
   // Makes the engine, which needs the worker and its extensions; then meets the others and connects to all.
   void start(Worker& worker, WorkerExtensions extensions);
   Status meet();
-  Status meetAt(const io::Address& master, const link::Credentials& credentials, TimePoint dialDeadline,
-                TimePoint deadline);
+  Status meetAt(const io::Address& master, const link::Credentials& credentials, TimePoint deadline);
 
   // Says `reason` to the peers (empty: the job is over), fails all that waits, stops the threads. Idempotent.
   void leave(const std::string& reason);

@@ -34,7 +34,8 @@ struct JoinOptions {
   int maxBlocked = 1024;              // handlers that wait at a time; each costs a thread
   size_t sendLimitBytes = 64U << 20;  // queued for a peer that reads slowly
   // Requests to one peer that it has not answered: calls beyond it wait. As much is taken of one peer, and what is
-  // beyond that refused. The same in the whole job.
+  // beyond that refused. The same in the whole job. What is still on its way comes on top: one message as a rule, at
+  // most as much again and one message.
   size_t unansweredLimitBytes = size_t{1} << 30;
   wire::FrameLimits messageLimits = {};  // what one message may hold; the same in the whole job
   // Memory for tensors that is faulted in ahead, in the background, by the first worker of a process, so that the first
@@ -45,6 +46,8 @@ struct JoinOptions {
   // memory, or the container's.
   std::optional<size_t> memoryLimitBytes = {};
   // How long a waiting caller looks for its answer, yielding, before it sleeps; not at all while all cores are busy.
+  // Unless it is 0, a worker that is told that a message of 512 KiB to 8 MiB is being copied looks for it for up to 1
+  // ms.
   Duration spin = std::chrono::microseconds(50);
   // The same for the thread that waits for requests, from the last one on: it keeps a core busy for that long, and
   // saves the next caller the time that waking it takes. For servers on cores of their own.

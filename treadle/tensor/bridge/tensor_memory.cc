@@ -23,14 +23,19 @@ c10::DataPtr dataOf(std::byte* data, std::shared_ptr<Memory> memory) {
   return {data, new Held{std::move(memory)}, &dropHeld, at::kCPU};
 }
 
-// Blocks for what is large enough to travel beside a message, libtorch's own memory for the rest.
+// For what is large enough to travel beside a message; null for the rest, and when there is none left.
+std::shared_ptr<memory::Block> blockFor(size_t sizeBytes) {
+  memory::BlockPool* pool = memory::BlockPool::ofProcess();
+  return pool != nullptr && sizeBytes >= memory::kSmallestBlock ? pool->allocate(sizeBytes) : nullptr;
+}
+
+// Blocks, and libtorch's own memory for the rest.
 class SharedAllocator final : public c10::Allocator {
  public:
   explicit SharedAllocator(c10::Allocator& otherwise) : otherwise_(otherwise) {}
 
   c10::DataPtr allocate(size_t sizeBytes) override {
-    memory::BlockPool* pool = memory::BlockPool::ofProcess();
-    auto block = pool != nullptr && sizeBytes >= memory::kSmallestBlock ? pool->allocate(sizeBytes) : nullptr;
+    auto block = blockFor(sizeBytes);
     if (!block) return otherwise_.allocate(sizeBytes);
     std::byte* data = block->data();
     return dataOf(data, std::move(block));
@@ -55,8 +60,7 @@ at::Tensor empty(at::IntArrayRef sizes, at::TensorOptions options) {
     if (__builtin_mul_overflow(bytes, static_cast<size_t>(size), &bytes))
       raise(invalidArgument("a tensor of these sizes is too large to exist"));
   }
-  memory::BlockPool* pool = memory::BlockPool::ofProcess();
-  auto block = pool != nullptr && bytes > 0 ? pool->allocate(bytes) : nullptr;
+  auto block = blockFor(bytes);
   if (!block) return at::empty(sizes, options);
   std::byte* data = block->data();
   at::Tensor tensor = bridge::tensorOver({data, bytes, std::move(block)}, sizes, type);

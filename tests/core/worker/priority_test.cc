@@ -1,0 +1,53 @@
+// CallOptions::priority, from a call to the socket: the callee is stopped until all is queued.
+
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include "tests/core/worker/here.h"
+#include "tests/core/worker/peer_process.h"
+
+namespace treadle {
+namespace {
+
+using test::Bulk;
+
+constexpr size_t kMiB = 1U << 20;
+
+// The names of calls in the order of their answers: three large ones that come first, and a small one of `priority`.
+std::vector<std::string> orderOfAnswers(int priority) {
+  uint16_t port = test::freePort();
+  io::Process child = test::startPeer(port, {{"TREADLE_CHANNELS", "unix,lanes"}});
+  JoinOptions join = test::joinOptions("parent", 0, 2, port, test::peerFunctions());
+  join.channels = valueOrThrow(Channels::parse("unix,lanes"));
+  auto worker = Worker::join(join);
+  worker->call<&test::peerSize>("child", test::bulkOf(2 * kMiB, 1));  // the lanes are there
+  Mutex mutex;
+  std::vector<std::string> order;
+  std::vector<Future<void>> noted;
+  auto ask = [&](const char* name, size_t size, int of) {
+    noted.push_back(
+        worker->with({.priority = of}).async<&test::peerSize>("child", test::bulkOf(size, 1)).then([&, name](size_t) {
+          MutexLock lock(mutex);
+          order.emplace_back(name);
+        }));
+  };
+  child.signal(SIGSTOP);
+  for (int i = 0; i < 3; ++i) ask("large", 12 * kMiB, 0);
+  ask("small", 4 * kMiB, priority);
+  child.signal(SIGCONT);
+  for (auto& one : noted) one.wait();
+  worker->shutdown({.timeout = test::kHangs});
+  return order;
+}
+
+TEST(Priority, letsLargeArgumentsOvertakeThoseOfOtherCalls) {
+  EXPECT_EQ("small", orderOfAnswers(1).front());
+  EXPECT_EQ("small", orderOfAnswers(127).front());
+}
+
+TEST(Priority, thatIsLowerLetsTheOthersGoFirst) { EXPECT_EQ("small", orderOfAnswers(-128).back()); }
+
+TEST(Priority, thatIsTheSameMeansTakingTurns) { EXPECT_NE("small", orderOfAnswers(0).front()); }
+
+}  // namespace
+}  // namespace treadle
