@@ -12,7 +12,8 @@ from processes import Failed, run, run_together
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PEERS = ROOT / "bench" / "peers"
-IDLE_PEERS, MANY_PEERS = 8, 200
+IDLE_PEERS = 200
+IDLE_SETTLE = 15  # seconds, until the workers beside it have all joined
 
 
 @dataclasses.dataclass
@@ -79,7 +80,8 @@ def grpc(settings, cases):
 def idle_cpu(settings, _):
     """Both at the same time: neither disturbs the other, and what else the machine does meets both."""
     seconds = settings.idle_seconds
-    least = [settings.build / "bench" / "treadle_bench_heartbeats", "--peers", IDLE_PEERS, "--seconds", seconds]
+    least = [settings.build / "bench" / "treadle_bench_heartbeats", "--peers", IDLE_PEERS]
+    least += ["--settle", IDLE_SETTLE, "--seconds", seconds]
     job = settings.job(1 + IDLE_PEERS, settings.build / "bench" / "treadle_bench_idle", "--seconds", seconds)
     return run_together("the idle job", [least, job], settings.timeout)
 
@@ -92,8 +94,8 @@ def resident_when_idle(settings, workers):
 
 def idle_peer_bytes(settings, _):
     """From a job with one peer to a job with many."""
-    more = resident_when_idle(settings, 1 + MANY_PEERS) - resident_when_idle(settings, 2)
-    return [json.dumps({"case": "idle_peer_bytes", "unit": "bytes", "median": more / (MANY_PEERS - 1)})]
+    more = resident_when_idle(settings, 1 + IDLE_PEERS) - resident_when_idle(settings, 2)
+    return [json.dumps({"case": "idle_peer_bytes", "unit": "bytes", "median": more / (IDLE_PEERS - 1)})]
 
 
 @dataclasses.dataclass(frozen=True)

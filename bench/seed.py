@@ -113,21 +113,35 @@ def measure(settings, network, full, failures):
 def cell(result, case, size, full):
     value = result["us"].get(f"{case}_{size}MB")
     if isinstance(value, str):
-        return f"fails: {value}"
+        return f"no: {value}"
     if value is None:
         return "only with `--full`"
     return report.shown(value, "us")
 
 
-def table(results, full):
+def standing(results):
+    """Who is ahead, in words."""
+    sentences = []
+    for name, words in (("pytorch", "PyTorch RPC"), ("grpc", "gRPC")):
+        ours, theirs = results["ours"]["us"], results[name]["us"]
+        both = [case for case in ours if all(isinstance(of.get(case), float) for of in (ours, theirs))]
+        behind = [case for case in both if ours[case] > theirs[case]]
+        if both:
+            named = f", more for {', '.join(case.replace('_', ', ') for case in behind)}" if behind else ""
+            sentences.append(f"less than {words} in {len(both) - len(behind)} of {len(both)}{named}")
+    return f"Treadle takes {'; '.join(sentences)}." if sentences else ""
+
+
+def table(results, full, network):
     lines = ["| | size | ours | pytorch | grpc |", "|---|---|---|---|---|"]
     for case, words in CASES.items():
         for size in SIZES:
             cells = [cell(results[name], case, size, full) for name in SYSTEMS]
             lines.append(f"| {words} | {size} MB | {' | '.join(cells)} |")
-    counts = [str(results[name]["lines"]) for name in SYSTEMS]
-    lines.append(f"| lines of user code | | {' | '.join(counts)} |")
-    return "\n".join(lines)
+    if network == "loopback":
+        counts = [str(results[name]["lines"]) for name in SYSTEMS]
+        lines.append(f"| lines of user code | | {' | '.join(counts)} |")
+    return "\n".join([*lines, "", standing(results)])
 
 
 HEADINGS = {
@@ -141,7 +155,7 @@ def measure_and_report(settings, out, failures, networks, full=False):
     results, texts = {}, []
     for network in networks:
         results[network] = measure(settings, network, full, failures)
-        texts.append(f"{HEADINGS[network]}\n\n{table(results[network], full)}")
+        texts.append(f"{HEADINGS[network]}\n\n{table(results[network], full, network)}")
     report.write_json(out / "seed.json", results)
     text = "\n\n".join(texts)
     print(f"\n{text}\n", flush=True)

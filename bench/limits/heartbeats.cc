@@ -85,12 +85,12 @@ pid_t startPeer(Sockets& sockets) {
   return pid;
 }
 
-double measure(int peers, double seconds) {
+double measure(int peers, double settle, double seconds) {
   Sockets sockets;
   std::vector<pid_t> started;
   for (int i = 0; i < peers; ++i) started.push_back(startPeer(sockets));
   auto result = std::async(std::launch::async, [&] {
-    std::this_thread::sleep_for(3 * kInterval);
+    std::this_thread::sleep_for(std::chrono::duration<double>(settle));
     double time = bench::cpuTimePerSecond(std::chrono::duration<double>(seconds));
     for (int socket : sockets.all) ::shutdown(socket, SHUT_RDWR);
     return time;
@@ -109,11 +109,12 @@ int main(int argc, char** argv) try {
   }
   CLI::App app("CPU time of a process that has idle peers and only sends and reads heartbeats");
   int peers = 8;
-  double seconds = 20;
+  double settle = 3, seconds = 20;
   app.add_option("--peers", peers, "how many")->check(CLI::Range(1, 200));
+  app.add_option("--settle", settle, "seconds before it is watched")->check(CLI::NonNegativeNumber);
   app.add_option("--seconds", seconds, "how long it is watched")->check(CLI::PositiveNumber);
   CLI11_PARSE(app, argc, argv);
-  bench::print("idle_cpu", {"heartbeats_only", "us/s", {measure(peers, seconds)}});
+  bench::print("idle_cpu", {"heartbeats_only", "us/s", {measure(peers, settle, seconds)}});
   return 0;
 } catch (const std::exception& error) {
   std::fprintf(stderr, "bench: %s\n", error.what());

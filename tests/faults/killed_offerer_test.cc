@@ -1,6 +1,7 @@
 // A peer that is killed while one side reads tensors straight from the memory of the other.
 
 #include "tests/faults/survivor.h"
+#include "tests/support/reads_memory.h"
 
 namespace treadle {
 namespace {
@@ -8,10 +9,15 @@ namespace {
 using test::Channel;
 using test::Survivor;
 
-class KilledOfferer : public ::testing::Test {
+class ReadersOfMemory : public ::testing::Test {
  protected:
+  void SetUp() override {
+    if (!test::readsMemory()) GTEST_SKIP() << "the system forbids it to read others' memory";
+  }
   Survivor survivor{Channel::kOffered};
 };
+
+class KilledOfferer : public ReadersOfMemory {};
 
 TEST_F(KilledOfferer, beforeItOfferedAnything) {
   survivor.meet("tellsItsTable");
@@ -42,7 +48,7 @@ TEST_F(KilledOfferer, afterItsMemoryWasRead) {
 
 // ---- the survivor's memory
 
-class KilledReader : public ::testing::Test {
+class KilledReader : public ReadersOfMemory {
  protected:
   // Killed at that point of the survivor's offer, which harms neither the memory nor what comes after.
   void killAt(const std::string& point) {
@@ -56,8 +62,6 @@ class KilledReader : public ::testing::Test {
     for (std::byte byte : bytes.bytes()) ASSERT_EQ(std::byte{3}, byte);
     survivor.expectNothingLeft();
   }
-
-  Survivor survivor{Channel::kOffered};
 };
 
 TEST_F(KilledReader, beforeItSaidThatItCan) {

@@ -175,7 +175,8 @@ void attempt(const std::string& name, int warmUp, int times, Floats& tensor, Bod
 bool roomForTen(const std::string& name, const Floats& tensor) {
   size_t needed = 10 * 8 * tensor.bytes() >> 30, available = availableBytes() >> 30;
   if (needed < available) return true;
-  std::printf("{\"case\": \"%s\", \"error\": \"ten at once take about %zu GiB of memory\"}\n", name.c_str(), needed);
+  std::printf("{\"case\": \"%s\", \"error\": \"not tried, ten at once take about %zu GiB of memory\"}\n", name.c_str(),
+              needed);
   std::fflush(stdout);
   return false;
 }

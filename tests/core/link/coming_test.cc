@@ -66,8 +66,25 @@ TEST(Coming, promisesNothing) {
   EXPECT_EQ(Code::kPeerLost, end.sink.closedWith().code());
 }
 
+// Of a peer that says so all the time and sends nothing, the first time alone counts.
+TEST(Coming, keepsNobodyAwakeForLong) {
+  Sockets sockets;
+  End end(std::move(sockets.a), Kind::kServing);
+  auto processorTime = [] {
+    timespec time{};
+    ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+    return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
+  };
+  const auto before = processorTime();
+  for (int i = 0; i < 500; ++i) {
+    ASSERT_TRUE(io::writeAll(sockets.b.get(), notice(), patience()).ok());
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // as long as it stays awake
+  }
+  EXPECT_LT(processorTime() - before, std::chrono::milliseconds(250));
+}
+
 // A caller that reads its answer for itself, and had gone to sleep.
-TEST(Coming, wakesACallerThatWaits) {
+TEST(Coming, doesNotEndTheWaitOfACaller) {
   Sockets sockets;
   End end(std::move(sockets.a), Kind::kCalls);
   end->awaitAnswer(true);

@@ -87,6 +87,27 @@ TEST(Lanes, areWaitedForWhileAnotherDials) {
   EXPECT_EQ(16 * kMiB, pair.a->sentBytes(wire::Place::kOnLanes));
 }
 
+// Of requests, what may be unanswered and one message more: whatever credits say, memory is taken at the announcement.
+TEST(Lanes, boundWhatIsUnderWay) {
+  io::ThreadCache threads;
+  ConnectionOptions options{.limits = {}, .threads = &threads};
+  options.limits.bufferBytes = kMiB;
+  options.requestBytes = 2 * kMiB;
+  for (auto [kind, fits] : {std::pair{Connection::Kind::kServing, 2}, {Connection::Kind::kCalls, 1}}) {
+    Sockets sockets;
+    End end(std::move(sockets.a), kind, options);
+    if (kind == Connection::Kind::kCalls) end->awaitAnswer(false);
+    for (uint64_t number = 1; number <= 3; ++number) {
+      wire::BufferEntry entry{kMiB, wire::Place::kOnLanes, number};
+      std::vector<std::byte> front =
+          wire::frameFront(wire::FrameKind::kMessage, static_cast<uint8_t>(Subject::kRpc), {}, std::array{entry});
+      (void)io::writeAll(sockets.b.get(), front, patience()).ok();  // it may be closed by now
+    }
+    EXPECT_EQ(Code::kResourceExhausted, end.sink.closedWith().code());
+    EXPECT_EQ(fits, end.sink.heralded.count());
+  }
+}
+
 // A sender that stays, and whose time is over before its bytes are, has its memory for itself again.
 TEST(Lanes, goOnFromACopyWhenTheSendersTimeIsOver) {
   LanesOfTheTest pair;

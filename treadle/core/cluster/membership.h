@@ -9,6 +9,8 @@
 // process that was stopped or starved itself forgives its peers the time it was away.
 //
 // Any thread may call anything. Handlers are called on the reading thread and must not wait.
+//
+// Budget of `outgoing`: one uncontended lock. Of a message that arrives: none. Of a second: connection.cc.
 
 #include <array>
 #include <atomic>

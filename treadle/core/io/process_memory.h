@@ -1,6 +1,6 @@
 #pragma once
 // The memory of another process on this host, to be read: cross-memory attach (process_vm_readv(2)). Plain value; any
-// thread.
+// thread. Budget of a read: one system call, unless it is interrupted.
 
 #include <sys/types.h>
 

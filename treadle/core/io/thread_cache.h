@@ -1,7 +1,8 @@
 #pragma once
 // Threads for work that blocks in the kernel, such as moving the bytes of a large tensor: each task has one for itself,
 // begun at once. Threads are kept for the next task for a while and then end, so that a process pays for them only
-// while it uses them. Any thread may call anything.
+// while it uses them. Any thread may call anything. Budget of a task: two locks and a wake-up, of a thread that is
+// kept.
 
 #include <memory>
 

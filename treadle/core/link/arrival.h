@@ -2,7 +2,7 @@
 // Of a message that was handed up ahead of the bytes of its large buffers: says when they are there. So the message
 // keeps its order with the others of its connection, and only the reading of its buffers waits.
 //
-// Any thread may call anything.
+// Any thread may call anything. Budget: an allocation for a message, a lock for each of its buffers.
 
 #include "treadle/core/base/mutex.h"
 #include "treadle/core/base/status.h"

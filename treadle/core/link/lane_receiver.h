@@ -5,6 +5,9 @@
 //
 // Nothing that the peer says is trusted: buffers that are under way stay within a limit, a piece lies within its
 // buffer, and no byte comes twice. Any thread may call anything; a piece is filled by one thread.
+//
+// Budget of a piece: two uncontended locks, and an allocation where it splits what is missing. Of a buffer: its memory,
+// an entry, the list of what is missing, and with the others of its message an Arrival and one lock.
 
 #include <map>
 #include <memory>

@@ -8,6 +8,11 @@
 // have been lent to it. What it holds when it is lost is used again only when its process is known to be gone.
 //
 // Held by the peer's connections and by every block borrowed from the peer. Any thread may call anything.
+//
+// Budget of a buffer, of uncontended locks and small allocations: lent as a copy, two locks and an entry, beside the
+// block's own and the copy; given away, one lock and an entry; received, one lock and two allocations (its entry, its
+// owner); let go of, one lock, and one more for all that go back with a message. At the owner one lock for all of
+// them, beside freeing the blocks. No system call in any, but for the copy's pwrite into pages that are fresh.
 
 #include <atomic>
 #include <functional>

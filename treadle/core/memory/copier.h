@@ -2,6 +2,9 @@
 // Copies large stretches of memory with the help of one more thread: two cores copy nearly twice as fast as one
 // (docs/rooms/memory.md has the figures). The stretch is cut into pieces which both take as they come, so that a
 // helper that gets no core costs nothing but its own piece. Any thread.
+//
+// Budget of a copy of less than kSharedBytes: nothing beside it. From there on: two locks and a notify, which wakes the
+// helper when it sleeps, at the end a few yields until it is done with its last piece.
 
 #include <atomic>
 #include <thread>

@@ -12,7 +12,8 @@
 // does not own the value passes it on to a third one, three, and one when it goes; to the owner itself, one. They
 // are urgent messages, never waited for.
 //
-// One per worker; any thread. Nothing is sent or destroyed while the lock is held.
+// One per worker; any thread. Nothing is sent or destroyed while the lock is held. Budget of a message
+// that comes: one uncontended lock, and an entry of a map for each reference in it.
 
 #include <any>
 #include <functional>

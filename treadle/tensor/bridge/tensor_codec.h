@@ -9,6 +9,9 @@
 // The memory of a received tensor belongs to it alone: it is the block that the message was read into, not a
 // copy of it, and goes with the last tensor over it. No state; any thread, one Encoder or Decoder per thread.
 //
+// Budget: to encode, one allocation, which keeps the elements until the message has left, beside the message's lists;
+// to decode, four (sizes, what holds the block, storage, tensor). No lock, no copy, none of libtorch's operators.
+//
 // Numbers and elements are little-endian, as they lie in the memory of the machines that Treadle runs on.
 
 #include <ATen/core/Tensor.h>

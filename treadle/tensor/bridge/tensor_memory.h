@@ -1,7 +1,8 @@
 #pragma once
 // The memory of tensors that travel without a copy. A received tensor lies in a block of the core's, which goes with
 // the last tensor over it; `treadle::empty` makes tensors over such blocks, and one that nobody else holds may be given
-// to another worker on the same host as it is (Buffer::given). Any thread.
+// to another worker on the same host as it is (Buffer::given). Any thread. Budget of `empty`: that of a block
+// (core/memory/block_pool.h) and three allocations.
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/TensorOptions.h>
