@@ -182,7 +182,7 @@ TEST(Doctor, needsNoRoomInDevShmNoCommonIpcNamespaceAndNoLockedMemory) {
                             "/dev/shm && exec \"$0\" doctor --timeout " +
                             kTime + "' " + kQuoted);
   EXPECT_EQ(0, launcher.finish()) << launcher.err();
-  for (const char* channel : {"unix", "tcp", "lanes", "shm", "cma"}) expectWorks(launcher, channel);
+  for (const char* channel : {"unix", "tcp", "lanes", "shm"}) expectWorks(launcher, channel);
 }
 
 TEST(Doctor, namesAWorkerThatDiesMeanwhile) {

@@ -175,6 +175,11 @@ TEST_F(Lies, ofABlockThatEndsBeyondTheArena) {
   expectLossFor("it lent memory outside of what it shares");
 }
 
+TEST_F(Lies, ofNothingInNoArena) {
+  message({0, Place::kLent, 0});
+  expectLossFor("it lent memory outside of what it shares");
+}
+
 TEST_F(Lies, ofAPlaceThatWrapsAround) {
   EXPECT_EQ("", offer(memfd(kVictimBytes, kAllSeals)));
   message({kPage, Place::kLent, UINT64_MAX - 63});

@@ -5,6 +5,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <fstream>
 
 #include "gtest/gtest.h"
 #include "treadle/core/base/error.h"
@@ -64,6 +67,23 @@ TEST(SharedMemory, isWrittenFreshAndDiscarded) {
     memory.discard(4096, 4096);
     EXPECT_EQ(std::byte{0}, memory.bytes()[4096]);
     EXPECT_EQ(std::byte{9}, memory.bytes()[8192]);
+  }
+}
+
+// Whether it gets them is up to the system.
+TEST(SharedMemory, asksForHugePages) {
+  if (!std::filesystem::exists("/sys/kernel/mm/transparent_hugepage")) GTEST_SKIP() << "the kernel has none";
+  for (bool shareable : {true, false}) {
+    SharedMemory memory = valueOrThrow(shareable ? SharedMemory::create(kBytes) : SharedMemory::createPrivate(kBytes));
+    const auto address = reinterpret_cast<uintptr_t>(memory.bytes().data());
+    std::ifstream maps("/proc/self/smaps");
+    bool here = false, asked = false;
+    for (std::string line; std::getline(maps, line);) {
+      uintptr_t begin = 0, end = 0;
+      if (std::sscanf(line.c_str(), "%zx-%zx ", &begin, &end) == 2) here = begin <= address && address < end;
+      if (here && line.starts_with("VmFlags:")) asked = line.find(" hg") != std::string::npos;
+    }
+    EXPECT_TRUE(asked) << shareable;
   }
 }
 

@@ -87,17 +87,56 @@ TEST(Lanes, areWaitedForWhileAnotherDials) {
   EXPECT_EQ(16 * kMiB, pair.a->sentBytes(wire::Place::kOnLanes));
 }
 
+// Nobody waits for lanes to a peer that is gone.
+TEST(Lanes, areNotWaitedForOnceTheConnectionIsClosed) {
+  LanesOfTheTest pair;
+  test::Gate dialing, dialed;
+  pair.a.sink.dial = [&]() -> Result<io::Fd> {
+    dialing.open();
+    dialed.wait();
+    return cancelled("the test says so");
+  };
+  auto send = [&] { return pair.send(8 * kMiB, 1, SendMode::kStay, kNever); };
+  std::thread one([&] { EXPECT_FALSE(send().ok()); });
+  dialing.wait();
+  std::atomic<bool> over = false;
+  std::thread other([&] {
+    Buffer buffer = filledBuffer(8 * kMiB, 2);
+    EXPECT_FALSE(pair.a->send(Subject::kRpc, {}, std::array{buffer}, SendMode::kStay, kNever).ok());
+    over = true;
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));  // so that it waits, as a rule
+  pair.a->close(cancelled("the test is over"));
+  EXPECT_TRUE(test::eventually([&] { return over.load(); }));
+  dialed.open();
+  one.join();
+  other.join();
+}
+
+TEST(Lanes, areDialedAgainOnlyAfterAWhile) {
+  LanesOfTheTest pair;
+  std::atomic<int> dials = 0;
+  pair.a.sink.dial = [&]() -> Result<io::Fd> {
+    ++dials;
+    return failedPrecondition("the peer has none");
+  };
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(pair.send(kMiB, i).ok());
+  EXPECT_EQ(1, dials);
+  EXPECT_EQ(3 * kMiB, pair.a->sentBytes(wire::Place::kInline));
+}
+
 // Of requests, what may be unanswered and one message more: whatever credits say, memory is taken at the announcement.
 TEST(Lanes, boundWhatIsUnderWay) {
   io::ThreadCache threads;
   ConnectionOptions options{.limits = {}, .threads = &threads};
   options.limits.bufferBytes = kMiB;
+  options.limits.buffers = 1;
   options.requestBytes = 2 * kMiB;
-  for (auto [kind, fits] : {std::pair{Connection::Kind::kServing, 2}, {Connection::Kind::kCalls, 1}}) {
+  for (auto [kind, fits] : {std::pair{Connection::Kind::kServing, 3}, {Connection::Kind::kCalls, 2}}) {
     Sockets sockets;
     End end(std::move(sockets.a), kind, options);
     if (kind == Connection::Kind::kCalls) end->awaitAnswer(false);
-    for (uint64_t number = 1; number <= 3; ++number) {
+    for (uint64_t number = 1; number <= 4; ++number) {
       wire::BufferEntry entry{kMiB, wire::Place::kOnLanes, number};
       std::vector<std::byte> front =
           wire::frameFront(wire::FrameKind::kMessage, static_cast<uint8_t>(Subject::kRpc), {}, std::array{entry});

@@ -143,6 +143,15 @@ TEST_P(WorkerChannels, serveSeveralCallersAtOnce) {
   for (std::thread& thread : threads) thread.join();
 }
 
+TEST_P(WorkerChannels, refuseWhatNobodyOffersAndGoOn) {
+  for (int i = 0; i < 5; ++i) {
+    Status why =
+        test::statusOf<NotFoundError>([&] { caller.callNamed<int64_t>("child", "missing", bulkOf(3 * kMiB, 1)); });
+    EXPECT_TRUE(test::contains(why.message(), "missing"));
+  }
+  EXPECT_EQ(static_cast<int64_t>(kMiB), caller.call<&test::peerSum>("child", bulkOf(kMiB, 1)));
+}
+
 TEST_P(WorkerChannels, tellOfAPeerThatIsKilledUnderALoad) {
   std::atomic<int> answered = 0;
   std::vector<std::thread> threads;

@@ -49,6 +49,7 @@ Result<SharedMemory> SharedMemory::create(size_t sizeBytes) {
 Result<SharedMemory> SharedMemory::createPrivate(size_t sizeBytes) {
   void* data = ::mmap(nullptr, sizeBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (data == MAP_FAILED) return errnoStatus(Code::kResourceExhausted, kNoSpace, errno);
+  (void)::madvise(data, sizeBytes, MADV_HUGEPAGE);
   return SharedMemory(Fd(), static_cast<std::byte*>(data), sizeBytes, {});
 }
 
@@ -59,7 +60,9 @@ Result<SharedMemory> SharedMemory::adopt(Fd fd) {
   if ((seals & kReadOnly) != 0) return dataLoss("it shared memory that nobody may write to");
   // A file of huge pages that its maker has pierced has no pages for whom comes late, who would die of SIGBUS.
   struct statfs kind{};
-  if (::fstatfs(fd.get(), &kind) != 0 || kind.f_type != TMPFS_MAGIC) return dataLoss("it shared memory of huge pages");
+  if (::fstatfs(fd.get(), &kind) != 0)
+    return errnoStatus(Code::kFailedPrecondition, "the system does not tell what kind of memory it shared", errno);
+  if (kind.f_type != TMPFS_MAGIC) return dataLoss("it shared memory of huge pages");
   struct stat info{};
   if (::fstat(fd.get(), &info) != 0 || info.st_size <= 0) return dataLoss("it shared memory of no size");
   Result<SharedMemory> memory = map(std::move(fd), static_cast<size_t>(info.st_size));

@@ -14,7 +14,7 @@ class Spin {
   // Zero: never.
   explicit Spin(Duration window);
 
-  // Goes on until then at least, unless it may not spin at all.
+  // Goes on until then at least.
   void prolong(TimePoint until);
 
   // Yields; false when it is time to sleep.

@@ -10,6 +10,9 @@
 
 namespace treadle::link {
 
+// What a buffer that is under way counts besides its bytes: about what it costs to keep track of one.
+inline constexpr uint64_t kBookkeepingBytes = 512;
+
 class Arrival {
  public:
   // `missing`: buffers, at least one.

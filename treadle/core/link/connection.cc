@@ -131,7 +131,9 @@ Status Connection::place(std::span<const Buffer> buffers, const SendExtras& extr
     }
   }
   // All by one way or the other: what no offer was to be had for may be too much for the message's own socket.
-  const bool lanes = mayUseLanes && useLanes(large, mode, deadline);
+  Result<bool> allowed = mayUseLanes ? useLanes(large, mode, deadline) : Result<bool>(false);
+  if (!allowed.ok()) return std::move(allowed).status();
+  const bool lanes = *allowed;
   for (wire::BufferEntry& entry : parts.entries)
     if (lanes && entry.place == wire::Place::kOffered) entry = {entry.sizeBytes, wire::Place::kInline, 0};
   std::vector<Buffer> onLanes;

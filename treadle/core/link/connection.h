@@ -53,11 +53,13 @@ struct ConnectionOptions {
   memory::BlockPool* pool = nullptr;              // where large buffers lie; null: nothing is shared or kept
   io::ThreadCache* threads = nullptr;             // that move the bytes of lanes; null: there are none
   size_t offerBytes = 0;  // buffers of this size and more are offered, and read when the peer offers them; 0: none
-  // Of large buffers of the peer's requests, on lanes or read from its memory, so many bytes and one message more may
-  // be under way at a time. What it is asked for is bounded by two of the largest messages.
+  // The credit of the peer's requests, whose large buffers, on lanes or read from its memory, may be under way at a
+  // time: so many bytes and one message more. It rounds to less by a 32nd at most. Of answers two of the largest
+  // messages may.
   uint64_t requestBytes = uint64_t{1} << 30;
   uint64_t underWayBytes(bool ofRequests) const {
-    return limits.bufferBytes + (ofRequests ? requestBytes : limits.bufferBytes);
+    const uint64_t message = limits.bufferBytes + kBookkeepingBytes * limits.buffers;
+    return message + (ofRequests ? requestBytes + requestBytes / 32 : message);
   }
 };
 
@@ -153,9 +155,9 @@ class Connection final : public io::EventHandler,
   Status place(std::span<const Buffer> buffers, const SendExtras& extras, bool mayUseLanes, SendMode mode,
                TimePoint deadline, Parts& parts);
 
-  bool useLanes(size_t bytes, SendMode mode, TimePoint deadline);
+  Result<bool> useLanes(size_t bytes, SendMode mode, TimePoint deadline);
   std::shared_ptr<LaneSender> makeLaneSender();
-  bool dialLanes(TimePoint deadline);
+  Result<bool> dialLanes(TimePoint deadline);
   Status dialLane(TimePoint deadline);
   void watchLane(const std::shared_ptr<Lane>& lane);
   void laneEnded(const Lane& lane, const Status& why);

@@ -110,11 +110,12 @@ void Connection::laneEnded(const Lane& lane, const Status& why) {
   breakOff(why);
 }
 
-// Whether these bytes go on lanes; dials them for the first that should.
-bool Connection::useLanes(size_t bytes, SendMode mode, TimePoint deadline) {
+// Whether these bytes go on lanes; dials them for the first that should. DeadlineExceeded when that took too long.
+Result<bool> Connection::useLanes(size_t bytes, SendMode mode, TimePoint deadline) {
   if (bytes < kLaneBytes || !laneSender_) return false;
   if (laneSender_->hasLanes()) return true;
-  return mode != SendMode::kUrgent && !closed_.load() && dialLanes(deadline);
+  if (mode == SendMode::kUrgent || closed_.load() || readsOnThisThread()) return false;
+  return dialLanes(deadline);
 }
 
 Status Connection::lanes() const {
@@ -127,7 +128,7 @@ Status Connection::lanes() const {
 }
 
 // Who comes while another thread dials waits for it: beside small messages large bytes would hold them up.
-bool Connection::dialLanes(TimePoint deadline) {
+Result<bool> Connection::dialLanes(TimePoint deadline) {
   {
     MutexLock lock(laneMutex_);
     if (!dialing_ && Clock::now() < nextDial_) return false;
@@ -136,24 +137,23 @@ bool Connection::dialLanes(TimePoint deadline) {
   if (!blocking.status().ok()) return false;
   {
     MutexLock lock(laneMutex_);
-    while (dialing_)
-      if (!dialed_.waitUntil(lock, deadline)) return false;
+    while (dialing_ && !closed_.load())
+      if (!dialed_.waitUntil(lock, deadline)) return deadlineExceeded("the lanes to the peer were not there in time");
     if (laneSender_->hasLanes()) return true;
-    if (Clock::now() < nextDial_) return false;
+    if (closed_.load() || Clock::now() < nextDial_) return false;
     dialing_ = true;
-    nextDial_ = deadlineAfter(kDialAgain);
   }
   Status dialed;
   for (int i = 0; i < kLanes && dialed.ok(); ++i) dialed = dialLane(deadline);
-  if (!dialed.ok()) logDebug("", "large tensors go beside small messages: " + dialed.message());
   MutexLock lock(laneMutex_);
-  if (!dialed.ok()) noLanes_ = std::move(dialed);
   dialing_ = false;
   dialed_.notifyAll();
+  noLanes_ = std::move(dialed);
+  if (!noLanes_.ok()) nextDial_ = deadlineAfter(kDialAgain);
   return laneSender_->hasLanes();
 }
 
-// Whatever goes wrong, others wait for its end.
+// Throws nothing: others wait for its end.
 Status Connection::dialLane(TimePoint deadline) try {
   Result<io::Fd> fd = sink_.dialLane(*this, deadline);
   if (!fd.ok()) return std::move(fd).status();
@@ -172,6 +172,7 @@ void Connection::closeLanes(const Status& why) {
       (void)::shutdown(lane->fd(), SHUT_RDWR);  // wakes who reads
     }
     lanes_.clear();
+    dialed_.notifyAll();
   }
   laneReceiver_.clear(why);
 }

@@ -1,12 +1,6 @@
 #include "treadle/core/link/lane_receiver.h"
 
 namespace treadle::link {
-namespace {
-
-// What a buffer counts besides its bytes: about what it costs to keep track of one.
-constexpr uint64_t kBookkeeping = 512;
-
-}  // namespace
 
 // The buffer of that number, new or known. Memory is taken when the first is heard of it, while its bytes still flow.
 Result<LaneReceiver::IncomingBuffers::iterator> LaneReceiver::find(uint64_t number, uint64_t totalBytes) {
@@ -16,7 +10,7 @@ Result<LaneReceiver::IncomingBuffers::iterator> LaneReceiver::find(uint64_t numb
     return found;
   }
   if (totalBytes == 0) return dataLoss("it sent an empty buffer in pieces");
-  if (totalBytes + kBookkeeping > limitBytes_ - openBytes_ || totalBytes > limitBytes_)
+  if (totalBytes + kBookkeepingBytes > limitBytes_ - openBytes_ || totalBytes > limitBytes_)
     return resourceExhausted("tensors of over " + std::to_string(limitBytes_) + " bytes are under way at once");
   Incoming incoming;
   try {
@@ -26,12 +20,12 @@ Result<LaneReceiver::IncomingBuffers::iterator> LaneReceiver::find(uint64_t numb
   }
   incoming.missing = memory::FreeRanges(totalBytes);
   incoming.unfilled = totalBytes;
-  openBytes_ += totalBytes + kBookkeeping;
+  openBytes_ += totalBytes + kBookkeepingBytes;
   return incoming_.emplace(number, std::move(incoming)).first;
 }
 
 void LaneReceiver::erase(IncomingBuffers::iterator whole) {
-  openBytes_ -= whole->second.buffer.sizeBytes + kBookkeeping;
+  openBytes_ -= whole->second.buffer.sizeBytes + kBookkeepingBytes;
   incoming_.erase(whole);
 }
 

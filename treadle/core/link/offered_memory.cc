@@ -10,9 +10,6 @@
 namespace treadle::link {
 namespace {
 
-// What a buffer counts besides its bytes, as on lanes.
-constexpr uint64_t kBookkeeping = 512;
-
 // After so many bytes it is looked whether anybody still wants them.
 constexpr size_t kLookBytes = 16U << 20;
 
@@ -73,7 +70,7 @@ Result<OfferReader::Reading> OfferReader::announce(std::span<const wire::BufferE
                                                    std::span<Buffer> buffers) {
   Reading reading{{}, std::make_shared<Arrival>(1), 0};
   for (const wire::BufferEntry& entry : entries)
-    if (entry.place == wire::Place::kOffered) reading.bytes += entry.sizeBytes + kBookkeeping;
+    if (entry.place == wire::Place::kOffered) reading.bytes += entry.sizeBytes + kBookkeepingBytes;
   {
     MutexLock lock(mutex_);
     TREADLE_RETURN_IF_ERROR(closed_);

@@ -148,7 +148,7 @@ Result<Buffer> PeerMemory::resolve(const wire::BufferEntry& entry) {
     return memory::bufferOver(std::move(block), entry.sizeBytes);
   }
   if (entry.at % kAlignment != 0) return dataLoss("it lent memory that is not aligned");
-  if (entry.at > peerArena_.size() || entry.sizeBytes > peerArena_.size() - entry.at)
+  if (entry.at >= peerArena_.size() || entry.sizeBytes > peerArena_.size() - entry.at)
     return dataLoss("it lent memory outside of what it shares");
   std::shared_ptr<memory::Block> block = sameProcess_ ? pool_->find(entry.at) : nullptr;
   if (sameProcess_ && !block) return dataLoss("it lent memory that is not in use");

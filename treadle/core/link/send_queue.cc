@@ -31,6 +31,15 @@ struct SendQueue::HeldBytes final : Memory {
   std::vector<std::byte> bytes;
 };
 
+SendQueue::Chunks SendQueue::chunksOf(std::vector<std::byte>& front, std::span<const Buffer> buffers, int descriptor) {
+  Chunks chunks;
+  chunks.reserve(1 + buffers.size());
+  chunks.push_back({Buffer{front.data(), front.size()}, 0, descriptor});
+  for (const Buffer& buffer : buffers)
+    if (buffer.sizeBytes > 0) chunks.push_back({buffer});
+  return chunks;
+}
+
 Status SendQueue::send(std::vector<std::byte> front, std::span<const Buffer> buffers, SendMode mode, TimePoint deadline,
                        int descriptor) {
   size_t bytes = front.size();
@@ -43,11 +52,7 @@ Status SendQueue::send(std::vector<std::byte> front, std::span<const Buffer> buf
     bool filled = batch(front, mode == SendMode::kLazy);
     return filled && !writing_ ? writeQueue(lock) : Status();
   }
-  Chunks own;
-  own.reserve(1 + buffers.size());
-  own.push_back({Buffer{front.data(), front.size()}, 0, descriptor});
-  for (const Buffer& buffer : buffers)
-    if (buffer.sizeBytes > 0) own.push_back({buffer});
+  Chunks own = chunksOf(front, buffers, descriptor);
   if (writing_ || full_) {
     auto holder = std::make_shared<HeldBytes>(std::move(front));
     own.front().buffer = {holder->bytes.data(), holder->bytes.size(), holder};

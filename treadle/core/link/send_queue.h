@@ -64,6 +64,8 @@ class SendQueue {
   struct HeldBytes;
 
   bool batch(Bytes frame, bool lazy) TREADLE_REQUIRES(mutex_);
+  // Of a frame whose front the caller keeps.
+  static Chunks chunksOf(std::vector<std::byte>& front, std::span<const Buffer> buffers, int descriptor);
   Chunks takeQueue() TREADLE_REQUIRES(mutex_);
   void afterWriting(Chunks left, bool socketIsFull) TREADLE_REQUIRES(mutex_);
   Status waitForRoom(MutexLock& lock, size_t bytes, SendMode mode, TimePoint deadline) TREADLE_REQUIRES(mutex_);

@@ -158,6 +158,7 @@ class Engine final : public cluster::MessageHandler, public std::enable_shared_f
   void onCancel(int rank, uint64_t id);
   void post(const std::shared_ptr<IncomingCall>& call, const std::optional<RefId>& target, std::function<void()> task);
   bool accept(const std::shared_ptr<IncomingCall>& call, const link::Message& message);
+  static void failWhenWhole(const std::shared_ptr<IncomingCall>& call, const link::Message& message, const Status& why);
   void begin(const std::shared_ptr<IncomingCall>& call, MessageHeader header, link::Message message, size_t valuesAt,
              std::vector<HandlePtr> handles);
   void run(const std::shared_ptr<IncomingCall>& call, const Functions::Entry& entry, link::Message& message,

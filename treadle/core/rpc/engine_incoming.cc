@@ -43,7 +43,7 @@ void Engine::onRequest(int rank, const std::shared_ptr<link::Connection>& from, 
   try {
     if (interceptor_ && !header.field.empty()) call->hook = interceptor_->onArrival(rank, header.field);
   } catch (...) {
-    return Responder(call).fail(statusOfCurrentException("the request's header"));
+    return failWhenWhole(call, message, statusOfCurrentException("the request's header"));
   }
   begin(call, std::move(header), std::move(message), valuesAt, std::move(handles));
 }
@@ -71,6 +71,12 @@ bool Engine::accept(const std::shared_ptr<IncomingCall>& call, const link::Messa
   return false;
 }
 
+// The answer gives credit for the next request: not while the bytes of this one still come.
+void Engine::failWhenWhole(const std::shared_ptr<IncomingCall>& call, const link::Message& message, const Status& why) {
+  if (!message.arrival) return Responder(call).fail(why);
+  message.arrival->whenWhole([call, why](const Status&) { Responder(call).fail(why); });
+}
+
 void Engine::begin(const std::shared_ptr<IncomingCall>& call, MessageHeader header, link::Message message,
                    size_t valuesAt, std::vector<HandlePtr> handles) {
   if (header.type == MessageType::kFetch && header.target) {
@@ -80,7 +86,7 @@ void Engine::begin(const std::shared_ptr<IncomingCall>& call, MessageHeader head
     return;
   }
   Result<const Functions::Entry*> entry = lookUp(header);
-  if (!entry.ok()) return Responder(call).fail(std::move(entry).status());
+  if (!entry.ok()) return failWhenWhole(call, message, std::move(entry).status());
   std::shared_ptr<link::Arrival> arrival = std::move(message.arrival);
   auto task = [this, call, entry = *entry, message = std::make_shared<link::Message>(std::move(message)), valuesAt,
                handles = std::move(handles)]() mutable { run(call, *entry, *message, valuesAt, std::move(handles)); };

@@ -38,6 +38,20 @@ std::vector<ForkEntry> forkAll(Encoder& encoder) {
   return entries;
 }
 
+void check(const OutgoingCall& call) {
+  if (call.function.size() > kMaxNameBytes)
+    raise(invalidArgument("no function has a name of " + std::to_string(call.function.size()) + " bytes"));
+  if (call.options.priority < INT8_MIN || call.options.priority > INT8_MAX)
+    raise(invalidArgument("a call's priority is from -128 to 127, not " + std::to_string(call.options.priority)));
+}
+
+// Of the buffers of a request whose caller waits; null when the callee cannot read them where they are.
+const link::MemoryOffer* standingOffer(StandingOffer& place, const link::Connection& connection, Encoder& encoder) {
+  place = connection.offer(encoder.buffers());
+  if (place) place->keep(encoder.takeKept());
+  return place.get();
+}
+
 }  // namespace
 
 CallTicket Engine::send(OutgoingCall call) { return submit(std::move(call), std::nullopt); }
@@ -71,10 +85,7 @@ MessageHeader Engine::headerOf(const OutgoingCall& call, const std::optional<For
 // The order matters: the answer is counted as awaited and in the table before the request can leave, as the
 // answer may be here before `send` returns.
 CallTicket Engine::submit(OutgoingCall call, std::optional<ForkEntry> result) {
-  if (call.function.size() > kMaxNameBytes)
-    raise(invalidArgument("no function has a name of " + std::to_string(call.function.size()) + " bytes"));
-  if (call.options.priority < INT8_MIN || call.options.priority > INT8_MAX)
-    raise(invalidArgument("a call's priority is from -128 to 127, not " + std::to_string(call.options.priority)));
+  check(call);
   Duration timeout = call.options.timeout.value_or(options_.rpcTimeout);
   TimePoint deadline = deadlineAfter(timeout);
   auto connection = membership_.outgoing(call.rank);
@@ -96,13 +107,7 @@ CallTicket Engine::submit(OutgoingCall call, std::optional<ForkEntry> result) {
   payload.raw(encoder.writer().bytes());
   pending.bytes = toPeers_[static_cast<size_t>(call.rank)].costOf(payload.size(), encoder.buffers());
 
-  link::MemoryOffer* offer = nullptr;
-  if (call.offer != nullptr) {
-    *call.offer = (*connection)->offer(encoder.buffers());
-    offer = call.offer->get();
-    if (offer != nullptr) offer->keep(encoder.takeKept());
-  }
-
+  const link::MemoryOffer* offer = call.offer != nullptr ? standingOffer(*call.offer, **connection, encoder) : nullptr;
   CallTicket ticket;
   Status sent = takeCredits(pending);
   if (sent.ok()) {
