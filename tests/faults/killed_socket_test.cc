@@ -88,9 +88,9 @@ INSTANTIATE_TEST_SUITE_P(Ways, KilledSender, ::testing::Values(Channel::kSocket,
 class KilledOnLanes : public ::testing::TestWithParam<Channel> {};
 
 // The message is known of already, and told that it will never be whole.
-TEST_P(KilledOnLanes, inTheMiddleOfAPiece) {
-  Survivor survivor(GetParam());
-  survivor.meet("sendsHalfAPiece");
+void killInTheMiddle(Channel channel, const std::string& point) {
+  Survivor survivor(channel);
+  survivor.meet(point);
   survivor.giveLane();
   survivor.waitUntilThere();
   survivor.mailbox.heralded.waitFor(1);
@@ -99,16 +99,8 @@ TEST_P(KilledOnLanes, inTheMiddleOfAPiece) {
   survivor.expectNothingLeft();
 }
 
-TEST_P(KilledOnLanes, inTheMiddleOfAPiecesFront) {
-  Survivor survivor(GetParam());
-  survivor.meet("sendsHalfAPiecesFront");
-  survivor.giveLane();
-  survivor.waitUntilThere();
-  survivor.mailbox.heralded.waitFor(1);
-  survivor.kill();
-  survivor.mailbox.failed.waitFor(1);
-  survivor.expectNothingLeft();
-}
+TEST_P(KilledOnLanes, inTheMiddleOfAPiece) { killInTheMiddle(GetParam(), "sendsHalfAPiece"); }
+TEST_P(KilledOnLanes, inTheMiddleOfAPiecesFront) { killInTheMiddle(GetParam(), "sendsHalfAPiecesFront"); }
 
 TEST_P(KilledOnLanes, thatNothingWasSentOn) {
   Survivor survivor(GetParam());
