@@ -93,9 +93,7 @@ class Victim {
   void takesTheArena() { takeArena(); }
   void mapsTheArena() {
     arena_.emplace(valueOrThrow(io::SharedMemory::adopt(takeArena())));
-    wire::Writer noReason;
-    noReason.string("");
-    write(asked_, wire::frameFront(FrameKind::kMapped, 0, noReason.bytes()));
+    saysYes(FrameKind::kMapped);
   }
   void holdsABlock() {
     mapsTheArena();
@@ -162,9 +160,7 @@ class Victim {
   }
   void answersTheTable() {
     takesTheTable();
-    wire::Writer noReason;
-    noReason.string("");
-    write(asked_, wire::frameFront(FrameKind::kReadable, 0, noReason.bytes()));
+    saysYes(FrameKind::kReadable);
   }
   void takesAnOffer() {
     answersTheTable();
@@ -187,6 +183,12 @@ class Victim {
     return valueOrThrow(io::acceptFrom(listener_.get()));
   }
   static void write(const io::Fd& to, Bytes bytes) { throwIfError(io::writeAll(to.get(), bytes, kNever)); }
+  // To what the survivor offers: no reason why not.
+  void saysYes(FrameKind kind) const {
+    wire::Writer noReason;
+    noReason.string("");
+    write(asked_, wire::frameFront(kind, 0, noReason.bytes()));
+  }
   static std::vector<std::byte> message(const BufferEntry& entry) {
     return wire::frameFront(FrameKind::kMessage, static_cast<uint8_t>(link::Subject::kRpc), {}, std::array{entry});
   }

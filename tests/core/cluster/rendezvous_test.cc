@@ -188,13 +188,18 @@ TEST(Rendezvous, tellsAllWhenARankDiesWhileTheyConnect) {
   expectTold(status, Code::kPeerLost, "worker 'dying' (rank 1) was lost before all had joined");
 }
 
+// All three of a job get the roster.
+void exchangeAll(RendezvousClient& first, RendezvousClient& second, RendezvousClient& third) {
+  auto exchanged = allAtOnce({[&] { return first.exchange(3, {}, patience()).status(); },
+                              [&] { return second.exchange(3, {}, patience()).status(); },
+                              [&] { return third.exchange(3, {}, patience()).status(); }});
+  for (const Status& status : exchanged) ASSERT_TRUE(status.ok()) << status.toString();
+}
+
 TEST(Rendezvous, tellsAllWhomAWorkerCouldNotConnectTo) {
   Meeting meeting(3);
   auto first = meeting.connect("w0", 0), second = meeting.connect("w1", 1), deaf = meeting.connect("deaf", 2);
-  auto exchanged = allAtOnce({[&] { return first->exchange(3, {}, patience()).status(); },
-                              [&] { return second->exchange(3, {}, patience()).status(); },
-                              [&] { return deaf->exchange(3, {}, patience()).status(); }});
-  for (const Status& status : exchanged) ASSERT_TRUE(status.ok());
+  exchangeAll(*first, *second, *deaf);
   Status why = peerLost("deaf", "worker 'deaf' (rank 2) cannot be connected to: it refused");
   auto told = allAtOnce({[&] { return first->giveUp(why, patience()); }, [&] { return second->ready(patience()); },
                          [&] { return deaf->ready(patience()); }});
@@ -208,10 +213,7 @@ TEST(Rendezvous, tellsAllWhomAWorkerCouldNotConnectTo) {
 TEST(Rendezvous, namesTheFirstLossToWhoGivesUpForAConsequence) {
   Meeting meeting(3);
   auto first = meeting.connect("w0", 0), second = meeting.connect("w1", 1), dying = meeting.connect("dying", 2);
-  auto exchanged = allAtOnce({[&] { return first->exchange(3, {}, patience()).status(); },
-                              [&] { return second->exchange(3, {}, patience()).status(); },
-                              [&] { return dying->exchange(3, {}, patience()).status(); }});
-  for (const Status& status : exchanged) ASSERT_TRUE(status.ok());
+  exchangeAll(*first, *second, *dying);
   dying.reset();
   expectTold(first->ready(patience()), Code::kPeerLost, "worker 'dying' (rank 2) was lost before all had joined");
   Status consequence = peerLost("w0", "worker 'w0' (rank 0) cannot be connected to");
