@@ -224,5 +224,51 @@ TEST(WhenAll, movesValuesThatCannotBeCopied) {
   EXPECT_EQ(9, *all.wait().at(0));
 }
 
+TEST(Future, cancellingWhatWasMadeOfOthersCancelsThem) {
+  Promise<int> one, other;
+  Future<int> next = one.future().then([](int value) { return value + 1; });
+  next.cancel();
+  messageOf<CancelledError>([&] { one.future().wait(); });
+  Promise<int> third;
+  Future<std::vector<int>> all = whenAll(std::vector{other.future(), third.future()});
+  all.cancel();
+  messageOf<CancelledError>([&] { all.wait(); });
+  messageOf<CancelledError>([&] { other.future().wait(); });
+  messageOf<CancelledError>([&] { third.future().wait(); });
+}
+
+TEST(WhenAny, isReadyWithTheFirst) {
+  std::vector<Promise<int>> promises(3);
+  std::vector<Future<int>> futures;
+  for (auto& promise : promises) futures.push_back(promise.future());
+  Future<size_t> any = whenAny(futures);
+  EXPECT_FALSE(any.ready());
+  messageOf<TimeoutError>([&] { waitAny(futures, 1ms); });
+  promises[2].fail(notFound("third"));
+  EXPECT_EQ(2U, any.wait());
+  promises[1].set(1);
+  EXPECT_EQ(2U, any.wait());
+  EXPECT_EQ(1U, waitAny(futures)) << "of several, the first in order";
+  EXPECT_FALSE(futures[0].ready());
+}
+
+TEST(WhenAny, leavesNothingBehindAtThoseThatTakeLong) {
+  Promise<int> slow;
+  auto held = std::make_shared<int>(1);
+  for (int i = 0; i < 100; ++i) {
+    Promise<int> fast;
+    Future<size_t> any = whenAny(std::vector{slow.future(), fast.future()});
+    any.share()->onReady([held] {});
+    fast.set(1);
+    EXPECT_EQ(1U, any.wait());
+  }
+  EXPECT_EQ(1, held.use_count());
+}
+
+TEST(WhenAny, ofNothingIsRefused) {
+  messageOf<ArgumentError>([&] { (void)whenAny(std::vector<Future<int>>()); });
+  messageOf<StateError>([&] { (void)whenAny(std::vector<Future<int>>(2)); });
+}
+
 }  // namespace
 }  // namespace treadle

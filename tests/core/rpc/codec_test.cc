@@ -19,7 +19,7 @@ struct Coding {
   }
   template <class T>
   T decode(Bytes bytes) {
-    Decoder decoder(*references, bytes, {}, {}, nullptr);
+    Decoder decoder(*references, {bytes.begin(), bytes.end()}, 0, {}, {}, nullptr);
     T value = Codec<T>::decode(decoder);
     decoder.finish();
     return value;
@@ -127,13 +127,13 @@ TEST(Codec, boundsCountsByTheBytesThatAreThere) {
 TEST(Decoder, checksBuffersAndReferencesAgainstTheValues) {
   Coding coding;
   std::vector<Buffer> one = {allocateBuffer(4)};
-  Decoder fewer(*coding.references, {}, one, {}, nullptr);
+  Decoder fewer(*coding.references, {}, 0, one, {}, nullptr);
   EXPECT_EQ(4U, fewer.takeBuffer().sizeBytes);
   EXPECT_THROW(fewer.takeBuffer(), DataError);
-  Decoder more(*coding.references, {}, one, {}, nullptr);
+  Decoder more(*coding.references, {}, 0, one, {}, nullptr);
   EXPECT_THROW(more.finish(), DataError);
   std::vector<std::byte> index = coding.encode(uint32_t{0});
-  Decoder none(*coding.references, index, {}, {}, nullptr);
+  Decoder none(*coding.references, index, 0, {}, {}, nullptr);
   EXPECT_THROW(none.reference(), DataError);
 }
 
@@ -160,7 +160,7 @@ TEST(Loose, numbersComeBackOverTheWire) {
   Coding coding;
   for (Number sent : {Number{true, INT64_MIN, 0}, Number{false, 0, 0.1}}) {
     auto bytes = coding.encode(sent);
-    Decoder decoder(*coding.references, bytes, {}, {}, nullptr);
+    Decoder decoder(*coding.references, bytes, 0, {}, {}, nullptr);
     Number back = Codec<Number>::decode(decoder);
     EXPECT_EQ(sent.isInteger, back.isInteger);
     EXPECT_EQ(sent.integer, back.integer);

@@ -49,6 +49,7 @@ TEST(Credits, countARequestByItsBytesAndAFixedAmount) {
   buffer.sizeBytes = 200;
   EXPECT_EQ(256U, credits.costOf(0, {}));
   EXPECT_EQ(256U + 100 + 256 + 200, credits.costOf(100, {&buffer, 1}));
+  EXPECT_EQ(256U + 100 + 512, credits.costOf(100, {}, 1));
   EXPECT_EQ(875U, credits.costOf(1'000'000, {}));
   EXPECT_EQ(1U, Credits(1).costOf(100, {}));
 }

@@ -41,12 +41,15 @@ MessageHeader randomHeader(test::Random& random) {
     header.function = std::string(test::pick(random, 30), 'f');
     header.signature = random();
     if (test::pick(random, 2) == 0) header.result = randomEntry(random);
+    for (uint16_t i = 0; header.type == MessageType::kRequest && i < test::pick(random, 4); ++i)
+      header.inputs.push_back({i, randomId(random), static_cast<int32_t>(test::pick(random, kWorld))});
   }
   if (header.type == MessageType::kAnswer && test::pick(random, 2) == 0)
     header.status = Status(static_cast<Code>(1 + test::pick(random, 10)), "why")
                         .withWorker("w")
                         .withFunction("f")
-                        .withRemoteType("std::exception");
+                        .withRemoteType("std::exception")
+                        .withTrail(std::vector<std::string>(test::pick(random, 4), "worker"));
   if (header.type != MessageType::kCancel) {
     for (uint64_t left = test::pick(random, 4); left > 0; --left) header.forks.push_back(randomEntry(random));
     header.field.resize(test::pick(random, 20), std::byte{7});
@@ -64,6 +67,8 @@ TEST(RpcMessages, comeBackAsTheyWereMade) {
     EXPECT_EQ(header.function, got->function);
     EXPECT_EQ(header.status.toString(), got->status.toString());
     EXPECT_EQ(header.forks.size(), got->forks.size());
+    EXPECT_EQ(header.inputs.size(), got->inputs.size());
+    EXPECT_EQ(header.status.trail(), got->status.trail());
     EXPECT_EQ(header.target, got->target);
     EXPECT_EQ(header.priority, got->priority);
   });
@@ -139,6 +144,26 @@ TEST(RpcMessages, surviveAHundredThousandMutations) {
     ASSERT_LE(header->forks.size() * 28, bytes.size());
     for (const ForkEntry& entry : header->forks) ASSERT_LT(entry.owner, kWorld);
   }
+}
+
+TEST(RpcMessages, inputsNameEachArgumentOnceAndInOrder) {
+  MessageHeader header;
+  header.inputs = {{0, {1, 2}, 1}, {3, {1, 2}, 0}};
+  EXPECT_TRUE(parse(encoded(header)).ok());
+  for (uint16_t second : {0, 3}) {
+    header.inputs = {{3, {1, 2}, 1}, {second, {1, 2}, 0}};
+    EXPECT_EQ(Code::kDataLoss, parse(encoded(header)).status().code());
+  }
+  header.inputs = {{0, {1, 2}, kWorld}};
+  EXPECT_EQ(Code::kDataLoss, parse(encoded(header)).status().code());
+  header.inputs.clear();
+  for (uint16_t i = 0; i < kMostInputs; ++i) header.inputs.push_back({i, {1, 2}, 0});
+  EXPECT_TRUE(parse(encoded(header)).ok());
+  header.inputs.push_back({kMostInputs, {1, 2}, 0});
+  EXPECT_EQ(Code::kDataLoss, parse(encoded(header)).status().code()) << "too many";
+  header.type = MessageType::kFetch;
+  header.inputs = {{0, {1, 2}, 0}};
+  EXPECT_EQ(Code::kDataLoss, parse(encoded(header)).status().code()) << "a fetch has no arguments";
 }
 
 }  // namespace

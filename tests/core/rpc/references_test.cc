@@ -25,11 +25,19 @@ struct Value {
   bool made = false, gone = false;
 };
 
+// A fetch that waits at a node for the value, and whose it is.
+struct Asked {
+  int from;
+  RefId ref;
+  uint64_t number;
+};
+
 struct Node {
   std::shared_ptr<References> references;
   std::vector<HandlePtr> held;
   std::vector<ForkEntry> toMake;        // requests that run here
   std::map<size_t, HandlePtr> fetches;  // and the reference that each is about
+  std::vector<Asked> asked;
   bool dead = false;
   std::vector<bool> knowsDead;
 };
@@ -166,6 +174,7 @@ class Network {
         channels_[{other, rank, answer}].clear();
         channels_[{rank, other, answer}].clear();
       }
+      stopFetchesOf(other, me);
       me.references->onLost(other, peerLost("dead", "it is dead"));
       std::erase_if(me.fetches, [&](const auto& one) { return one.second->entry().owner == other; });
       return true;
@@ -194,14 +203,23 @@ class Network {
         return;
       case Kind::kMake: me.references->adoptRequested(from, message.entry); return me.toMake.push_back(message.entry);
       case Kind::kMade: return me.references->confirm(message.entry, {});
-      case Kind::kFetch:
-        return me.references->whenReady(message.entry.ref, from, [this, at, from, message](Result<OwnedValue> value) {
+      case Kind::kFetch: return startFetch(from, at, message);
+      case Kind::kFetched: me.fetches.erase(message.fetch);
+    }
+  }
+
+  void startFetch(int from, int at, const Message& message) {
+    uint64_t number =
+        node(at).references->whenReady(message.entry.ref, [this, at, from, message](Result<OwnedValue> value) {
           // The asker holds a reference until it has the answer: only a death may have taken the value.
           EXPECT_TRUE(value.ok() || anyDead()) << value.status().toString();
           send(at, from, {Kind::kFetched, {}, message.entry, message.fetch}, true);
         });
-      case Kind::kFetched: me.fetches.erase(message.fetch);
-    }
+    if (number != 0) node(at).asked.push_back({from, message.entry.ref, number});
+  }
+  void stopFetchesOf(int dead, Node& at) {
+    for (const Asked& one : at.asked)
+      if (one.from == dead) at.references->stopWaiting(one.ref, one.number);
   }
 
   void checkThatHeldValuesLive() {
@@ -267,10 +285,10 @@ TEST(References, aNoticeThatComesTwiceOrForNothingIsHarmless) {
 TEST(References, clearEndsEveryWait) {
   auto references = std::make_shared<References>(0, [](int, RefNotice, const ForkEntry&) {});
   std::vector<Code> codes;
-  references->whenReady({1, 5}, 1, [&](Result<OwnedValue> value) { codes.push_back(value.status().code()); });
+  references->whenReady({1, 5}, [&](Result<OwnedValue> value) { codes.push_back(value.status().code()); });
   HandlePtr held = references->expect(1);
   references->clear(cancelled("over"));
-  references->whenReady({1, 6}, 1, [&](Result<OwnedValue> value) { codes.push_back(value.status().code()); });
+  references->whenReady({1, 6}, [&](Result<OwnedValue> value) { codes.push_back(value.status().code()); });
   EXPECT_EQ((std::vector<Code>{Code::kCancelled, Code::kCancelled}), codes);
   EXPECT_EQ(Code::kFailedPrecondition, references->failureOf(held).code());
 }

@@ -196,6 +196,8 @@ TEST_F(CallErrors, ofACallWithinACallNameTheWorkerWhereItHappened) {
   why = statusOf<RemoteError>([&] { a.call<&relay>("b", "c"); });
   EXPECT_EQ("std::out_of_range", why.remoteType());
   EXPECT_EQ("c", why.worker());
+  EXPECT_EQ((std::vector<std::string>{"c", "b"}), why.trail());
+  EXPECT_TRUE(statusOf<ArgumentError>([&] { raise(invalidArgument("here")); }).trail().empty());
 }
 
 TEST_F(CallErrors, aResultThatDoesNotTravelStaysAsAReference) {

@@ -123,6 +123,28 @@ TEST_F(ManyCalls, callsBackAndForthNestDeeplyEvenOnFewThreads) {
   EXPECT_EQ(50, job[0].call<&bounce>("a", 50));  // and with oneself
 }
 
+TEST_F(ManyCalls, nestAThousandDeepAtTheDefaultLimits) {
+  WorkerJob job({"a", "b"}, functions());
+  EXPECT_EQ(1000, job[0].call<&bounce>("b", 1000));
+  EXPECT_EQ(1000, job[0].call<&bounce>("a", 1000));
+}
+
+TEST_F(ManyCalls, atALimitOfEightTheNinthThatWouldWaitFailsAndAllEnds) {
+  WorkerJob job({"a", "b"}, functions(), [](JoinOptions& options) { options.maxBlocked = 8; });
+  EXPECT_EQ(8, job[0].call<&bounce>("a", 8));
+  EXPECT_EQ(16, job[0].call<&bounce>("b", 16)) << "eight at each";
+  auto allEnded = [&] { return job[0].metrics().handlersRunning + job[1].metrics().handlersRunning == 0; };
+  Status why = statusOf<ResourceError>([&] { job[0].call<&bounce>("a", 9); });
+  EXPECT_TRUE(contains(why.message(), "maxBlocked"));
+  // Whichever comes to wait as the ninth.
+  EXPECT_EQ(std::vector<std::string>(why.trail().size(), "a"), why.trail());
+  EXPECT_TRUE(!why.trail().empty() && why.trail().size() <= 9) << why.message();
+  EXPECT_TRUE(test::eventually(allEnded));
+  for (const char* with : {"a", "b"}) test::messageOf<ResourceError>([&] { job[0].call<&bounce>(with, 100); });
+  EXPECT_TRUE(test::eventually(allEnded));
+  EXPECT_EQ(8, job[0].call<&bounce>("a", 8));
+}
+
 TEST_F(ManyCalls, nestedCallsOfBothSidesAtOnceDoNotWaitForEachOther) {
   WorkerJob job({"a", "b"}, functions(), [](JoinOptions& options) { options.maxRunning = 1; });
   std::vector<Future<int>> all;

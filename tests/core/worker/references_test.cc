@@ -31,6 +31,17 @@ class Tally {
   std::atomic<int> count_;
 };
 
+// Called like a function, by one name or the other.
+struct Doubler {
+  int times = 2;
+  int operator()(int number) const { return times * number; }
+};
+struct Layer {
+  std::string forward(const std::string& text) { return text + "!"; }
+};
+RRef<Doubler> newDoubler(Call& call) { return call.worker().own(Doubler()); }
+RRef<Layer> newLayer(Call& call) { return call.worker().own(Layer()); }
+
 struct Basket {
   std::string label;
   std::vector<RRef<Tally>> tallies;
@@ -75,6 +86,8 @@ Functions functions() {
   all.add<&identity>("identity").add<&nothing>("nothing").add<&afterGate>("afterGate").add<&newTally>("newTally");
   all.add<&failAfterGate>("failAfterGate").add<&fetch>("fetch").add<&countOf>("countOf").add<&forward>("forward");
   all.add<&localCount>("localCount").add<&handBack>("handBack").add<&sum>("sum").add<&grow>("grow");
+  all.add<&newDoubler>("newDoubler").add<&newLayer>("newLayer");
+  all.add<&Doubler::operator()>("Doubler").add<&Layer::forward>("Layer.forward");
   all.add<&numbers>("numbers").addType<Tally, int>("Tally");
   all.add<&Tally::add>("Tally.add").add<&Tally::count>("Tally.count").add<&Tally::clear>("Tally.clear");
   all.add<&Tally::fail>("Tally.fail").add<&Tally::where>("Tally.where");
@@ -155,6 +168,15 @@ TEST_F(References, callFunctionsOfTheObjectAtItsOwner) {
   EXPECT_TRUE(contains(why.message(), "the tally is broken"));
 }
 
+TEST_F(References, toWhatCanBeCalledAreCalledAtTheOwner) {
+  RRef<Doubler> doubler = a.call<&newDoubler>("b");
+  RRef<int> ten = doubler(5);
+  EXPECT_EQ("b", ten.owner().name);
+  EXPECT_EQ(10, ten.toHere());
+  EXPECT_EQ(20, doubler(ten).toHere()) << "by reference, too";
+  EXPECT_EQ("layer!", a.call<&newLayer>("c")("layer").toHere());
+}
+
 TEST_F(References, toNothingSayThatSomethingIsDone) {
   Counter counter;
   RRef<void> done = a.remote<&nothing>("b", counter);
@@ -203,7 +225,7 @@ TEST_F(References, travelInsideOfContainersAndStructs) {
   tallies.push_back(tallies[0]);
   EXPECT_EQ(2 + 11 + 101 + 3, a.call<&sum>("c", tallies));
   EXPECT_EQ(0, a.call<&sum>("c", std::vector<RRef<Tally>>()));
-  Basket grown = b.call<&grow>("c", Basket{"basket", tallies});
+  Basket grown = a.call<&grow>("c", Basket{"basket", tallies});
   ASSERT_EQ(5U, grown.tallies.size());
   EXPECT_EQ("basket+", grown.label);
   EXPECT_EQ("c", grown.tallies[4].owner().name);

@@ -48,7 +48,7 @@ class TensorCodec : public ::testing::Test {
   }
 
   at::Tensor decode(Bytes payload, std::vector<Buffer> buffers) {
-    rpc::Decoder decoder(a.engine().references(), payload, std::move(buffers), {}, nullptr);
+    rpc::Decoder decoder(a.engine().references(), {payload.begin(), payload.end()}, 0, std::move(buffers), {}, nullptr);
     at::Tensor tensor = bridge::decodeTensor(decoder);
     decoder.finish();
     return tensor;

@@ -16,6 +16,8 @@ class Error : public std::runtime_error {
   Code code() const { return status_.code(); }
   const std::string& worker() const { return status_.worker(); }      // whose failure it is; may be empty
   const std::string& function() const { return status_.function(); }  // what was called; may be empty
+  // The workers that it came through, by name, from the one where it happened outwards; none when it happened here.
+  const std::vector<std::string>& trail() const { return status_.trail(); }
   const Status& status() const { return status_; }
 
  private:

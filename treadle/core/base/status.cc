@@ -18,6 +18,9 @@ constexpr std::array<std::string_view, 11> kCodeNames = {"OK",
                                                          "Internal"};
 
 const std::string kEmpty;
+const std::vector<std::string> kNobody;
+
+constexpr size_t kLongestTrail = 1024;
 
 }  // namespace
 
@@ -29,7 +32,7 @@ std::string_view codeName(Code code) {
 bool isCode(unsigned char value) { return value < kCodeNames.size(); }
 
 Status::Status(Code code, std::string message) {
-  if (code != Code::kOk) rep_ = std::make_unique<Rep>(Rep{code, std::move(message), {}, {}, {}});
+  if (code != Code::kOk) rep_ = std::make_unique<Rep>(Rep{code, std::move(message), {}, {}, {}, {}});
 }
 
 Status::Status(const Status& other) : rep_(other.rep_ ? std::make_unique<Rep>(*other.rep_) : nullptr) {}
@@ -43,6 +46,7 @@ const std::string& Status::message() const { return rep_ ? rep_->message : kEmpt
 const std::string& Status::worker() const { return rep_ ? rep_->worker : kEmpty; }
 const std::string& Status::function() const { return rep_ ? rep_->function : kEmpty; }
 const std::string& Status::remoteType() const { return rep_ ? rep_->remoteType : kEmpty; }
+const std::vector<std::string>& Status::trail() const { return rep_ ? rep_->trail : kNobody; }
 
 Status Status::withWorker(std::string worker) && {
   if (rep_) rep_->worker = std::move(worker);
@@ -56,6 +60,17 @@ Status Status::withFunction(std::string function) && {
 
 Status Status::withRemoteType(std::string type) && {
   if (rep_) rep_->remoteType = std::move(type);
+  return std::move(*this);
+}
+
+Status Status::withTrail(std::vector<std::string> trail) && {
+  if (trail.size() > kLongestTrail) trail.resize(kLongestTrail);
+  if (rep_) rep_->trail = std::move(trail);
+  return std::move(*this);
+}
+
+Status Status::comingThrough(std::string worker) && {
+  if (rep_ && rep_->trail.size() < kLongestTrail) rep_->trail.push_back(std::move(worker));
   return std::move(*this);
 }
 

@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "treadle/core/base/check.h"
 
@@ -55,10 +56,16 @@ class [[nodiscard]] Status {
   // What the remote function threw, as its C++ type name; non-empty exactly for a remote exception.
   const std::string& remoteType() const;
 
+  // The workers that the failure has come through, by name, from the one where it happened outwards; without the one
+  // that asks. At most 1,024: of a longer way the beginning.
+  const std::vector<std::string>& trail() const;
+
   // The same failure with more said about it; on an OK status they do nothing.
   Status withWorker(std::string worker) &&;
   Status withFunction(std::string function) &&;
   Status withRemoteType(std::string type) &&;
+  Status withTrail(std::vector<std::string> trail) &&;
+  Status comingThrough(std::string worker) &&;  // one more at the end of the trail
 
   // The same failure told from further out: "context: message".
   Status withContext(std::string_view context) const;
@@ -73,6 +80,7 @@ class [[nodiscard]] Status {
   struct Rep {
     Code code;
     std::string message, worker, function, remoteType;
+    std::vector<std::string> trail;
   };
   // Behind one pointer, so that passing an OK status around costs as much as passing a pointer.
   std::unique_ptr<Rep> rep_;

@@ -20,27 +20,41 @@ Result<bool> FutureCore::waitUntil(TimePoint deadline) {
   return true;
 }
 
-void FutureCore::onReady(UniqueFunction<void()> continuation) {
+uint64_t FutureCore::onReady(UniqueFunction<void()> continuation) {
   {
     MutexLock lock(mutex_);
     if (!ready()) {
-      continuations_.push_back(std::move(continuation));
-      return;
+      continuations_.push_back({++lastNumber_, std::move(continuation)});
+      return lastNumber_;
     }
   }
   continuation();
+  return 0;
+}
+
+void FutureCore::forget(uint64_t continuation) {
+  UniqueFunction<void()> dropped;
+  MutexLock lock(mutex_);
+  for (Continuation& one : continuations_)
+    if (one.number == continuation) {
+      dropped = std::move(one.run);
+      std::swap(one, continuations_.back());
+      continuations_.pop_back();
+      break;
+    }
+  lock.unlock();  // what it holds goes without it
 }
 
 // Continuations run with the lock let go: they may complete other futures and ask this one.
 void FutureCore::markReady() {
-  std::vector<UniqueFunction<void()>> continuations;
+  std::vector<Continuation> continuations;
   {
     MutexLock lock(mutex_);
     ready_.store(true, std::memory_order_release);
     continuations.swap(continuations_);
     condition_.notifyAll();
   }
-  for (auto& continuation : continuations) continuation();
+  for (Continuation& continuation : continuations) continuation.run();
 }
 
 }  // namespace treadle::io

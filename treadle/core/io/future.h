@@ -8,9 +8,12 @@
 #include <atomic>
 #include <concepts>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
+#include <tuple>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "treadle/core/base/error.h"
@@ -33,11 +36,19 @@ struct Unit {
 template <class T>
 using Stored = std::conditional_t<std::is_void_v<T>, Unit, T>;
 
-// Whether a T can really be copied: std::vector claims so whatever its elements are.
+// Whether a T can really be copied: containers claim so whatever their elements are.
 template <class T>
 inline constexpr bool kCopyable = std::copy_constructible<T>;  // false for void
 template <class T>
 inline constexpr bool kCopyable<std::vector<T>> = kCopyable<T>;
+template <class T>
+inline constexpr bool kCopyable<std::optional<T>> = kCopyable<T>;
+template <class K, class T>
+inline constexpr bool kCopyable<std::map<K, T>> = kCopyable<K> && kCopyable<T>;
+template <class A, class B>
+inline constexpr bool kCopyable<std::pair<A, B>> = kCopyable<A> && kCopyable<B>;
+template <class... T>
+inline constexpr bool kCopyable<std::tuple<T...>> = (kCopyable<T> && ...);
 
 // What `f` makes of a future's value, which it is given by reference: of none for a Future<void>.
 template <class F, class T>
@@ -75,8 +86,11 @@ class FutureCore {
   bool ready() const { return ready_.load(std::memory_order_acquire); }
   // False when the deadline passed first. ResourceExhausted when too many handlers wait.
   Result<bool> waitUntil(TimePoint deadline);
-  // Runs `continuation` when ready: at once if it is, else on the thread that completes it, which must not wait.
-  void onReady(UniqueFunction<void()> continuation);
+  // Runs `continuation` when ready: at once if it is, else on the thread that completes it, which must not wait. The
+  // number by which `forget` knows it.
+  uint64_t onReady(UniqueFunction<void()> continuation);
+  // Drops a continuation that has not begun.
+  void forget(uint64_t continuation);
 
   // Set before the state is shared. `assist(ready, deadline)` may read from a socket until ready.
   UniqueFunction<void(TimePoint)> assist;
@@ -92,7 +106,12 @@ class FutureCore {
   std::atomic<bool> ready_ = false, claimed_ = false;
   Mutex mutex_;
   CondVar condition_;
-  std::vector<UniqueFunction<void()>> continuations_ TREADLE_GUARDED_BY(mutex_);
+  struct Continuation {
+    uint64_t number;
+    UniqueFunction<void()> run;
+  };
+  uint64_t lastNumber_ TREADLE_GUARDED_BY(mutex_) = 0;
+  std::vector<Continuation> continuations_ TREADLE_GUARDED_BY(mutex_);
 };
 
 template <class T>
@@ -156,8 +175,9 @@ class Future {
   // TimeoutError when `limit` passes first; the call itself goes on.
   T wait(Duration limit) { return waitUntil(deadlineAfter(limit)); }
 
-  // Completes it with CancelledError unless it is ready, and tells the callee. A handler that runs already is not
-  // interrupted; it may look at Call::cancelled().
+  // Completes it with CancelledError unless it is ready, and cancels what it stands for: at the callee, queued work is
+  // dropped, a Task is cancelled at its next await, and a plain function that runs already can see Call::cancelled().
+  // A future made by `then` or `whenAll` cancels what it was made of.
   void cancel() {
     if (state().complete(cancelled("the call was cancelled")) && state_->cancelHook) state_->cancelHook();
   }
@@ -198,6 +218,9 @@ auto Future<T>::then(F f) {
   // The promise goes with the continuation: if the pool ends before it runs, its future ends all the same.
   Promise<R> promise(state().executor);
   Future<R> future = promise.future();
+  future.share()->cancelHook = [weak = std::weak_ptr(state_)] {
+    if (auto alive = weak.lock()) Future(alive).cancel();
+  };
   auto run = [from = state_, promise = std::move(promise), f = std::move(f)]() mutable {
     if (!from->result().ok()) return promise.fail(from->result().status());
     try {
@@ -238,9 +261,39 @@ auto whenAll(std::vector<Future<T>> futures) {
     all->complete(std::move(values));
   };
   if (!shared->empty()) all->executor = shared->front().share()->executor;
+  all->cancelHook = [weak = std::weak_ptr(shared)] {
+    if (auto alive = weak.lock())
+      for (Future<T>& one : *alive) one.cancel();
+  };
   for (Future<T>& one : *shared) one.share()->onReady(arrive);
   arrive();
   return Future<R>(all);
+}
+
+// The index of one that is ready, whatever became of it: of the first to be so. The others go on; those who lose
+// interest cancel them. Of no futures: ArgumentError.
+template <class T>
+Future<size_t> whenAny(const std::vector<Future<T>>& futures) {
+  if (futures.empty()) raise(invalidArgument("whenAny was given no futures"));
+  for (const Future<T>& one : futures)
+    if (!one.valid()) raise(failedPrecondition("whenAny was given a Future that belongs to nothing"));
+  auto any = std::make_shared<io::FutureState<size_t>>();
+  any->executor = futures.front().share()->executor;
+  // What is not needed any more leaves nothing behind: a loop may ask many times of one that takes long.
+  std::vector<std::pair<std::weak_ptr<io::FutureCore>, uint64_t>> asked;
+  for (size_t i = 0; i < futures.size() && !any->ready(); ++i)
+    asked.emplace_back(futures[i].share(), futures[i].share()->onReady([any, i] { any->complete(i); }));
+  any->onReady([asked = std::move(asked)] {
+    for (const auto& [future, number] : asked)
+      if (auto alive = future.lock()) alive->forget(number);
+  });
+  return Future<size_t>(any);
+}
+
+// The same, waiting. TimeoutError when `limit` passes first.
+template <class T>
+size_t waitAny(const std::vector<Future<T>>& futures, Duration limit = kWhilePeerLives) {
+  return whenAny(futures).wait(limit);
 }
 
 }  // namespace treadle

@@ -6,9 +6,10 @@
 #include <memory>
 
 #include "treadle/core/base/clock.h"
-#include "treadle/core/io/executor.h"
+#include "treadle/core/io/task_run.h"
 #include "treadle/core/link/connection.h"
-#include "treadle/core/rpc/references.h"
+#include "treadle/core/rpc/cancellation.h"
+#include "treadle/core/rpc/inputs.h"
 
 namespace treadle {
 
@@ -34,9 +35,11 @@ struct IncomingCall {
   int priority = 0;
   std::optional<ForkEntry> result;  // the caller wants a reference: the value stays here
   std::shared_ptr<IncomingHook> hook;
-  OwnedValue target;  // for a member function
-  size_t bytes = 0;   // that it holds of its caller's credits here
-  std::atomic<bool> cancelled = false, answered = false;
+  OwnedValue target;          // for a member function
+  std::vector<Input> inputs;  // arguments that came as references, by index
+  size_t bytes = 0;           // that it holds of its caller's credits here
+  Cancellation cancellation;
+  std::atomic<bool> answered = false;
 };
 
 }  // namespace rpc
@@ -77,6 +80,9 @@ class Responder {
   // The worker's pool, for an answer that comes later: it may have to wait for a slow peer, and not every thread may.
   // May be kept longer than the worker lives, and then drops what it is given; the rest of this may not.
   io::ContinueOn pool() const;
+  // For a handler that goes on later: runs its stretches in the pool, where what is current on a handler's thread is
+  // current again.
+  io::TaskRun::Post stretches() const;
 
   bool wantsReference() const { return call_->result.has_value(); }
   IncomingCall& call() const { return *call_; }

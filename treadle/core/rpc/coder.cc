@@ -1,10 +1,25 @@
 #include "treadle/core/rpc/coder.h"
 
+#include "treadle/core/rpc/messages.h"
+
 namespace treadle::rpc {
 
+void Encoder::checkThatItIsOurs(const RefHandle& handle) const {
+  if (handle.references().get() == &references_) return;
+  raise(invalidArgument("an RRef of another worker of this process cannot be sent by this one"));
+}
+
 uint32_t Encoder::addReference(const std::shared_ptr<RefHandle>& handle) {
+  checkThatItIsOurs(*handle);
   forked_.push_back(handle);
   return static_cast<uint32_t>(forked_.size() - 1);
+}
+
+void Encoder::addInput(uint16_t index, std::shared_ptr<RefHandle> handle) {
+  checkThatItIsOurs(*handle);
+  if (inputs_.size() == kMostInputs)
+    raise(invalidArgument("a call takes at most " + std::to_string(kMostInputs) + " values by reference"));
+  inputs_.push_back({index, std::move(handle)});
 }
 
 Buffer Decoder::takeBuffer() {
@@ -19,9 +34,10 @@ std::shared_ptr<RefHandle> Decoder::reference() {
   return handles_[index];
 }
 
-void Decoder::finish() const {
+void Decoder::finish() {
   throwIfError(reader_.finished("a message's values"));
   if (nextBuffer_ != buffers_.size()) raise(dataLoss("a message has more buffers than its values say"));
+  if (hook_) hook_->decoded();
 }
 
 }  // namespace treadle::rpc

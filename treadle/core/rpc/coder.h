@@ -4,6 +4,7 @@
 // (references.h), and the interceptor's hook for codecs that want it. One thread at a time.
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,6 +19,12 @@ namespace treadle::rpc {
 
 class References;
 class RefHandle;
+
+// An argument that is given as a reference to its value.
+struct ReferredArgument {
+  uint16_t index;
+  std::shared_ptr<RefHandle> handle;
+};
 
 class Encoder {
  public:
@@ -38,6 +45,13 @@ class Encoder {
   // values are encoded, so that a codec that throws leaves nothing behind.
   uint32_t addReference(const std::shared_ptr<RefHandle>& handle);
   const std::vector<std::shared_ptr<RefHandle>>& forked() const { return forked_; }
+
+  // ArgumentError for a handle of another worker of this process.
+  void checkThatItIsOurs(const RefHandle& handle) const;
+
+  // Argument `index` of the call is not among the values: the callee gets it from the reference's owner.
+  void addInput(uint16_t index, std::shared_ptr<RefHandle> handle);
+  std::vector<ReferredArgument> takeInputs() { return std::exchange(inputs_, {}); }
 
   // For its lifetime: what is encoded is given away. Its only holder will not look at it again, so memory that nobody
   // else holds may travel itself (Buffer::given) instead of being copied.
@@ -67,17 +81,22 @@ class Encoder {
   std::vector<Buffer> buffers_;
   std::vector<std::shared_ptr<void>> kept_;
   std::vector<std::shared_ptr<RefHandle>> forked_;
+  std::vector<ReferredArgument> inputs_;
 };
 
+// Holds all that the values are read from, so that it may be kept until somebody knows their types.
 class Decoder {
  public:
-  Decoder(References& references, Bytes payload, std::vector<Buffer> buffers,
-          std::vector<std::shared_ptr<RefHandle>> handles, IncomingHook* hook)
+  // The values begin at `valuesAt` of the payload.
+  Decoder(References& references, std::vector<std::byte> payload, size_t valuesAt, std::vector<Buffer> buffers,
+          std::vector<std::shared_ptr<RefHandle>> handles, std::shared_ptr<IncomingHook> hook)
       : references_(references),
-        reader_(payload),
+        payload_(std::move(payload)),
+        reader_(Bytes(payload_).subspan(valuesAt)),
         buffers_(std::move(buffers)),
         handles_(std::move(handles)),
-        hook_(hook) {}
+        hook_(std::move(hook)) {}
+  Decoder(Decoder&&) = default;
 
   wire::Reader& reader() { return reader_; }
   // The next buffer, in the order in which they were added. DataError when there is none.
@@ -85,22 +104,23 @@ class Decoder {
   std::shared_ptr<RefHandle> reference();
 
   References& references() { return references_; }
-  IncomingHook* hook() const { return hook_; }
+  IncomingHook* hook() const { return hook_.get(); }
 
   // DataError unless everything read so far was there. Codecs call it before they trust what they read.
   void check() const {
     if (!reader_.ok()) raise(dataLoss("the values of a message end too early"));
   }
-  // DataError unless the message was read whole.
-  void finish() const;
+  // All values are decoded. DataError unless the message was read whole.
+  void finish();
 
  private:
   References& references_;
+  std::vector<std::byte> payload_;
   wire::Reader reader_;
   std::vector<Buffer> buffers_;
   size_t nextBuffer_ = 0;
   std::vector<std::shared_ptr<RefHandle>> handles_;
-  IncomingHook* const hook_;
+  std::shared_ptr<IncomingHook> hook_;
 };
 
 }  // namespace treadle::rpc

@@ -6,8 +6,8 @@
 
 namespace treadle::rpc {
 
-size_t Credits::costOf(size_t payloadBytes, std::span<const Buffer> buffers) const {
-  size_t bytes = kRequestBytes + payloadBytes;
+size_t Credits::costOf(size_t payloadBytes, std::span<const Buffer> buffers, size_t inputs) const {
+  size_t bytes = kRequestBytes + payloadBytes + inputs * kInputBytes;
   for (const Buffer& buffer : buffers) bytes += kBufferBytes + buffer.sizeBytes;
   return std::min(bytes, limitBytes_ - limitBytes_ / 8);
 }

@@ -21,13 +21,13 @@ namespace treadle::rpc {
 class Credits {
  public:
   // What a request, and each of its buffers, counts besides its bytes: about what it costs to keep track of one.
-  static constexpr size_t kRequestBytes = 256, kBufferBytes = 256;
+  static constexpr size_t kRequestBytes = 256, kBufferBytes = 256, kInputBytes = 512;
 
   explicit Credits(size_t limitBytes) : limitBytes_(limitBytes) {}
 
   // What a request counts. One that is larger than seven eighths of the limit counts as that much: so it can go at all,
   // as soon as little else is unanswered, be it calls that run as long as the job does.
-  size_t costOf(size_t payloadBytes, std::span<const Buffer> buffers) const;
+  size_t costOf(size_t payloadBytes, std::span<const Buffer> buffers, size_t inputs = 0) const;
 
   // False when it would go over the limit, or when others wait.
   bool tryTake(size_t bytes);

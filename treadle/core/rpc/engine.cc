@@ -59,14 +59,19 @@ void Engine::onMessage(int rank, const std::shared_ptr<link::Connection>& from, 
 // First the references, then the calls: who is told of a lost call may drop references at once.
 void Engine::onLost(int rank, const Status& why) {
   std::vector<uint64_t> pending;
+  std::vector<std::shared_ptr<IncomingCall>> incoming;
   {
     MutexLock lock(mutex_);
+    lost_.insert(rank);
     for (const auto& [id, call] : pending_)
       if (call.rank == rank) pending.push_back(id);
     for (const auto& [key, call] : incoming_)
-      if (key.first == rank) call->cancelled.store(true);
+      if (key.first == rank) incoming.push_back(call);
   }
   references_->onLost(rank, why);
+  for (const auto& call : incoming)
+    if (!wantedByOthers(*call)) call->cancellation.request();
+  dropInPool(std::move(incoming));
   if (interceptor_) interceptor_->onLost(rank);
   toPeers_[static_cast<size_t>(rank)].close(why);
   for (uint64_t id : pending) finishPending(id, why);
@@ -76,17 +81,23 @@ void Engine::onLost(int rank, const Status& why) {
 // they end.
 void Engine::close(const Status& why) {
   std::vector<uint64_t> pending;
+  std::vector<std::shared_ptr<IncomingCall>> incoming;
+  std::map<uint64_t, UniqueFunction<void()>> hooks;
   {
     MutexLock lock(mutex_);
     if (!closed_.ok()) return;
+    hooks.swap(endHooks_);
     closed_ = why;
     if (expiry_) reactor_.cancel(expiry_->second);
     for (const auto& [id, call] : pending_) pending.push_back(id);
-    for (const auto& [key, call] : incoming_) call->cancelled.store(true);
+    for (const auto& [key, call] : incoming_) incoming.push_back(call);
   }
+  for (auto& [number, hook] : hooks) hook();
   for (Credits& credits : toPeers_) credits.close(why);
   for (uint64_t id : pending) finishPending(id, why);
   references_->clear(why);
+  // Last: what waits for a value is told `why`.
+  for (const auto& call : incoming) call->cancellation.request();
 }
 
 CallCounts Engine::counts() const {
@@ -99,6 +110,40 @@ CallCounts Engine::counts() const {
   counts.pending = pending_.size() - givenUp_;
   counts.running = incoming_.size();
   return counts;
+}
+
+Future<void> Engine::after(Duration delay) {
+  Promise<void> promise(&executor_);
+  Future<void> future = promise.future();
+  // The promise goes with the timer if that is cancelled.
+  io::Reactor::TimerId timer =
+      reactor_.at(deadlineAfter(delay), [promise = std::move(promise)]() mutable { promise.set(); });
+  uint64_t hook = atEnd([this, timer] { reactor_.cancel(timer); });
+  future.share()->cancelHook = [weak = weak_from_this(), timer] {
+    if (auto alive = weak.lock()) alive->reactor_.cancel(timer);
+  };
+  future.share()->onReady([weak = weak_from_this(), hook] {
+    if (auto alive = weak.lock()) alive->forgetAtEnd(hook);
+  });
+  return future;
+}
+
+uint64_t Engine::atEnd(UniqueFunction<void()> hook) {
+  {
+    MutexLock lock(mutex_);
+    if (closed_.ok()) {
+      endHooks_.emplace(++lastHook_, std::move(hook));
+      return lastHook_;
+    }
+  }
+  hook();
+  return 0;
+}
+
+void Engine::forgetAtEnd(uint64_t number) {
+  MutexLock lock(mutex_);
+  auto dropped = endHooks_.extract(number);
+  lock.unlock();  // what it holds goes without it
 }
 
 Status Engine::whetherHere() const {

@@ -21,6 +21,7 @@
 #include "treadle/core/rpc/credits.h"
 #include "treadle/core/rpc/functions.h"
 #include "treadle/core/rpc/messages.h"
+#include "treadle/core/rpc/preparation.h"
 
 namespace treadle {
 
@@ -99,6 +100,14 @@ class Engine final : public cluster::MessageHandler, public std::enable_shared_f
   void onLost(int rank, const Status& why) override;
   void sendAnswer(const std::shared_ptr<IncomingCall>& call, Status status, UniqueFunction<void(Encoder&)> encode);
 
+  // Makes current on this thread what a handler of `call` finds there. May be null.
+  std::unique_ptr<HandlerScope> enter(const IncomingCall& call);
+  // Ready after `delay`; cancelled when the worker ends.
+  Future<void> after(Duration delay);
+  // Runs `hook` when the worker ends, at once if it has, and must not wait. The number by which `forgetAtEnd` knows it.
+  uint64_t atEnd(UniqueFunction<void()> hook);
+  void forgetAtEnd(uint64_t number);
+
   // Fails everything that is pending, lets go of all references. Nothing runs after that.
   void close(const Status& why);
 
@@ -124,7 +133,9 @@ class Engine final : public cluster::MessageHandler, public std::enable_shared_f
     std::string function, signature;
     TimePoint deadline;
     std::shared_ptr<link::Connection> connection;
-    HandlePtr target;  // lives until the answer: the callee resolves it without a fork of its own
+    // Live until the answer: the callee resolves them without forks of its own.
+    HandlePtr target;
+    std::vector<HandlePtr> inputs;
     UniqueFunction<void(Result<Decoder*>)> complete;
     Duration timeout;
     size_t bytes = 0;  // of the callee's credits
@@ -145,7 +156,8 @@ class Engine final : public cluster::MessageHandler, public std::enable_shared_f
   std::optional<Taken> takePending(uint64_t id, std::optional<int> from);
   void finishPending(uint64_t id, Result<Decoder*> result, std::optional<int> from = {});
   std::optional<Pending> stopWaiting(uint64_t id);
-  Status told(const Pending& pending, const Status& status) const;
+  Status told(const Pending& pending, const Status& status, bool fromThere = false) const;
+  static void sendCancel(link::Connection& connection, uint64_t id);
   void giveUp(uint64_t id, const Status& why);
   void expire();
   void scheduleExpiry(TimePoint due) TREADLE_REQUIRES(mutex_);
@@ -156,14 +168,22 @@ class Engine final : public cluster::MessageHandler, public std::enable_shared_f
   void completeWith(int rank, const MessageHeader& header, link::Message& message, size_t valuesAt,
                     std::vector<HandlePtr> handles);
   void onCancel(int rank, uint64_t id);
-  void post(const std::shared_ptr<IncomingCall>& call, const std::optional<RefId>& target, std::function<void()> task);
-  bool accept(const std::shared_ptr<IncomingCall>& call, const link::Message& message);
-  static void failWhenWhole(const std::shared_ptr<IncomingCall>& call, const link::Message& message, const Status& why);
+  bool accept(const std::shared_ptr<IncomingCall>& call, const link::Message& message, size_t inputs);
+  bool wantedByOthers(const IncomingCall& call) const;
+  // A user's values may go with it, whose destructors may take long, call or wait: not on a thread that reads.
+  template <class T>
+  void dropInPool(T held) {
+    executor_.post([held = std::move(held)] {});
+  }
+  static void failWhenWhole(const std::shared_ptr<IncomingCall>& call, const std::shared_ptr<link::Arrival>& arrival,
+                            const Status& why);
   void begin(const std::shared_ptr<IncomingCall>& call, MessageHeader header, link::Message message, size_t valuesAt,
              std::vector<HandlePtr> handles);
-  void run(const std::shared_ptr<IncomingCall>& call, const Functions::Entry& entry, link::Message& message,
+  void awaitInputs(const std::shared_ptr<Preparation>& preparation, const std::vector<InputEntry>& entries);
+  void fetchInput(const std::shared_ptr<Preparation>& preparation, Input& input, const InputEntry& entry);
+  void run(const std::shared_ptr<IncomingCall>& call, const Functions::Entry& entry, link::Message message,
            size_t valuesAt, std::vector<HandlePtr> handles);
-  void answerFetch(const std::shared_ptr<IncomingCall>& call, const Result<OwnedValue>& value);
+  void answerFetch(const std::shared_ptr<IncomingCall>& call);
   void sendFailure(const std::shared_ptr<IncomingCall>& call, MessageHeader& header, Status status);
   Result<const Functions::Entry*> lookUp(const MessageHeader& header) const;
   void answered(IncomingCall& call);
@@ -189,6 +209,9 @@ class Engine final : public cluster::MessageHandler, public std::enable_shared_f
   uint64_t lastId_ TREADLE_GUARDED_BY(mutex_) = 0;
   uint64_t sent_ TREADLE_GUARDED_BY(mutex_) = 0, handled_ TREADLE_GUARDED_BY(mutex_) = 0;
   std::optional<std::pair<TimePoint, io::Reactor::TimerId>> expiry_ TREADLE_GUARDED_BY(mutex_);
+  uint64_t lastHook_ TREADLE_GUARDED_BY(mutex_) = 0;
+  std::map<uint64_t, UniqueFunction<void()>> endHooks_ TREADLE_GUARDED_BY(mutex_);
+  std::set<int> lost_ TREADLE_GUARDED_BY(mutex_);  // ranks
   Status closed_ TREADLE_GUARDED_BY(mutex_);
 };
 

@@ -33,17 +33,17 @@ void Engine::onRequest(int rank, const std::shared_ptr<link::Connection>& from, 
   bool twice = false;
   {
     MutexLock lock(mutex_);
-    if (!closed_.ok()) return;
+    if (!closed_.ok() || lost_.contains(rank)) return;
     // Numbers grow as a rule, so that its place is at the end.
     auto entry = incoming_.emplace_hint(incoming_.end(), std::pair(rank, header.id), call);
     twice = entry->second != call;
   }
   if (twice) return from->close(dataLoss("it used the number of a call twice"));
-  if (!accept(call, message)) return;
+  if (!accept(call, message, header.inputs.size())) return;
   try {
     if (interceptor_ && !header.field.empty()) call->hook = interceptor_->onArrival(rank, header.field);
   } catch (...) {
-    return failWhenWhole(call, message, statusOfCurrentException("the request's header"));
+    return failWhenWhole(call, message.arrival, statusOfCurrentException("the request's header"));
   }
   begin(call, std::move(header), std::move(message), valuesAt, std::move(handles));
 }
@@ -54,9 +54,9 @@ void Engine::onRequest(int rank, const std::shared_ptr<link::Connection>& from, 
 // limit there, with at most one request cut down to seven eighths, no part sums up to more than this limit.
 //
 // Refusals are urgent and so on top of what is queued: a peer that goes on and does not read them is cut off.
-bool Engine::accept(const std::shared_ptr<IncomingCall>& call, const link::Message& message) {
+bool Engine::accept(const std::shared_ptr<IncomingCall>& call, const link::Message& message, size_t inputs) {
   Credits& credits = fromPeers_[static_cast<size_t>(call->rank)];
-  const size_t bytes = credits.costOf(message.payload.size(), message.buffers);
+  const size_t bytes = credits.costOf(message.payload.size(), message.buffers, inputs);
   if (credits.tryTake(bytes)) {
     call->bytes = bytes;
     return true;
@@ -72,40 +72,75 @@ bool Engine::accept(const std::shared_ptr<IncomingCall>& call, const link::Messa
 }
 
 // The answer gives credit for the next request: not while the bytes of this one still come.
-void Engine::failWhenWhole(const std::shared_ptr<IncomingCall>& call, const link::Message& message, const Status& why) {
-  if (!message.arrival) return Responder(call).fail(why);
-  message.arrival->whenWhole([call, why](const Status&) { Responder(call).fail(why); });
+void Engine::failWhenWhole(const std::shared_ptr<IncomingCall>& call, const std::shared_ptr<link::Arrival>& arrival,
+                           const Status& why) {
+  if (!arrival) return Responder(call).fail(why);
+  arrival->whenWhole([call, why](const Status&) { Responder(call).fail(why); });
 }
 
 void Engine::begin(const std::shared_ptr<IncomingCall>& call, MessageHeader header, link::Message message,
                    size_t valuesAt, std::vector<HandlePtr> handles) {
-  if (header.type == MessageType::kFetch && header.target) {
-    references_->whenReady(*header.target, call->rank, [this, call](Result<OwnedValue> value) {
-      executor_.post([this, call, value = std::move(value)] { answerFetch(call, value); });
-    });
-    return;
-  }
-  Result<const Functions::Entry*> entry = lookUp(header);
-  if (!entry.ok()) return failWhenWhole(call, message, std::move(entry).status());
   std::shared_ptr<link::Arrival> arrival = std::move(message.arrival);
-  auto task = [this, call, entry = *entry, message = std::make_shared<link::Message>(std::move(message)), valuesAt,
-               handles = std::move(handles)]() mutable { run(call, *entry, *message, valuesAt, std::move(handles)); };
-  if (!arrival && !header.target) return executor_.post(std::move(task));
-  if (!arrival) return post(call, header.target, std::move(task));
-  arrival->whenWhole([this, call, target = header.target, task](const Status& whole) mutable {
-    if (!whole.ok()) return Responder(call).fail(whole);
-    post(call, target, std::move(task));
-  });
+  UniqueFunction<void()> task;
+  if (header.type == MessageType::kFetch && header.target) {
+    task = [this, call] { answerFetch(call); };
+  } else {
+    Result<const Functions::Entry*> entry = lookUp(header);
+    if (!entry.ok()) return failWhenWhole(call, arrival, std::move(entry).status());
+    task = [this, call, entry = *entry, message = std::move(message), valuesAt,
+            handles = std::move(handles)]() mutable {
+      run(call, *entry, std::move(message), valuesAt, std::move(handles));
+    };
+  }
+  if (!arrival && !header.target && header.inputs.empty()) return executor_.post(std::move(task));
+  auto preparation = std::make_shared<Preparation>(
+      call, [this, task = std::move(task)]() mutable { executor_.post(std::move(task)); });
+  if (arrival) preparation->awaitBytes(*arrival);
+  if (header.target)
+    preparation->awaitValue(*references_, *header.target,
+                            [call](OwnedValue value) { call->target = std::move(value); });
+  awaitInputs(preparation, header.inputs);
+  preparation->allAsked();
 }
 
-// The object of a member call may still be on its way: the handler runs as soon as it is there.
-void Engine::post(const std::shared_ptr<IncomingCall>& call, const std::optional<RefId>& target,
-                  std::function<void()> task) {
-  if (!target) return executor_.post(std::move(task));
-  references_->whenReady(*target, call->rank, [this, call, task](Result<OwnedValue> value) mutable {
-    if (!value.ok()) return Responder(call).fail(value.status());
-    call->target = std::move(*value);
-    executor_.post(std::move(task));
+void Engine::awaitInputs(const std::shared_ptr<Preparation>& preparation, const std::vector<InputEntry>& entries) {
+  std::vector<Input>& inputs = preparation->call().inputs;
+  inputs.resize(entries.size());
+  for (size_t i = 0; i < entries.size(); ++i) {
+    inputs[i].index = entries[i].index;
+    if (entries[i].owner != references_->self()) {
+      fetchInput(preparation, inputs[i], entries[i]);
+    } else {
+      preparation->awaitValue(*references_, entries[i].ref,
+                              [&input = inputs[i]](OwnedValue value) { input.value = std::move(value); });
+    }
+  }
+}
+
+// In the pool: it may have to wait for credits of the owner, which a thread that reads must not.
+void Engine::fetchInput(const std::shared_ptr<Preparation>& preparation, Input& input, const InputEntry& entry) {
+  preparation->awaitOther();
+  executor_.post([this, preparation, &input, entry] {
+    if (preparation->ended()) return;
+    const IncomingCall& call = preparation->call();
+    OutgoingCall fetch;
+    fetch.rank = entry.owner;
+    fetch.function = kFetchValue;
+    fetch.fetch = true;
+    fetch.target = references_->borrow(entry.ref, entry.owner);
+    fetch.options.priority = call.priority;
+    fetch.options.timeout = call.deadline == kNever ? kWhilePeerLives : call.deadline - Clock::now();
+    fetch.complete = [preparation, &input](Result<Decoder*> answer) {
+      if (answer.ok()) input.fetched = std::make_unique<Decoder>(std::move(**answer));
+      preparation->settle(answer.status());
+    };
+    try {
+      auto scope = enter(call);
+      CallTicket ticket = send(std::move(fetch));
+      if (ticket.connection) preparation->stopWith([this, id = ticket.id] { cancel(id); });
+    } catch (...) {
+      preparation->settle(statusOfCurrentException("the fetch of an argument"));
+    }
   });
 }
 
@@ -118,17 +153,21 @@ Result<const Functions::Entry*> Engine::lookUp(const MessageHeader& header) cons
   return entry;
 }
 
-void Engine::run(const std::shared_ptr<IncomingCall>& call, const Functions::Entry& entry, link::Message& message,
+std::unique_ptr<HandlerScope> Engine::enter(const IncomingCall& call) {
+  return interceptor_ ? interceptor_->onHandler(call.hook.get()) : nullptr;
+}
+
+void Engine::run(const std::shared_ptr<IncomingCall>& call, const Functions::Entry& entry, link::Message message,
                  size_t valuesAt, std::vector<HandlePtr> handles) {
   Responder responder(call);
-  if (call->cancelled.load()) return responder.fail(cancelled("the caller gave up before the function began"));
+  if (call->cancellation.requested()) return responder.fail(cancelled("the caller gave up before the function began"));
   // Another thread reads meanwhile, or the next request would wait for this one though there is a thread for it.
   io::Executor::expectRunTime(entry.runTime->typical());
   const TimePoint begin = Clock::now();
   try {
-    auto scope = interceptor_ ? interceptor_->onHandler(call->hook.get()) : nullptr;
-    Decoder decoder(*references_, Bytes(message.payload).subspan(valuesAt), std::move(message.buffers),
-                    std::move(handles), call->hook.get());
+    auto scope = enter(*call);
+    Decoder decoder(*references_, std::move(message.payload), valuesAt, std::move(message.buffers), std::move(handles),
+                    call->hook);
     Call handle(call);
     entry.invoke(handle, decoder, responder);
   } catch (...) {
@@ -137,18 +176,18 @@ void Engine::run(const std::shared_ptr<IncomingCall>& call, const Functions::Ent
   entry.runTime->add(Clock::now() - begin);
 }
 
-void Engine::answerFetch(const std::shared_ptr<IncomingCall>& call, const Result<OwnedValue>& value) {
+void Engine::answerFetch(const std::shared_ptr<IncomingCall>& call) {
   Responder responder(call);
-  if (!value.ok()) return responder.fail(value.status());
+  const OwnedValue& value = call->target;
   if (call->function == kAwaitValue) return responder.reply({});
-  if (value->encode == nullptr)
-    return responder.fail(invalidArgument("a " + demangled(value->type->name()) +
+  if (value.encode == nullptr)
+    return responder.fail(invalidArgument("a " + demangled(value.type->name()) +
                                           " does not travel; call its functions at its owner instead"));
-  auto scope = interceptor_ ? interceptor_->onHandler(call->hook.get()) : nullptr;
+  auto scope = enter(*call);
   responder.reply([&](Encoder& encoder) {
     // The type's name goes first: a fetch has no signature that would have been compared.
-    encoder.writer().string(demangled(value->type->name()));
-    value->encode(encoder, value->value.get());
+    encoder.writer().string(demangled(value.type->name()));
+    value.encode(encoder, value.value.get());
   });
 }
 
@@ -217,9 +256,20 @@ void Engine::answered(IncomingCall& call) {
 // Nothing is answered: the caller has completed the call already. The handler's own answer, if any, finds
 // nobody.
 void Engine::onCancel(int rank, uint64_t id) {
-  MutexLock lock(mutex_);
-  auto found = incoming_.find({rank, id});
-  if (found != incoming_.end()) found->second->cancelled.store(true);
+  std::shared_ptr<IncomingCall> call;
+  {
+    MutexLock lock(mutex_);
+    auto found = incoming_.find({rank, id});
+    if (found == incoming_.end()) return;
+    call = found->second;
+  }
+  if (!wantedByOthers(*call)) call->cancellation.request();
+  dropInPool(std::move(call));
+}
+
+// The result of `remote` and `make` may have been passed on meanwhile.
+bool Engine::wantedByOthers(const IncomingCall& call) const {
+  return call.result && references_->wantedByOthers(call.result->ref, call.rank);
 }
 
 void Responder::reply(UniqueFunction<void(Encoder&)> encode) const {
@@ -233,11 +283,21 @@ void Responder::keep(OwnedValue value) const {
 }
 
 void Responder::fail(Status why) const {
+  if (why.worker().empty()) why = std::move(why).withWorker(call_->engine.membership().self().name);
   if (call_->result) call_->engine.references().fulfil(call_->result->ref, why);
   call_->engine.sendAnswer(call_, std::move(why), {});
 }
 
 io::ContinueOn Responder::pool() const { return &call_->engine.executor(); }
+
+io::TaskRun::Post Responder::stretches() const {
+  return [pool = pool(), call = call_](UniqueFunction<void()> stretch) {
+    pool.post([call, stretch = std::move(stretch)]() mutable {
+      auto scope = call->engine.enter(*call);
+      stretch();
+    });
+  };
+}
 
 }  // namespace treadle::rpc
 
@@ -250,6 +310,6 @@ Worker& Call::worker() const {
 
 WorkerInfo Call::caller() const { return incoming_->engine.membership().info(incoming_->rank); }
 
-bool Call::cancelled() const { return incoming_->cancelled.load() || Clock::now() > incoming_->deadline; }
+bool Call::cancelled() const { return incoming_->cancellation.requested() || Clock::now() > incoming_->deadline; }
 
 }  // namespace treadle

@@ -90,8 +90,15 @@ CallTicket Engine::submit(OutgoingCall call, std::optional<ForkEntry> result) {
   TimePoint deadline = deadlineAfter(timeout);
   auto connection = membership_.outgoing(call.rank);
   MessageHeader header = headerOf(call, result);
-  Pending pending{call.rank, std::move(call.function), std::move(call.signature), deadline,
-                  nullptr,   std::move(call.target),   std::move(call.complete),  timeout};
+  Pending pending{call.rank,
+                  std::move(call.function),
+                  std::move(call.signature),
+                  deadline,
+                  nullptr,
+                  std::move(call.target),
+                  {},
+                  std::move(call.complete),
+                  timeout};
   if (!connection.ok()) return pending.complete(told(pending, connection.status())), CallTicket{};
   pending.connection = *connection;
 
@@ -101,11 +108,16 @@ CallTicket Engine::submit(OutgoingCall call, std::optional<ForkEntry> result) {
   if (hook) header.field = hook->field();
   // Forks and the table's entry are made only when nothing can throw any more.
   header.forks = forkAll(encoder);
+  for (ReferredArgument& input : encoder.takeInputs()) {
+    header.inputs.push_back({input.index, input.handle->entry().ref, input.handle->entry().owner});
+    pending.inputs.push_back(std::move(input.handle));
+  }
   wire::Writer payload;
   payload.reserve(kUsualHeaderBytes + encoder.writer().size());
   encodeHeader(payload, header);
   payload.raw(encoder.writer().bytes());
-  pending.bytes = toPeers_[static_cast<size_t>(call.rank)].costOf(payload.size(), encoder.buffers());
+  pending.bytes =
+      toPeers_[static_cast<size_t>(call.rank)].costOf(payload.size(), encoder.buffers(), header.inputs.size());
 
   const link::MemoryOffer* offer = call.offer != nullptr ? standingOffer(*call.offer, **connection, encoder) : nullptr;
   CallTicket ticket;
@@ -119,7 +131,11 @@ CallTicket Engine::submit(OutgoingCall call, std::optional<ForkEntry> result) {
                       {offer, call.options.priority});
     if (!sent.ok()) notSent();
   }
-  if (sent.ok()) return ticket;
+  if (sent.ok()) {
+    // It may have waited for room until it was given up: then the cancellation went before it, to nobody.
+    if (Clock::now() >= deadline) sendCancel(**connection, ticket.id);
+    return ticket;
+  }
   references_->unfork(header.forks);
   if (hook) hook->abandon();
   if (Status left = whetherHere(); !left.ok()) sent = left;
@@ -168,15 +184,16 @@ std::optional<Engine::Taken> Engine::takePending(uint64_t id, std::optional<int>
 }
 
 // The failure as the caller is told it: which function of which worker.
-Status Engine::told(const Pending& pending, const Status& status) const {
+Status Engine::told(const Pending& pending, const Status& status, bool fromThere) const {
   WorkerInfo callee = membership_.info(pending.rank);
   std::string worker = status.worker().empty() ? callee.name : status.worker();
   bool otherSignature = status.code() == Code::kFailedPrecondition && status.message().starts_with(kOtherSignature);
   Status whole =
       otherSignature ? failedPrecondition(status.message() + ", and " + pending.signature + " here") : status;
-  return whole.withContext("'" + pending.function + "' on " + link::describe(callee))
-      .withWorker(std::move(worker))
-      .withFunction(pending.function);
+  Status told = whole.withContext("'" + pending.function + "' on " + link::describe(callee))
+                    .withWorker(std::move(worker))
+                    .withFunction(pending.function);
+  return fromThere ? std::move(told).comingThrough(callee.name) : told;
 }
 
 // Whoever takes the entry out of the table gives back what it held, and whoever takes `complete` completes the call:
@@ -191,7 +208,7 @@ void Engine::finishPending(uint64_t id, Result<Decoder*> result, std::optional<i
   if (result.ok()) {
     pending.complete(std::move(result));
   } else {
-    pending.complete(told(pending, result.status()));
+    pending.complete(told(pending, result.status(), from.has_value()));
   }
   tellIfIdle(taken->idle);
 }
@@ -205,22 +222,26 @@ std::optional<Engine::Pending> Engine::stopWaiting(uint64_t id) {
   auto found = pending_.find(id);
   if (found == pending_.end() || !found->second.complete) return std::nullopt;
   Pending pending = std::move(found->second);
-  found->second = {pending.rank, {}, {}, kNever, pending.connection, {}, {}, pending.timeout, pending.bytes};
+  found->second = {pending.rank, {}, {}, kNever, pending.connection, {}, {}, {}, pending.timeout, pending.bytes};
   ++givenUp_;
   return pending;
 }
 
-// Ends it at the callee too.
-void Engine::giveUp(uint64_t id, const Status& why) {
-  std::optional<Pending> pending = stopWaiting(id);
-  if (!pending) return;
+void Engine::sendCancel(link::Connection& connection, uint64_t id) {
   MessageHeader header;
   header.type = MessageType::kCancel;
   header.id = id;
   wire::Writer payload;
   encodeHeader(payload, header);
   // A failure means that the callee is lost, and with it what was to be cancelled.
-  pending->connection->send(link::Subject::kRpc, payload.bytes(), {}, link::SendMode::kUrgent, kNever).ignore();
+  connection.send(link::Subject::kRpc, payload.bytes(), {}, link::SendMode::kUrgent, kNever).ignore();
+}
+
+// Ends it at the callee too.
+void Engine::giveUp(uint64_t id, const Status& why) {
+  std::optional<Pending> pending = stopWaiting(id);
+  if (!pending) return;
+  sendCancel(*pending->connection, id);
   pending->complete(told(*pending, why));
   tellIfIdle();
   pending->connection->wakeReader();
@@ -271,8 +292,8 @@ void Engine::completeWith(int rank, const MessageHeader& header, link::Message& 
   try {
     std::shared_ptr<IncomingHook> hook;
     if (interceptor_ && !header.field.empty()) hook = interceptor_->onArrival(rank, header.field);
-    Decoder decoder(*references_, Bytes(message.payload).subspan(valuesAt), std::move(message.buffers),
-                    std::move(handles), hook.get());
+    Decoder decoder(*references_, std::move(message.payload), valuesAt, std::move(message.buffers), std::move(handles),
+                    std::move(hook));
     finishPending(header.id, &decoder, rank);
   } catch (...) {
     finishPending(header.id, statusOfCurrentException("the answer's header"), rank);

@@ -6,6 +6,7 @@
 #include <tuple>
 #include <typeinfo>
 
+#include "treadle/core/io/task.h"
 #include "treadle/core/rpc/call.h"
 #include "treadle/core/rpc/codec.h"
 #include "treadle/core/rpc/loose.h"
@@ -56,13 +57,17 @@ struct Travelling<std::tuple<Call&, A...>> {
   static constexpr bool takesCall = true;
 };
 
-// The R of a Future<R>: what the caller gets.
+// The R of a Future<R> or Task<R>: what the caller gets.
 template <class R>
 struct Awaited {
   using Type = R;
 };
 template <class R>
 struct Awaited<Future<R>> {
+  using Type = R;
+};
+template <class R>
+struct Awaited<Task<R>> {
   using Type = R;
 };
 
@@ -75,6 +80,7 @@ struct Traits {
   using Result = typename Awaited<Returned>::Type;
   static constexpr bool takesCall = Travelling<typename Shape::Arguments>::takesCall;
   static constexpr bool isMember = !std::is_void_v<Target>;
+  static constexpr bool isTask = io::kIsTask<Returned>;
 };
 
 // Stands for function F, or type T, as the address of an object.
@@ -150,32 +156,44 @@ void answer(const Responder& responder, T value) {
   }
 }
 
+// Whoever completes the future may do so when this worker is no more.
+template <class R>
+void answerWhenReady(const Responder& responder, const Future<R>& future) {
+  auto state = future.share();
+  if (!state) raise(failedPrecondition("the function returned an empty Future"));
+  state->onReady([state, responder, pool = responder.pool()] {
+    pool.post([state, responder] {
+      if (!state->result().ok()) return responder.fail(state->result().status());
+      answer(responder, std::move(*state->result()));
+    });
+  });
+}
+
 template <class R, class Invoke>
 void callAndAnswer(const Responder& responder, Invoke&& invoke) {
   if constexpr (std::is_void_v<R>) {
     invoke();
     answer(responder, Unit{});
   } else if constexpr (!std::is_same_v<typename Awaited<R>::Type, R>) {
-    R future = invoke();
-    auto state = future.share();
-    if (!state) raise(failedPrecondition("the function returned an empty Future"));
-    // Whoever completes the future may do so when this worker is no more.
-    state->onReady([state, responder, pool = responder.pool()] {
-      pool.post([state, responder] {
-        if (!state->result().ok()) return responder.fail(state->result().status());
-        answer(responder, std::move(*state->result()));
-      });
-    });
+    answerWhenReady(responder, invoke());
   } else {
     answer(responder, R(invoke()));
   }
 }
 
+// The parameters' values, from left to right: each from the message, or from the input that stands for it.
 template <class Values>
-Values decodeValues(Decoder& decoder) {
-  Values values = Codec<Values>::decode(decoder);
+Values decodeArguments(Decoder& decoder, std::vector<Input>& inputs) {
+  auto input = inputs.begin();
+  [[maybe_unused]] auto one = [&]<class T>(size_t index, std::type_identity<T>) {
+    return input != inputs.end() && input->index == index ? takeInput<T>(*input++) : Codec<T>::decode(decoder);
+  };
+  // Braces: they, unlike parentheses, evaluate from left to right.
+  Values values = [&]<class... T, size_t... I>(std::type_identity<std::tuple<T...>>, std::index_sequence<I...>) {
+    return Values{one(I, std::type_identity<T>{})...};
+  }(std::type_identity<Values>{}, std::make_index_sequence<std::tuple_size_v<Values>>{});
+  if (input != inputs.end()) raise(dataLoss("a request gives an argument by reference that the function has not"));
   decoder.finish();
-  if (decoder.hook() != nullptr) decoder.hook()->decoded();
   return values;
 }
 
@@ -189,30 +207,62 @@ T& targetOf(const IncomingCall& call) {
   return *static_cast<T*>(call.target.value.get());
 }
 
+// Calls F, a member function on the call's object, with these arguments. A parameter that is a reference refers to what
+// is in `values`.
+template <auto F, class Of = typename Traits<F>::Target>  // Note [Of]
+decltype(auto) applyFunction(Call& call, typename Traits<F>::Values& values) {
+  using T = Traits<F>;
+  auto run = [&](auto&... value) -> decltype(auto) {
+    if constexpr (T::isMember && T::takesCall) {
+      return (targetOf<typename T::Target>(*call.incoming()).*F)(call, std::move(value)...);
+    } else if constexpr (T::isMember) {
+      return (targetOf<typename T::Target>(*call.incoming()).*F)(std::move(value)...);
+    } else if constexpr (T::takesCall) {
+      return F(call, std::move(value)...);
+    } else {
+      return F(std::move(value)...);
+    }
+  };
+  return std::apply(run, values);
+}
+
+// What the parameters of a coroutine refer to, for as long as it runs.
+template <class Values>
+struct TaskArguments {
+  Call call;
+  Values values;
+};
+
+// Runs its first stretch here, the others in the pool; the caller's giving up cancels it.
+template <auto F, class Of = typename Traits<F>::Target>  // Note [Of]
+void runTask(const Call& call, typename Traits<F>::Values values, const Responder& responder) {
+  auto held = std::make_shared<TaskArguments<typename Traits<F>::Values>>(call, std::move(values));
+  auto task = io::makeReady(applyFunction<F>(held->call, held->values), responder.pool(), responder.stretches(), held);
+  responder.call().cancellation.whenRequested([weak = std::weak_ptr(task.run)] {
+    if (auto alive = weak.lock()) alive->cancel();
+  });
+  answerWhenReady(responder, task.future);
+  task.run->begin();
+}
+
 template <auto F, class Of = typename Traits<F>::Target>  // Note [Of]
 void invokeFunction(Call& call, Decoder& decoder, const Responder& responder) {
   using T = Traits<F>;
-  // The arguments go before the answer does: then a result that is one of them is held by nobody else any more.
-  callAndAnswer<typename T::Returned>(responder, [&]() -> typename T::Returned {
-    auto values = decodeValues<typename T::Values>(decoder);
-    auto run = [&](auto&... value) -> decltype(auto) {
-      if constexpr (T::isMember && T::takesCall) {
-        return (targetOf<typename T::Target>(responder.call()).*F)(call, std::move(value)...);
-      } else if constexpr (T::isMember) {
-        return (targetOf<typename T::Target>(responder.call()).*F)(std::move(value)...);
-      } else if constexpr (T::takesCall) {
-        return F(call, std::move(value)...);
-      } else {
-        return F(std::move(value)...);
-      }
-    };
-    return std::apply(run, values);
-  });
+  std::vector<Input>& inputs = responder.call().inputs;
+  if constexpr (T::isTask) {
+    runTask<F>(call, decodeArguments<typename T::Values>(decoder, inputs), responder);
+  } else {
+    // The arguments go before the answer does: then a result that is one of them is held by nobody else any more.
+    callAndAnswer<typename T::Returned>(responder, [&]() -> typename T::Returned {
+      auto values = decodeArguments<typename T::Values>(decoder, inputs);
+      return applyFunction<F>(call, values);
+    });
+  }
 }
 
 template <class T, class... Args>
 void invokeMaker(Call&, Decoder& decoder, const Responder& responder) {
-  auto values = decodeValues<std::tuple<Loose<Args>...>>(decoder);
+  auto values = decodeArguments<std::tuple<Loose<Args>...>>(decoder, responder.call().inputs);
   auto make = [](auto&... value) { return std::make_shared<T>(tighten<Args>(std::move(value))...); };
   auto made = std::apply(make, values);
   responder.keep(ownedValue(std::move(made)));

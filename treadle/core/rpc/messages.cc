@@ -5,15 +5,20 @@ namespace {
 
 constexpr size_t kTextBytes = 1 << 20, kEntryBytes = 28;
 
+int32_t readRank(wire::Reader& reader, int worldSize) {
+  auto rank = reader.number<int32_t>();
+  if (rank < 0 || rank >= worldSize) reader.fail();
+  return rank;
+}
+
 void writeId(wire::Writer& writer, const GlobalId& id) {
   writer.number(id.rank);
   writer.number(id.number);
 }
 
 GlobalId readId(wire::Reader& reader, int worldSize) {
-  GlobalId id{reader.number<int32_t>(), reader.number<uint64_t>()};
-  if (id.rank < 0 || id.rank >= worldSize) reader.fail();
-  return id;
+  int32_t rank = readRank(reader, worldSize);
+  return {rank, reader.number<uint64_t>()};
 }
 
 void writeEntry(wire::Writer& writer, const ForkEntry& entry) {
@@ -25,10 +30,33 @@ void writeEntry(wire::Writer& writer, const ForkEntry& entry) {
 ForkEntry readEntry(wire::Reader& reader, int worldSize) {
   ForkEntry entry;
   entry.ref = readId(reader, worldSize);
-  entry.owner = reader.number<int32_t>();
+  entry.owner = readRank(reader, worldSize);
   entry.fork = readId(reader, worldSize);
-  if (entry.owner < 0 || entry.owner >= worldSize) reader.fail();
   return entry;
+}
+
+void writeInputs(wire::Writer& writer, const std::vector<InputEntry>& inputs) {
+  writer.number(static_cast<uint16_t>(inputs.size()));
+  for (const InputEntry& input : inputs) {
+    writer.number(input.index);
+    writeId(writer, input.ref);
+    writer.number(input.owner);
+  }
+}
+
+std::vector<InputEntry> readInputs(wire::Reader& reader, int worldSize) {
+  std::vector<InputEntry> inputs;
+  auto count = reader.number<uint16_t>();
+  if (count > kMostInputs) reader.fail();
+  while (reader.ok() && inputs.size() < count) {
+    InputEntry input;
+    input.index = reader.number<uint16_t>();
+    if (!inputs.empty() && input.index <= inputs.back().index) reader.fail();
+    input.ref = readId(reader, worldSize);
+    input.owner = readRank(reader, worldSize);
+    inputs.push_back(input);
+  }
+  return inputs;
 }
 
 void writeStatus(wire::Writer& writer, const Status& status) {
@@ -36,6 +64,8 @@ void writeStatus(wire::Writer& writer, const Status& status) {
   if (status.ok()) return;
   for (const std::string* text : {&status.message(), &status.worker(), &status.function(), &status.remoteType()})
     writer.string(std::string_view(*text).substr(0, kTextBytes));
+  writer.number(static_cast<uint16_t>(status.trail().size()));
+  for (const std::string& worker : status.trail()) writer.string(std::string_view(worker).substr(0, kMaxNameBytes));
 }
 
 Status readStatus(wire::Reader& reader) {
@@ -44,7 +74,11 @@ Status readStatus(wire::Reader& reader) {
   if (code == 0) return {};
   std::string message = reader.string(kTextBytes), worker = reader.string(kTextBytes);
   std::string function = reader.string(kTextBytes), type = reader.string(kTextBytes);
+  std::vector<std::string> trail;
+  auto count = reader.number<uint16_t>();
+  while (reader.ok() && trail.size() < count) trail.push_back(reader.string(kMaxNameBytes));
   return Status(static_cast<Code>(code), std::move(message))
+      .withTrail(std::move(trail))
       .withWorker(std::move(worker))
       .withFunction(std::move(function))
       .withRemoteType(std::move(type));
@@ -72,6 +106,7 @@ void writeRequest(wire::Writer& writer, const MessageHeader& header) {
   writer.number(header.signature);
   writer.number(static_cast<uint8_t>(header.result.has_value()));
   if (header.result) writeEntry(writer, *header.result);
+  writeInputs(writer, header.inputs);
 }
 
 void readRequest(wire::Reader& reader, MessageHeader& header, int worldSize) {
@@ -81,6 +116,8 @@ void readRequest(wire::Reader& reader, MessageHeader& header, int worldSize) {
   header.function = reader.string(kMaxNameBytes);
   header.signature = reader.number<uint64_t>();
   if (reader.boolean()) header.result = readEntry(reader, worldSize);
+  header.inputs = readInputs(reader, worldSize);
+  if (header.type == MessageType::kFetch && !header.inputs.empty()) reader.fail();
 }
 
 }  // namespace

@@ -23,6 +23,15 @@ enum class MessageType : uint8_t { kRequest = 1, kFetch = 2, kAnswer = 3, kCance
 inline constexpr const char* kFetchValue = "toHere";
 inline constexpr const char* kAwaitValue = "waitUntilMade";
 
+// An argument that is not among the values: the value of a reference, which the callee looks up or fetches.
+struct InputEntry {
+  uint16_t index = 0;  // of the argument
+  RefId ref;
+  int32_t owner = -1;
+};
+
+inline constexpr size_t kMostInputs = 256;
+
 struct MessageHeader {
   MessageType type = MessageType::kRequest;
   uint64_t id = 0;  // of the request: unique per caller; all but kNotice
@@ -34,6 +43,7 @@ struct MessageHeader {
   std::string function;
   uint64_t signature = 0;           // signatureHash
   std::optional<ForkEntry> result;  // keep the result under this reference
+  std::vector<InputEntry> inputs;   // by index, at most kMostInputs
   // kAnswer
   Status status;  // of the call
   // kNotice

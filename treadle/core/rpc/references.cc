@@ -1,5 +1,7 @@
 #include "treadle/core/rpc/references.h"
 
+#include <algorithm>
+
 #include "treadle/core/rpc/engine.h"
 
 namespace treadle::rpc {
@@ -51,7 +53,7 @@ void References::fulfil(const RefId& ref, Result<OwnedValue> value) {
 
 void References::settle(Owned& owned, const Result<OwnedValue>& value, Deferred& later) {
   owned.value = value;
-  for (auto& [rank, callback] : owned.waiting)
+  for (auto& [number, callback] : owned.waiting)
     later.calls.emplace_back([callback = std::move(callback), value]() mutable { callback(std::move(value)); });
   owned.waiting.clear();
 }
@@ -69,7 +71,7 @@ References::Owned& References::namedByPeer(const RefId& ref) {
 
 // A value that was never heard of is waited for when its id is another rank's: the request that makes it may
 // still be on its way. One of our own counter is not: that request would have been this worker's.
-void References::whenReady(const RefId& ref, int asker, WhenReady callback) {
+uint64_t References::whenReady(const RefId& ref, WhenReady callback) {
   Deferred later;
   std::optional<Result<OwnedValue>> value;
   {
@@ -80,22 +82,60 @@ void References::whenReady(const RefId& ref, int asker, WhenReady callback) {
       value = owned.value;
       dropIfUnused(ref, later);
     } else {
-      owned.waiting.emplace_back(asker, std::move(callback));
-      return;
+      owned.waiting.emplace(++lastWaiting_, std::move(callback));
+      return lastWaiting_;
     }
   }
   perform(std::move(later));
   callback(std::move(*value));
+  return 0;
 }
 
+bool References::wantedByOthers(const RefId& ref, int rank) const {
+  MutexLock lock(mutex_);
+  auto found = owned_.find(ref);
+  if (found == owned_.end()) return false;
+  const Owned& owned = found->second;
+  return owned.handles > 0 || !owned.waiting.empty() ||
+         std::any_of(owned.forks.begin(), owned.forks.end(), [&](const auto& fork) { return fork.second != rank; });
+}
+
+void References::stopWaiting(const RefId& ref, uint64_t number) {
+  Deferred later;
+  {
+    MutexLock lock(mutex_);
+    auto found = owned_.find(ref);
+    if (found == owned_.end()) return;
+    auto waiting = found->second.waiting.find(number);
+    if (waiting == found->second.waiting.end()) return;
+    later.dropped.emplace_back(std::make_shared<WhenReady>(std::move(waiting->second)));
+    found->second.waiting.erase(waiting);
+    dropIfUnused(ref, later);
+  }
+  perform(std::move(later));
+}
+
+std::optional<OwnedValue> References::valueOf(const HandlePtr& handle) const {
+  MutexLock lock(mutex_);
+  auto found = owned_.find(handle->entry().ref);
+  if (!handle->local() || found == owned_.end()) return std::nullopt;
+  const std::optional<Result<OwnedValue>>& value = found->second.value;
+  return value && value->ok() ? std::optional(**value) : std::nullopt;
+}
+
+// One that nobody speaks of any more and whose request has not come is as unknown as before: should the request come,
+// it brings its fork.
 void References::dropIfUnused(const RefId& ref, Deferred& later) {
   auto found = owned_.find(ref);
   if (found == owned_.end()) return;
   Owned& owned = found->second;
-  if (!owned.forks.empty() || owned.handles > 0 || !owned.value || !owned.waiting.empty()) return;
-  later.dropped.emplace_back(std::move(*owned.value));
+  if (!owned.forks.empty() || owned.handles > 0 || !owned.waiting.empty()) return;
+  if (!owned.value && owned.requested) return;
+  if (owned.value) {
+    later.dropped.emplace_back(std::move(*owned.value));
+    if (!lost_.empty()) gone_.insert(ref);
+  }
   owned_.erase(found);
-  if (!lost_.empty()) gone_.insert(ref);
 }
 
 // ---- references of this worker to values of others
@@ -192,6 +232,10 @@ ForkEntry References::fork(const HandlePtr& handle, int toRank) {
     if (auto held = held_.find(handle->entry().fork); held != held_.end()) ++held->second.children;
   }
   return entry;
+}
+
+HandlePtr References::borrow(const RefId& ref, int owner) {
+  return std::make_shared<RefHandle>(shared_from_this(), ForkEntry{ref, owner, {}}, false);
 }
 
 void References::unfork(const std::vector<ForkEntry>& entries) {
@@ -301,10 +345,6 @@ void References::onLost(int rank, const Status& why) {
     std::vector<RefId> values;
     for (auto& [ref, owned] : owned_) {
       std::erase_if(owned.forks, [&](const auto& fork) { return fork.second == rank; });
-      // What waits for the lost worker is told too: it ends a call that is counted as running.
-      for (auto& [asker, callback] : owned.waiting)
-        if (asker == rank) later.calls.emplace_back([callback = std::move(callback), why]() mutable { callback(why); });
-      std::erase_if(owned.waiting, [&](const auto& waiting) { return waiting.first == rank; });
       // The request that would make the value will not come any more. One that has come is run for the others.
       if (!owned.value && !owned.requested && ref.rank == rank) settle(owned, why, later);
       values.push_back(ref);
@@ -323,7 +363,7 @@ void References::clear(const Status& why) {
     cleared_ = true;
     for (auto& [fork, child] : children_) later.dropped.emplace_back(std::move(child.parent));
     for (auto& [ref, owned] : owned_) {
-      for (auto& [rank, callback] : owned.waiting)
+      for (auto& [number, callback] : owned.waiting)
         later.calls.emplace_back([callback = std::move(callback), why]() mutable { callback(why); });
       later.dropped.emplace_back(std::move(owned.value));
     }

@@ -103,8 +103,14 @@ class References : public std::enable_shared_from_this<References> {
   // The value that a request made is there, or why not.
   void fulfil(const RefId& ref, Result<OwnedValue> value);
   // Calls back with the value: at once, or when it is there, on the thread that brings it. A fetch or a call may
-  // overtake the request that makes the value.
-  void whenReady(const RefId& ref, int asker, WhenReady callback);
+  // overtake the request that makes the value. The number by which `stopWaiting` knows it; 0: it was called.
+  uint64_t whenReady(const RefId& ref, WhenReady callback);
+  // Whether anybody but `rank` holds a reference to it or waits for it.
+  bool wantedByOthers(const RefId& ref, int rank) const;
+  // Drops the callback, unless it was or is being called.
+  void stopWaiting(const RefId& ref, uint64_t number);
+  // The value of a handle of this worker's own, when it is there.
+  std::optional<OwnedValue> valueOf(const HandlePtr& handle) const;
 
   // ---- references of this worker to values of others
   // A request to `owner`, which may be this worker itself, will make the value. The entry goes with the request.
@@ -117,6 +123,8 @@ class References : public std::enable_shared_from_this<References> {
   // ---- references in messages
   // Makes a child of `handle` for `toRank`. Keeps what must live until it is accepted.
   ForkEntry fork(const HandlePtr& handle, int toRank);
+  // A handle without a fork of its own: its value lives as long as somebody else's fork, whoever that is.
+  HandlePtr borrow(const RefId& ref, int owner);
   // The message with these forks was not sent after all.
   void unfork(const std::vector<ForkEntry>& entries);
   // Takes over the forks that came with a message of `fromRank`.
@@ -146,7 +154,7 @@ class References : public std::enable_shared_from_this<References> {
     bool requested = false;       // the request that makes it has come
     std::map<ForkId, int> forks;  // and the rank that holds each
     size_t handles = 0;           // held by this worker itself
-    std::vector<std::pair<int, WhenReady>> waiting;
+    std::map<uint64_t, WhenReady> waiting;
   };
   struct Held {
     ForkEntry entry;
@@ -185,7 +193,7 @@ class References : public std::enable_shared_from_this<References> {
   const Send send_;
   std::weak_ptr<Engine> engine_;
   mutable Mutex mutex_;
-  uint64_t lastId_ TREADLE_GUARDED_BY(mutex_) = 0;
+  uint64_t lastId_ TREADLE_GUARDED_BY(mutex_) = 0, lastWaiting_ TREADLE_GUARDED_BY(mutex_) = 0;
   std::map<RefId, Owned> owned_ TREADLE_GUARDED_BY(mutex_);
   std::map<ForkId, Held> held_ TREADLE_GUARDED_BY(mutex_);
   std::map<ForkId, Child> children_ TREADLE_GUARDED_BY(mutex_);

@@ -12,6 +12,20 @@
 
 namespace treadle {
 
+namespace rpc {
+
+// What a T does when it is called.
+template <class T>
+constexpr auto callableOf() {
+  if constexpr (requires { &T::operator(); }) {
+    return &T::operator();
+  } else {
+    return &T::forward;
+  }
+}
+
+}  // namespace rpc
+
 // Methods that RRefs to some types have besides: specialised where the type is known.
 template <class T>
 class RRefMethods {};
@@ -35,7 +49,7 @@ class RRef : public RRefMethods<T> {
   // rpcTimeout, TimeoutError after it.
   void waitUntilMade(std::optional<Duration> limit = {}) const;
   // A copy of the value. Throws what making it threw. The default limit is the worker's rpcTimeout.
-  T toHere(std::optional<Duration> limit = {}) const { return fetch(limit, true).wait(); }
+  T toHere(std::optional<Duration> limit = {}) const { return rpc::waitForCall(fetch(limit, true)); }
   Future<T> toHereAsync() const { return fetch({}, false); }
 
   // The value itself, at its owner alone; waits until it is made, rpcTimeout at most. StateError elsewhere. All who
@@ -53,7 +67,7 @@ class RRef : public RRefMethods<T> {
   template <auto M, class... A>
   typename rpc::Traits<M>::Result call(A&&... arguments) const {
     rpc::StandingOffer offer;
-    return startMember<M>(&offer, std::forward<A>(arguments)...).wait();
+    return rpc::waitForCall(startMember<M>(&offer, std::forward<A>(arguments)...));
   }
   template <auto M, class... A>
   Future<typename rpc::Traits<M>::Result> async(A&&... arguments) const {
@@ -64,6 +78,12 @@ class RRef : public RRefMethods<T> {
     auto alive = engine();
     return RRef<typename rpc::Traits<M>::Result>(
         alive->sendForReference(member<M>(*alive, std::forward<A>(arguments)...)));
+  }
+
+  // Calls the value, at its owner: its operator(), or forward for a module. The result stays there.
+  template <class... A>
+  auto operator()(A&&... arguments) const {
+    return remote<rpc::callableOf<T>()>(std::forward<A>(arguments)...);
   }
 
   const rpc::HandlePtr& share() const { return handle_; }
@@ -120,8 +140,6 @@ struct Codec<RRef<T>> {
 
 // Waits for a value of this worker, which may still be on its way; at most `limit`, by default the rpcTimeout.
 OwnedValue waitForOwned(Engine& engine, const RefId& ref, const std::type_info& type, std::optional<Duration> limit);
-// FailedPrecondition when `value` is not a `type`.
-Status typeFits(const OwnedValue& value, const std::type_info& type);
 
 }  // namespace rpc
 
@@ -147,20 +165,27 @@ rpc::OutgoingCall RRef<T>::fetchCall(const char* what, std::optional<Duration> l
 template <class T>
 void RRef<T>::waitUntilMade(std::optional<Duration> limit) const {
   if (isOwner()) return (void)owned(limit);
-  rpc::startCall<void>(*engine(), fetchCall(rpc::kAwaitValue, limit, true)).wait();
+  rpc::waitForCall(rpc::startCall<void>(*engine(), fetchCall(rpc::kAwaitValue, limit, true)));
 }
 
 template <class T>
 Future<T> RRef<T>::fetchHere(rpc::Engine& engine) const {
   Promise<T> promise(&engine.executor());
   Future<T> copy = promise.future();
-  engine.references().whenReady(handle().entry().ref, handle().entry().owner,
-                                [promise = std::move(promise)](Result<rpc::OwnedValue> value) mutable {
-                                  if (!value.ok()) return promise.fail(std::move(value).status());
-                                  if (Status fits = rpc::typeFits(*value, typeid(Value)); !fits.ok())
-                                    return promise.fail(std::move(fits));
-                                  promise.set(*static_cast<Value*>(value->value.get()));
-                                });
+  auto copyOf = [promise = std::move(promise)](Result<rpc::OwnedValue> value) mutable {
+    if (!value.ok()) return promise.fail(std::move(value).status());
+    if (Status fits = rpc::typeFits(*value, typeid(Value)); !fits.ok()) return promise.fail(std::move(fits));
+    try {
+      promise.set(*static_cast<Value*>(value->value.get()));
+    } catch (...) {
+      promise.fail(statusOfCurrentException("the copy of a value"));
+    }
+  };
+  const rpc::RefId ref = handle().entry().ref;
+  uint64_t number = engine.references().whenReady(ref, std::move(copyOf));
+  copy.share()->cancelHook = [references = handle().references(), ref, number] {
+    references->stopWaiting(ref, number);
+  };
   return copy;
 }
 
@@ -174,12 +199,8 @@ Future<T> RRef<T>::fetch(std::optional<Duration> limit, bool callerWaits) const 
     return fetchHere(*alive);
   }
   rpc::OutgoingCall call = fetchCall(rpc::kFetchValue, limit, callerWaits);
-  return rpc::startCall<T>(*alive, std::move(call), [](rpc::Decoder& decoder) {
-    std::string type = rpc::Codec<std::string>::decode(decoder);
-    if (std::string mine = demangled(typeid(Value).name()); type != mine)
-      raise(failedPrecondition("the reference is to a " + type + ", not to a " + mine));
-    return rpc::Codec<Value>::decode(decoder);
-  });
+  return rpc::startCall<T>(*alive, std::move(call),
+                           [](rpc::Decoder& decoder) { return rpc::decodeFetched<Value>(decoder); });
 }
 
 }  // namespace treadle

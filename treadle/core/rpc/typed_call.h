@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "treadle/core/rpc/conversions.h"
 #include "treadle/core/rpc/engine.h"
 
 namespace treadle::rpc {
@@ -11,27 +12,14 @@ namespace treadle::rpc {
 // The name under which this worker knows F or T. StateError saying what to do when it has none.
 const Functions::Entry& entryOf(const Engine& engine, const void* key, std::string (*what)());
 
-// Encodes `argument` as a parameter of type P. An rvalue is taken, so that memory that nobody else holds may go with
-// it.
-template <class P, class A>
-void encodeAs(Encoder& encoder, A&& argument) {
-  if constexpr (std::is_same_v<P, std::decay_t<A>> && (std::is_lvalue_reference_v<A> || std::is_arithmetic_v<P>)) {
-    Codec<P>::encode(encoder, argument);
-  } else {
-    P own(std::forward<A>(argument));
-    Encoder::Giving giving(encoder, kOwnsAll<P>);
-    Codec<P>::encode(encoder, own);
-  }
-}
-
 template <class Values, class... A>
 void encodeArguments(Encoder& encoder, A&&... arguments) {
   static_assert(std::tuple_size_v<Values> == sizeof...(A),
                 "give every argument of the remote function: default arguments are not known through a pointer to it");
   [&]<size_t... I>(std::index_sequence<I...>) {
-    static_assert((std::is_constructible_v<std::tuple_element_t<I, Values>, A&&> && ...),
+    static_assert((Argument<std::tuple_element_t<I, Values>, A&&> && ...),
                   "an argument has a type that the remote function's parameter cannot be made from");
-    (encodeAs<std::tuple_element_t<I, Values>>(encoder, std::forward<A>(arguments)), ...);
+    (encodeArgument<std::tuple_element_t<I, Values>>(encoder, I, std::forward<A>(arguments)), ...);
   }(std::index_sequence_for<A...>{});
 }
 
@@ -46,7 +34,6 @@ Future<R> startCall(Engine& engine, OutgoingCall call, Decode decode) {
     try {
       Stored<R> value = decode(**result);
       (*result)->finish();
-      if ((*result)->hook() != nullptr) (*result)->hook()->decoded();
       state->complete(std::move(value));
     } catch (...) {
       state->complete(statusOfCurrentException("decoding an answer"));
@@ -68,6 +55,17 @@ Future<R> startCall(Engine& engine, OutgoingCall call) {
   static_assert(Travels<Stored<R>>,
                 "the function's result does not travel: call it with remote(), which leaves it there");
   return startCall<R>(engine, std::move(call), [](Decoder& decoder) { return Codec<Stored<R>>::decode(decoder); });
+}
+
+// What a blocking call waits with. If it cannot wait, because too many handlers do, nobody is interested in the answer.
+template <class R>
+R waitForCall(Future<R> future) {
+  try {
+    return future.wait();
+  } catch (...) {
+    future.cancel();  // unless it is ready
+    throw;
+  }
 }
 
 // An outgoing call of F without its arguments.

@@ -49,7 +49,7 @@ class CallMethods {
   template <auto F, class... A>
   typename rpc::Traits<F>::Result call(const To& to, A&&... arguments) const {
     rpc::StandingOffer offer;
-    return start<F>(to, &offer, std::forward<A>(arguments)...).wait();
+    return rpc::waitForCall(start<F>(to, &offer, std::forward<A>(arguments)...));
   }
   // The same without waiting for the answer; `wait` throws what `call` would. Arguments are captured when it
   // returns, so it may wait until there is room in the send queue (JoinOptions::sendLimitBytes) and until enough of
@@ -77,7 +77,7 @@ class CallMethods {
     rpc::StandingOffer offer;
     call.offer = &offer;
     call.callerWaits = true;
-    return rpc::startCall<R>(engine(), std::move(call)).wait();
+    return rpc::waitForCall(rpc::startCall<R>(engine(), std::move(call)));
   }
   template <class R, class... A>
   Future<R> asyncNamed(const To& to, std::string_view function, A&&... arguments) const {

@@ -72,6 +72,11 @@ void trimMemory() {
   if (memory::BlockPool* pool = memory::BlockPool::ofProcess(); pool != nullptr) pool->trim();
 }
 
+Future<void> Worker::after(Duration delay) {
+  throwIfError(engine().whetherHere());
+  return engine().after(delay);
+}
+
 Metrics Worker::metrics() const {
   rpc::CallCounts calls = core_->engine->counts();
   rpc::References::Counts references = core_->engine->references().counts();

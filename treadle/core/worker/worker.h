@@ -86,7 +86,7 @@ class Worker : public CallMethods<Worker>, public group::Job {
     return RRef<T>(engine().references().own(rpc::ownedValue(std::move(value))));
   }
   // Runs `f(arguments...)` on the pool here, where it counts as a handler (JoinOptions::maxRunning). The future has its
-  // result or what it threw; CancelledError if the worker leaves before it ran.
+  // result or what it threw, also that of a Task; CancelledError if the worker leaves before it ran.
   template <class F, class... A>
     requires(sizeof...(A) > 0)
   auto fork(F f, A... arguments) {
@@ -96,19 +96,14 @@ class Worker : public CallMethods<Worker>, public group::Job {
   auto fork(F f) {
     using R = std::invoke_result_t<F&>;
     throwIfError(engine().whetherHere());
-    Promise<R> promise(&engine().executor());
-    Future<R> future = promise.future();
-    auto task = std::make_shared<std::pair<Promise<R>, F>>(std::move(promise), std::move(f));
-    engine().executor().post([task] {
-      try {
-        io::Unit nothing;
-        task->first.set(io::invokeForValue(task->second, nothing));
-      } catch (...) {
-        task->first.fail(statusOfCurrentException("a forked function"));
-      }
-    });
-    return future;
+    if constexpr (io::kIsTask<R>) {
+      return forkTask(std::make_shared<F>(std::move(f)));
+    } else {
+      return forkFunction<R>(std::move(f));
+    }
   }
+  // Ready when `delay` has passed: what a Task awaits instead of sleeping. CancelledError if the worker leaves before.
+  Future<void> after(Duration delay);
 
   Caller with(CallOptions options) const { return {engine(), options}; }
 
@@ -137,6 +132,34 @@ class Worker : public CallMethods<Worker>, public group::Job {
  private:
   friend class CallMethods<Worker>;
   static void destroy(Worker* worker);
+  template <class R, class F>
+  Future<R> forkFunction(F f) {
+    Promise<R> promise(&engine().executor());
+    Future<R> future = promise.future();
+    auto task = std::make_shared<std::pair<Promise<R>, F>>(std::move(promise), std::move(f));
+    engine().executor().post([task] {
+      try {
+        io::Unit nothing;
+        task->first.set(io::invokeForValue(task->second, nothing));
+      } catch (...) {
+        task->first.fail(statusOfCurrentException("a forked function"));
+      }
+    });
+    return future;
+  }
+  template <class F>
+  auto forkTask(std::shared_ptr<F> f) {
+    io::ContinueOn pool(&engine().executor());
+    auto task = io::makeReady(io::taskOf(*f), pool, [pool](auto stretch) { pool.post(std::move(stretch)); }, f);
+    pool.post([run = task.run] { run->begin(); });
+    uint64_t hook = engine().atEnd([weak = std::weak_ptr(task.run)] {
+      if (auto alive = weak.lock()) alive->cancel();
+    });
+    task.future.share()->onReady([engine = engine().weak_from_this(), hook] {
+      if (auto alive = engine.lock()) alive->forgetAtEnd(hook);
+    });
+    return task.future;
+  }
   CallOptions callOptions() const { return {}; }
   Status withOwnWork(const Status& status) const;
 

@@ -76,13 +76,14 @@ struct Forward {
            ")";
   }
 
-  // Converts each argument to the type of its parameter. A compile error when there are too many.
+  // Converts each argument to the type of its parameter; a reference to one is a way to give it (conversions.h). A
+  // compile error when there are too many.
   template <class... A>
   static void encode(rpc::Encoder& encoder, const A&... arguments) {
     static_assert(sizeof...(A) <= kMost, "forward takes fewer arguments");
     encoder.writer().number(static_cast<uint8_t>(sizeof...(A)));
     [&]<size_t... K>(std::index_sequence<K...>) {
-      (rpc::encodeAs<std::tuple_element_t<K, Values>>(encoder, arguments), ...);
+      (rpc::encodeArgument<std::tuple_element_t<K, Values>>(encoder, K, arguments), ...);
     }(std::index_sequence_for<A...>{});
   }
 
@@ -113,7 +114,8 @@ struct Forward {
   }
   template <size_t... K>
   static void run(I& module, rpc::Decoder& decoder, const rpc::Responder& responder, std::index_sequence<K...>) {
-    auto values = rpc::decodeValues<std::tuple<std::tuple_element_t<K, Values>...>>(decoder);
+    auto values =
+        rpc::decodeArguments<std::tuple<std::tuple_element_t<K, Values>...>>(decoder, responder.call().inputs);
     rpc::answer(responder, Result(module.forward(std::get<K>(values)...)));
   }
 };

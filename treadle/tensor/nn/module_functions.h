@@ -77,7 +77,7 @@ std::string signatureOfMaker() {
 // the caller's failure, and shows at the first use of the reference.
 template <class I, class... Args, class Make>
 void makeModule(rpc::Decoder& decoder, const rpc::Responder& responder, Make make) {
-  auto values = rpc::decodeValues<std::tuple<rpc::Loose<Args>...>>(decoder);
+  auto values = rpc::decodeArguments<std::tuple<rpc::Loose<Args>...>>(decoder, responder.call().inputs);
   std::shared_ptr<I> module =
       std::apply([&](auto&... value) { return make(rpc::tighten<std::decay_t<Args>>(std::move(value))...); }, values);
   if (!module) raise(failedPrecondition("the factory made no module"));
