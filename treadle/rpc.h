@@ -4,6 +4,7 @@
 // (core/base/error.h).
 
 #include "treadle/core.h"
+#include "treadle/tensor/bridge/operators.h"
 #include "treadle/tensor/bridge/tensor_codec.h"
 #include "treadle/tensor/bridge/tensor_memory.h"
 #include "treadle/tensor/worker/join.h"

@@ -28,6 +28,7 @@ int64_t countOf(const Batch& batch) { return static_cast<int64_t>(batch.labels.s
 class Tally {
  public:
   explicit Tally(int64_t start) : sum_(start) {}
+  Tally(Tally&& other) noexcept : sum_(other.sum_.load()) {}
   int64_t add(int64_t more) { return sum_ += more; }
 
  private:
@@ -54,12 +55,22 @@ void waitForTheGate() {
 }
 // [/blocking]
 
+// [task]
+treadle::Task<at::Tensor> average(treadle::Call& call, std::vector<std::string> workers, at::Tensor values) {
+  std::vector<treadle::Future<at::Tensor>> parts;
+  for (const std::string& name : workers) parts.push_back(call.worker().async<&scale>(name, values, 2.0));
+  at::Tensor sum = at::zeros_like(values);
+  for (treadle::Future<at::Tensor>& part : parts) sum += co_await part;
+  co_return sum / static_cast<int64_t>(workers.size());
+}
+// [/task]
+
 at::Tensor failing(const at::Tensor&) { throw std::out_of_range("row 12 of 10"); }
 at::Tensor undeclared(const at::Tensor& values) { return values; }
 
 treadle::Functions allFunctions() {
   treadle::Functions all = functions();
-  all.add<&addTo>("addTo").add<&waitForTheGate>("waitForTheGate").add<&failing>("failing");
+  all.add<&average>("average").add<&addTo>("addTo").add<&waitForTheGate>("waitForTheGate").add<&failing>("failing");
   return all;
 }
 
@@ -99,6 +110,31 @@ TEST_F(Guide, References) {
   EXPECT_EQ(then, 16);
   EXPECT_TRUE(at::equal(mine.toHere(), at::ones(3)));
   EXPECT_THROW(tally.local(), treadle::StateError);
+}
+
+TEST_F(Guide, Conversions) {
+  // [conversions]
+  treadle::RRef<at::Tensor> atC = worker.remote<&scale>("C", at::ones(3), 2.0);
+  at::Tensor product = worker.call<&scale>("B", atC, 5.0);  // B gets the tensor straight from C
+  int64_t sum = worker.call<&addTo>("B", Tally(40), 2);     // the Tally stays here; B calls back
+  // [/conversions]
+  EXPECT_EQ(product.sum().item<double>(), 30);
+  EXPECT_EQ(sum, 42);
+}
+
+TEST_F(Guide, Operators) {
+  // [operators]
+  treadle::RRef<at::Tensor> output = worker.remote<&scale>("B", at::ones({2, 3}), 2.0);
+  treadle::RRef<at::Tensor> loss = (output - 1).pow(2).mean();  // all of it on B
+  at::Tensor sorted = treadle::op(worker, "C", "aten::sort", {at::rand(5), -1, true}).at(0);
+  // [/operators]
+  EXPECT_EQ(loss.toHere().item<double>(), 1);
+  EXPECT_GE(sorted[0].item<double>(), sorted[4].item<double>());
+}
+
+TEST_F(Guide, Tasks) {
+  at::Tensor average = worker.call<&::average>("B", std::vector<std::string>{"A", "C"}, at::ones(2));
+  EXPECT_TRUE(at::equal(average, at::full(2, 2.0)));
 }
 
 TEST_F(Guide, Futures) {

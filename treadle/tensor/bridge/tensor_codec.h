@@ -49,3 +49,6 @@ struct Codec<at::Tensor> {
 };
 
 }  // namespace treadle::rpc
+
+// Wherever an RRef<at::Tensor> can be used, it has its methods.
+#include "treadle/tensor/bridge/tensor_rref.h"  // NOLINT: needs the codec above

@@ -2,6 +2,7 @@
 
 #include "treadle/tensor/autograd/backward.h"
 #include "treadle/tensor/autograd/interceptor.h"
+#include "treadle/tensor/bridge/operators.h"
 #include "treadle/tensor/optim/optimizer_functions.h"
 
 namespace treadle {
@@ -23,6 +24,7 @@ std::shared_ptr<Worker> join(JoinOptions options, AutogradOptions defaults) {
   // checked by the same signatures: two versions of Treadle that differ here say so at the first call.
   extensions.functions = autograd::backwardFunctions();
   extensions.functions.merge(optim::optimizerFunctions());
+  extensions.functions.merge(bridge::operatorFunctions());
   extensions.state = optim::makeWorkerState();
   return Worker::join(std::move(options), std::move(extensions));
 }
