@@ -206,7 +206,7 @@ TEST(DistributedDataParallel, AveragesWithinADistributedPassToo) {
        2)
           .backward();
       for (const auto& entry : alone->named_parameters()) {
-        const at::Tensor& parameter = net->named_parameters()[entry.key()];
+        const at::Tensor parameter = net->named_parameters()[entry.key()];  // of a list that is gone after this line
         EXPECT_TRUE(close(context.gradient(parameter), entry.value().grad())) << entry.key() << " step " << step;
         EXPECT_FALSE(parameter.grad().defined());
       }
