@@ -29,7 +29,7 @@ MessageHeader randomHeader(test::Random& random) {
   MessageHeader header;
   header.type = static_cast<MessageType>(1 + test::pick(random, 5));
   if (header.type == MessageType::kNotice) {
-    header.notice = static_cast<RefNotice>(1 + test::pick(random, 4));
+    header.notice = static_cast<RefNotice>(1 + test::pick(random, 5));
     header.fork = randomEntry(random);
     return header;
   }
@@ -119,7 +119,7 @@ TEST(RpcMessages, areRefusedWithValuesOutOfRange) {
   MessageHeader notice;
   notice.type = MessageType::kNotice;
   notice.fork = {{0, 1}, 0, {0, 2}};
-  for (int kind : {0, 5, 255}) {
+  for (int kind : {0, 6, 255}) {
     auto bytes = encoded(notice);
     bytes[1] = static_cast<std::byte>(kind);
     EXPECT_FALSE(parse(bytes).ok());

@@ -11,6 +11,8 @@
 namespace treadle::rpc {
 namespace {
 
+constexpr int kLong = 500;  // steps
+
 enum class Kind { kNotice, kPass, kMake, kMade, kFetch, kFetched };
 
 struct Message {
@@ -44,8 +46,9 @@ struct Node {
 
 class Network {
  public:
-  Network(test::Random& random, int size, bool deaths)
-      : random_(random), deaths_(deaths), nodes_(static_cast<size_t>(size)) {
+  // `lossy`: deletions and their acknowledgements are lost, doubled and overtake others.
+  Network(test::Random& random, int size, bool deaths, bool lossy = false)
+      : random_(random), deaths_(deaths), lossy_(lossy), nodes_(static_cast<size_t>(size)) {
     for (int rank = 0; rank < size; ++rank) {
       node(rank).knowsDead.resize(nodes_.size());
       node(rank).references =
@@ -65,7 +68,7 @@ class Network {
       } else {
         deliverOne();
       }
-      checkThatHeldValuesLive();
+      if (steps < kLong || i % kLong == 0) checkThatHeldValuesLive();  // it looks at all that is held
     }
     for (Node& each : nodes_) each.held.clear();
     // What is still to be done is done, in any order.
@@ -75,8 +78,14 @@ class Network {
         node(rank).held.clear();
         busy = makeOne(rank) || tellOfDeath(rank) || busy;
       }
+      if (!busy) busy = resendAll();
     }
     checkThatNothingIsLeft();
+  }
+  bool resendAll() {
+    bool left = false;
+    for (Node& each : nodes_) left = (!each.dead && each.references->resendDeletions()) || left;
+    return left;
   }
 
  private:
@@ -87,7 +96,14 @@ class Network {
   // Requests and notices go on the socket that the sender dialed, answers on the one that the receiver dialed.
   void send(int from, int to, const Message& message, bool answer = false) {
     if (node(from).dead || node(from).knowsDead[static_cast<size_t>(to)]) return;
-    channels_[{from, to, answer}].push_back(message);
+    std::deque<Message>& channel = channels_[{from, to, answer}];
+    if (!lossy_ || !mayBeLost(message)) return channel.push_back(message);
+    for (size_t copies = test::pick(random_, 3); copies > 0; --copies)
+      channel.insert(channel.begin() + static_cast<long>(test::pick(random_, channel.size() + 1)), message);
+  }
+  static bool mayBeLost(const Message& message) {
+    return message.kind == Kind::kNotice &&
+           (message.notice == RefNotice::kForkDeleted || message.notice == RefNotice::kDeletionKnown);
   }
 
   void act(int rank) {
@@ -103,6 +119,7 @@ class Network {
       case 6: return fetch(rank);
       case 7: return (void)tellOfDeath(rank);
       default:
+        if (lossy_) (void)me.references->resendDeletions();
         if (deaths_ && test::pick(random_, 40) == 0) die(rank);
     }
   }
@@ -248,7 +265,7 @@ class Network {
   }
 
   test::Random& random_;
-  const bool deaths_;
+  const bool deaths_, lossy_;
   std::vector<Node> nodes_;
   std::map<std::tuple<int, int, bool>, std::deque<Message>> channels_;
   std::map<RefId, std::shared_ptr<Value>> values_;
@@ -264,6 +281,36 @@ TEST(References, valuesLiveAsLongAsAnybodyRefersToThemAndNoLonger) {
 TEST(References, nothingIsLeftOfWhatTheDeadHeldOwnedOrPassedOn) {
   test::forSeeds(
       5000, [](test::Random& random) { Network(random, 2 + static_cast<int>(test::pick(random, 3)), true).run(150); });
+}
+
+TEST(References, deletionsMayBeLostDoubledAndReordered) {
+  test::forSeeds(3000, [](test::Random& random) {
+    Network(random, 2 + static_cast<int>(test::pick(random, 3)), test::pick(random, 2) == 0, true).run(150);
+  });
+}
+
+TEST(References, liveThroughALongHistoryOfManyWorkers) {
+  test::forSeeds(2, [](test::Random& random) { Network(random, 8, false, test::pick(random, 2) == 0).run(100'000); });
+}
+
+TEST(References, aDeletionIsToldAgainUntilItIsAcknowledged) {
+  std::vector<RefNotice> sent;
+  auto user = std::make_shared<References>(0, [&](int, RefNotice notice, const ForkEntry&) { sent.push_back(notice); });
+  HandlePtr handle = user->expect(1);
+  ForkEntry entry = handle->entry();
+  user->confirm(entry, {});
+  EXPECT_FALSE(user->resendDeletions());
+  handle.reset();
+  EXPECT_EQ(std::vector{RefNotice::kForkDeleted}, sent);
+  EXPECT_TRUE(user->resendDeletions()) << "it has only just been told";
+  EXPECT_EQ(1U, sent.size());
+  EXPECT_TRUE(user->resendDeletions());
+  EXPECT_EQ(2U, sent.size());
+  user->onNotice(2, RefNotice::kDeletionKnown, entry);
+  EXPECT_EQ(1U, user->counts().pending) << "it is no business of others";
+  user->onNotice(1, RefNotice::kDeletionKnown, entry);
+  EXPECT_EQ(0U, user->counts().pending);
+  EXPECT_FALSE(user->resendDeletions());
 }
 
 TEST(References, aNoticeThatComesTwiceOrForNothingIsHarmless) {

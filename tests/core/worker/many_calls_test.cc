@@ -36,6 +36,13 @@ int bounce(Call& call, int depth) {
   return 1 + call.worker().call<&bounce>(call.caller(), depth - 1);
 }
 
+// Likewise, and the innermost stays until the gate opens: so each of the others must wait.
+int nest(Call& call, int depth, Here<Counter> arrived, Here<Gate> gate) {
+  if (depth > 0) return 1 + call.worker().call<&nest>(call.caller(), depth - 1, arrived, gate);
+  runUntil(arrived, gate);
+  return 0;
+}
+
 std::string echo(uint64_t number, const std::string& text) { return std::to_string(number) + text; }
 Future<std::string> echoLater(Call& call, uint64_t number, const std::string& text) {
   return call.worker().fork([number, text] { return std::to_string(number) + text; });
@@ -48,7 +55,11 @@ std::string echoFurther(Call& call, uint64_t number, const std::string& text) {
 Functions functions() {
   Functions all;
   all.add<&add>("add").add<&openGate>("openGate").add<&waitAtGate>("waitAtGate").add<&runUntil>("runUntil");
-  all.add<&bounce>("bounce").add<&echo>("echo").add<&echoLater>("echoLater").add<&echoFurther>("echoFurther");
+  all.add<&nest>("nest")
+      .add<&bounce>("bounce")
+      .add<&echo>("echo")
+      .add<&echoLater>("echoLater")
+      .add<&echoFurther>("echoFurther");
   return all;
 }
 
@@ -131,18 +142,26 @@ TEST_F(ManyCalls, nestAThousandDeepAtTheDefaultLimits) {
 
 TEST_F(ManyCalls, atALimitOfEightTheNinthThatWouldWaitFailsAndAllEnds) {
   WorkerJob job({"a", "b"}, functions(), [](JoinOptions& options) { options.maxBlocked = 8; });
-  EXPECT_EQ(8, job[0].call<&bounce>("a", 8));
-  EXPECT_EQ(16, job[0].call<&bounce>("b", 16)) << "eight at each";
   auto allEnded = [&] { return job[0].metrics().handlersRunning + job[1].metrics().handlersRunning == 0; };
-  Status why = statusOf<ResourceError>([&] { job[0].call<&bounce>("a", 9); });
+  Gate first, second;
+  Future<int> eight = job[0].async<&nest>("a", 8, arrived, first);
+  arrived.waitFor(1);
+  first.open();
+  EXPECT_EQ(8, eight.wait());
+  Future<int> sixteen = job[0].async<&nest>("b", 16, arrived, second);
+  arrived.waitFor(2);
+  second.open();
+  EXPECT_EQ(16, sixteen.wait()) << "eight at each";
+  EXPECT_TRUE(test::eventually(allEnded));
+
+  Status why = statusOf<ResourceError>([&] { job[0].call<&nest>("a", 9, arrived, gate); });
   EXPECT_TRUE(contains(why.message(), "maxBlocked"));
   // Whichever comes to wait as the ninth.
   EXPECT_EQ(std::vector<std::string>(why.trail().size(), "a"), why.trail());
   EXPECT_TRUE(!why.trail().empty() && why.trail().size() <= 9) << why.message();
+  gate.open();
   EXPECT_TRUE(test::eventually(allEnded));
-  for (const char* with : {"a", "b"}) test::messageOf<ResourceError>([&] { job[0].call<&bounce>(with, 100); });
-  EXPECT_TRUE(test::eventually(allEnded));
-  EXPECT_EQ(8, job[0].call<&bounce>("a", 8));
+  EXPECT_EQ(8, job[0].call<&nest>("a", 8, arrived, gate));
 }
 
 TEST_F(ManyCalls, nestedCallsOfBothSidesAtOnceDoNotWaitForEachOther) {

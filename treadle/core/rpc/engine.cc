@@ -3,6 +3,12 @@
 #include "treadle/core/base/log.h"
 
 namespace treadle::rpc {
+namespace {
+
+// Links lose nothing while their worker lives: this is for what a hook or a proxy makes of them.
+constexpr Duration kResendEvery = std::chrono::seconds(1);
+
+}  // namespace
 
 std::shared_ptr<Engine> Engine::make(cluster::Membership& membership, io::Reactor& reactor, io::Executor& executor,
                                      Functions functions, std::unique_ptr<Interceptor> interceptor,
@@ -23,21 +29,37 @@ Engine::Engine(cluster::Membership& membership, io::Reactor& reactor, io::Execut
       options_(options),
       worker_(worker),
       references_(std::make_shared<References>(
-          membership.self().rank, [&membership](int rank, RefNotice notice, const ForkEntry& entry) {
-            MessageHeader header;
-            header.type = MessageType::kNotice;
-            header.notice = notice;
-            header.fork = entry;
-            wire::Writer payload;
-            encodeHeader(payload, header);
-            // A failure means that the peer is lost, and its forks and values with it.
-            membership.send(rank, link::Subject::kRpc, payload.bytes(), {}, link::SendMode::kUrgent, kNever).ignore();
-          })) {
+          membership.self().rank,
+          [this](int rank, RefNotice notice, const ForkEntry& entry) { sendNotice(rank, notice, entry); })) {
   for (int rank = 0; rank < membership.worldSize(); ++rank) {
     toPeers_.emplace_back(options.unansweredLimitBytes);
     fromPeers_.emplace_back(options.unansweredLimitBytes);
   }
   if (interceptor_) executor_.setAfterTask([shared = interceptor_] { shared->afterTask(); });
+}
+
+void Engine::sendNotice(int rank, RefNotice notice, const ForkEntry& entry) {
+  if (notice == RefNotice::kForkDeleted) resendLater();
+  MessageHeader header;
+  header.type = MessageType::kNotice;
+  header.notice = notice;
+  header.fork = entry;
+  wire::Writer payload;
+  encodeHeader(payload, header);
+  auto mode = notice == RefNotice::kDeletionKnown ? link::SendMode::kLazy : link::SendMode::kUrgent;
+  // A failure means that the peer is lost, and its forks and values with it.
+  membership_.send(rank, link::Subject::kRpc, payload.bytes(), {}, mode, kNever).ignore();
+}
+
+// Stands as long as a deletion is not acknowledged, which a peer's next message does as a rule.
+void Engine::resendLater() {
+  if (resending_.exchange(true)) return;
+  MutexLock lock(mutex_);
+  if (!closed_.ok()) return;
+  resendTimer_ = reactor_.at(deadlineAfter(kResendEvery), [this] {
+    resending_.store(false);
+    if (references_->resendDeletions()) resendLater();
+  });
 }
 
 Engine::~Engine() { close(cancelled("this worker has left its job")); }
@@ -89,6 +111,7 @@ void Engine::close(const Status& why) {
     hooks.swap(endHooks_);
     closed_ = why;
     if (expiry_) reactor_.cancel(expiry_->second);
+    reactor_.cancel(resendTimer_);
     for (const auto& [id, call] : pending_) pending.push_back(id);
     for (const auto& [key, call] : incoming_) incoming.push_back(call);
   }

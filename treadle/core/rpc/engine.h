@@ -158,7 +158,7 @@ class Engine final : public cluster::MessageHandler, public std::enable_shared_f
   std::optional<Pending> stopWaiting(uint64_t id);
   Status told(const Pending& pending, const Status& status, bool fromThere = false) const;
   static void sendCancel(link::Connection& connection, uint64_t id);
-  void giveUp(uint64_t id, const Status& why);
+  bool giveUp(uint64_t id, const Status& why);  // false when it has ended, or was given up before
   void expire();
   void scheduleExpiry(TimePoint due) TREADLE_REQUIRES(mutex_);
 
@@ -188,6 +188,8 @@ class Engine final : public cluster::MessageHandler, public std::enable_shared_f
   Result<const Functions::Entry*> lookUp(const MessageHeader& header) const;
   void answered(IncomingCall& call);
   bool idle() const TREADLE_REQUIRES(mutex_) { return pending_.size() == givenUp_ && incoming_.empty(); }
+  void sendNotice(int rank, RefNotice notice, const ForkEntry& entry);
+  void resendLater();
   void tellIfIdle();
   void tellIfIdle(bool nothingLeft) const;
 
@@ -209,6 +211,8 @@ class Engine final : public cluster::MessageHandler, public std::enable_shared_f
   uint64_t lastId_ TREADLE_GUARDED_BY(mutex_) = 0;
   uint64_t sent_ TREADLE_GUARDED_BY(mutex_) = 0, handled_ TREADLE_GUARDED_BY(mutex_) = 0;
   std::optional<std::pair<TimePoint, io::Reactor::TimerId>> expiry_ TREADLE_GUARDED_BY(mutex_);
+  std::atomic<bool> resending_ = false;
+  io::Reactor::TimerId resendTimer_ TREADLE_GUARDED_BY(mutex_) = 0;
   uint64_t lastHook_ TREADLE_GUARDED_BY(mutex_) = 0;
   std::map<uint64_t, UniqueFunction<void()>> endHooks_ TREADLE_GUARDED_BY(mutex_);
   std::set<int> lost_ TREADLE_GUARDED_BY(mutex_);  // ranks

@@ -31,6 +31,8 @@ link::SendMode modeOf(const OutgoingCall& call) {
   return call.options.lazy ? link::SendMode::kLazy : link::SendMode::kCapture;
 }
 
+Status tooLate(Duration timeout) { return deadlineExceeded("it did not answer within " + toText(timeout)); }
+
 std::vector<ForkEntry> forkAll(Encoder& encoder) {
   std::vector<ForkEntry> entries;
   for (const HandlePtr& handle : encoder.forked())
@@ -132,8 +134,8 @@ CallTicket Engine::submit(OutgoingCall call, std::optional<ForkEntry> result) {
     if (!sent.ok()) notSent();
   }
   if (sent.ok()) {
-    // It may have waited for room until it was given up: then the cancellation went before it, to nobody.
-    if (Clock::now() >= deadline) sendCancel(**connection, ticket.id);
+    // It may have waited for room for so long that it was given up: then the cancellation went before it, to nobody.
+    if (Clock::now() >= deadline && !giveUp(ticket.id, tooLate(timeout))) sendCancel(**connection, ticket.id);
     return ticket;
   }
   references_->unfork(header.forks);
@@ -238,13 +240,14 @@ void Engine::sendCancel(link::Connection& connection, uint64_t id) {
 }
 
 // Ends it at the callee too.
-void Engine::giveUp(uint64_t id, const Status& why) {
+bool Engine::giveUp(uint64_t id, const Status& why) {
   std::optional<Pending> pending = stopWaiting(id);
-  if (!pending) return;
+  if (!pending) return false;
   sendCancel(*pending->connection, id);
   pending->complete(told(*pending, why));
   tellIfIdle();
   pending->connection->wakeReader();
+  return true;
 }
 
 // One timer serves all pending calls: it stands at the earliest deadline or before.
@@ -269,7 +272,7 @@ void Engine::expire() {
     }
     scheduleExpiry(next);
   }
-  for (const auto& [id, timeout] : late) giveUp(id, deadlineExceeded("it did not answer within " + toText(timeout)));
+  for (const auto& [id, timeout] : late) giveUp(id, tooLate(timeout));
 }
 
 void Engine::onAnswer(int rank, MessageHeader header, link::Message message, size_t valuesAt) {

@@ -147,7 +147,7 @@ Result<MessageHeader> parseHeader(wire::Reader& reader, int worldSize) {
   header.type = static_cast<MessageType>(type);
   if (header.type == MessageType::kNotice) {
     auto notice = reader.number<uint8_t>();
-    if (notice < 1 || notice > 4) return dataLoss("an unknown notice about references");
+    if (notice < 1 || notice > 5) return dataLoss("an unknown notice about references");
     header.notice = static_cast<RefNotice>(notice);
     header.fork = readEntry(reader, worldSize);
   } else {

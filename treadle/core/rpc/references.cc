@@ -214,8 +214,25 @@ void References::deleteIfDone(const ForkId& fork, Deferred& later) {
   if (found == held_.end()) return;
   const Held& held = found->second;
   if (!held.released || !held.confirmed || held.children > 0) return;
-  later.notices.emplace_back(held.entry.owner, RefNotice::kForkDeleted, held.entry);
+  if (!lost_.contains(held.entry.owner)) {
+    later.notices.emplace_back(held.entry.owner, RefNotice::kForkDeleted, held.entry);
+    deletions_.emplace(fork, Deletion{held.entry});
+  }
   held_.erase(found);
+}
+
+bool References::resendDeletions() {
+  Deferred later;
+  bool left = false;
+  {
+    MutexLock lock(mutex_);
+    for (auto& [fork, deletion] : deletions_)
+      if (std::exchange(deletion.overdue, true))
+        later.notices.emplace_back(deletion.entry.owner, RefNotice::kForkDeleted, deletion.entry);
+    left = !deletions_.empty();
+  }
+  perform(std::move(later));
+  return left;
 }
 
 // ---- references in messages
@@ -327,6 +344,12 @@ void References::onNotice(int fromRank, RefNotice notice, const ForkEntry& entry
           if (fork != found->second.forks.end() && fork->second == fromRank) found->second.forks.erase(fork);
           dropIfUnused(entry.ref, later);
         }
+        later.notices.emplace_back(fromRank, RefNotice::kDeletionKnown, entry);
+        break;
+      case RefNotice::kDeletionKnown:
+        if (auto found = deletions_.find(entry.fork);
+            found != deletions_.end() && found->second.entry.owner == fromRank)
+          deletions_.erase(found);
         break;
     }
   }
@@ -351,6 +374,7 @@ void References::onLost(int rank, const Status& why) {
     }
     for (const RefId& ref : values) dropIfUnused(ref, later);
     std::erase_if(held_, [&](const auto& held) { return held.second.entry.owner == rank; });
+    std::erase_if(deletions_, [&](const auto& deletion) { return deletion.second.entry.owner == rank; });
   }
   performElsewhere(std::move(later));
 }
@@ -370,13 +394,14 @@ void References::clear(const Status& why) {
     children_.clear();
     owned_.clear();
     held_.clear();
+    deletions_.clear();
   }
   perform(std::move(later));
 }
 
 References::Counts References::counts() const {
   MutexLock lock(mutex_);
-  Counts counts{owned_.size(), 0, held_.size(), children_.size()};
+  Counts counts{owned_.size(), 0, held_.size(), children_.size() + deletions_.size()};
   for (const auto& [ref, owned] : owned_) counts.forks += owned.forks.size();
   for (const auto& [fork, held] : held_) counts.pending += held.confirmed ? 0 : 1;
   return counts;

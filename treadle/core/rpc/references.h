@@ -2,15 +2,17 @@
 // Counts who holds references to which values (docs/protocol/references.md). A value lives at its owner, under a RefId
 // made by whoever asked for it. Each worker that holds references to it has forks there, each with a ForkId made by
 // whoever passed it on. Two guarantees:
-//   1. The owner hears of every deleted fork: a fork that goes says so to the owner.
+//   1. The owner hears of every deleted fork: a fork that goes says so to the owner, again and again until the owner
+//   has
+//      acknowledged it. So a deletion may be lost, late, doubled, and come in any order.
 //   2. No fork is deleted before the owner knows its parent's child: a worker that passes a reference on keeps its own
 //      fork until the receiver has said that the owner knows the new one.
 // A worker that is lost takes its forks with it; references to values of a lost owner fail with its name.
 //
 // The scheme is that of PyTorch's RPC ("Remote Reference Protocol" in its documentation). Notices: for a reference
-// that came from a call to its owner or from the owner itself, one, when it goes; for each time that a worker which
-// does not own the value passes it on to a third one, three, and one when it goes; to the owner itself, one. They
-// are urgent messages, never waited for.
+// that came from a call to its owner or from the owner itself, two, when it goes; for each time that a worker which
+// does not own the value passes it on to a third one, three, and two when it goes; to the owner itself, one. They
+// are urgent messages, acknowledgements of deletions lazy ones, and none is waited for.
 //
 // One per worker; any thread. Nothing is sent or destroyed while the lock is held. Budget of a message
 // that comes: one uncontended lock, and an entry of a map for each reference in it.
@@ -84,7 +86,8 @@ enum class RefNotice : uint8_t {
   kForkAdded = 1,      // user -> owner: `fork` exists
   kForkKnown = 2,      // owner -> user: and I know it
   kChildAccepted = 3,  // receiver -> sender: the owner knows the fork you sent me
-  kForkDeleted = 4,    // user -> owner: `fork` is gone
+  kForkDeleted = 4,    // user -> owner: `fork` is gone; told again until it is acknowledged
+  kDeletionKnown = 5,  // owner -> user: and I have forgotten it
 };
 
 class References : public std::enable_shared_from_this<References> {
@@ -133,6 +136,9 @@ class References : public std::enable_shared_from_this<References> {
   void adoptRequested(int fromRank, const ForkEntry& entry);
 
   void onNotice(int fromRank, RefNotice notice, const ForkEntry& entry);
+  // Tells owners again of the deletions that they have not acknowledged since the last time but one that this was
+  // called. False when all are acknowledged.
+  bool resendDeletions();
   void onLost(int rank, const Status& why);
   // Everything goes: the worker ends.
   void clear(const Status& why);
@@ -141,7 +147,8 @@ class References : public std::enable_shared_from_this<References> {
     size_t owned = 0;    // values that live here
     size_t forks = 0;    // forks of them that others hold
     size_t held = 0;     // forks of others' values that are held here
-    size_t pending = 0;  // held ones that their owner has not confirmed, and those kept for receivers
+    size_t pending = 0;  // held ones that their owner has not confirmed, those kept for receivers, and deletions that
+                         // their owner has not acknowledged
   };
   Counts counts() const;
   int self() const { return self_; }
@@ -197,6 +204,11 @@ class References : public std::enable_shared_from_this<References> {
   std::map<RefId, Owned> owned_ TREADLE_GUARDED_BY(mutex_);
   std::map<ForkId, Held> held_ TREADLE_GUARDED_BY(mutex_);
   std::map<ForkId, Child> children_ TREADLE_GUARDED_BY(mutex_);
+  struct Deletion {
+    ForkEntry entry;
+    bool overdue = false;
+  };
+  std::map<ForkId, Deletion> deletions_ TREADLE_GUARDED_BY(mutex_);  // not acknowledged
   std::map<int, Status> lost_ TREADLE_GUARDED_BY(mutex_);
   // Values that went since a worker was lost. What it passed on may still be on its way to us, and is not to be taken
   // for a reference to a value that is yet to be made.
