@@ -16,9 +16,42 @@ namespace {
 
 using Variables = std::map<std::string, std::string>;
 
-const std::array<const char*, 9> kNames = {"RANK",           "WORLD_SIZE",      "MASTER_ADDR",
-                                           "MASTER_PORT",    "TREADLE_RANK",    "TREADLE_WORLD_SIZE",
-                                           "TREADLE_MASTER", "TREADLE_JOB_KEY", "TREADLE_STATUS_FD"};
+// All that any launcher may have set, also the one that runs this test.
+const std::array kNames = {
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_WORLD_SIZE",
+    "MASTER_ADDR",
+    "MASTER_PORT",
+    "TREADLE_RANK",
+    "TREADLE_WORLD_SIZE",
+    "TREADLE_MASTER",
+    "TREADLE_JOB_KEY",
+    "TREADLE_STATUS_FD",
+    "TORCHELASTIC_RUN_ID",
+    "TORCHELASTIC_RESTART_COUNT",
+    "PET_NODE_RANK",
+    "PET_NNODES",
+    "PET_NPROC_PER_NODE",
+    "PET_MASTER_ADDR",
+    "PET_MASTER_PORT",
+    "OMPI_COMM_WORLD_RANK",
+    "OMPI_COMM_WORLD_SIZE",
+    "OMPI_COMM_WORLD_LOCAL_SIZE",
+    "OMPI_MCA_ess_base_jobid",
+    "PMIX_NAMESPACE",
+    "SLURM_PROCID",
+    "SLURM_NTASKS",
+    "SLURM_JOB_ID",
+    "SLURM_STEP_ID",
+    "SLURM_STEP_NODELIST",
+    "SLURM_JOB_NODELIST",
+    "SLURM_STEP_TASKS_PER_NODE",
+    "PMI_RANK",
+    "PMI_SIZE",
+    "PMI_PORT",
+    "MPI_LOCALNRANKS",
+};
 
 // Exactly these variables, and the old ones again at the end.
 class Environment {
@@ -90,6 +123,127 @@ TEST(Launch, prefersItsOwnVariables) {
   EXPECT_EQ(1, Launch::detect()->rank);
 }
 
+// What each launcher sets, as seen on real ones, and what is to come of it.
+struct Case {
+  const char* what;
+  Variables variables;
+  int rank, worldSize;
+  const char* masterAddress;
+  const char* job;  // null: masterPort is the job's own
+};
+
+const Variables kTorchrun = {{"TORCHELASTIC_RUN_ID", "c0ffee"},
+                             {"TORCHELASTIC_RESTART_COUNT", "0"},
+                             {"RANK", "1"},
+                             {"WORLD_SIZE", "2"},
+                             {"LOCAL_WORLD_SIZE", "2"},
+                             {"MASTER_ADDR", "worker-7.cluster"},
+                             {"MASTER_PORT", "45123"}};
+const Variables kOpenMpi = {{"OMPI_COMM_WORLD_RANK", "3"},
+                            {"OMPI_COMM_WORLD_SIZE", "4"},
+                            {"OMPI_COMM_WORLD_LOCAL_SIZE", "4"},
+                            {"PMIX_NAMESPACE", "1234@1"}};
+const Variables kSlurm = {{"SLURM_PROCID", "5"},
+                          {"SLURM_NTASKS", "8"},
+                          {"SLURM_JOB_ID", "77"},
+                          {"SLURM_STEP_ID", "0"},
+                          {"SLURM_STEP_NODELIST", "gpu[003-006,9],login"},
+                          {"SLURM_STEP_TASKS_PER_NODE", "2(x4)"}};
+const Variables kPmi = {{"PMI_RANK", "0"}, {"PMI_SIZE", "2"}, {"MPI_LOCALNRANKS", "2"}};
+const Variables kElastic = {{"PET_NODE_RANK", "1"},
+                            {"PET_NNODES", "3"},
+                            {"PET_NPROC_PER_NODE", "1"},
+                            {"PET_MASTER_ADDR", "job-master-0"},
+                            {"PET_MASTER_PORT", "23456"}};
+
+Variables together(Variables first, const Variables& second) {
+  first.insert(second.begin(), second.end());
+  return first;
+}
+
+TEST(Launch, readsOtherLaunchersVariables) {
+  const std::vector<Case> cases = {
+      {"torchrun, one host", kTorchrun, 1, 2, "127.0.0.1", "torchrun c0ffee 0 45123"},
+      {"torchrun, two hosts", with(kTorchrun, "LOCAL_WORLD_SIZE", "1"), 1, 2, "worker-7.cluster",
+       "torchrun c0ffee 0 45123"},
+      {"torchrun after a restart", with(kTorchrun, "TORCHELASTIC_RESTART_COUNT", "2"), 1, 2, "127.0.0.1",
+       "torchrun c0ffee 2 45123"},
+      {"mpirun of Open MPI", kOpenMpi, 3, 4, "127.0.0.1", "ompi 1234@1  "},
+      {"the same with a host by hand", with(kOpenMpi, "MASTER_ADDR", "node1"), 3, 4, "127.0.0.1", "ompi 1234@1  "},
+      {"over hosts", with(with(kOpenMpi, "OMPI_COMM_WORLD_LOCAL_SIZE", "2"), "MASTER_ADDR", "node1"), 3, 4, "node1",
+       "ompi 1234@1  "},
+      {"srun over hosts", kSlurm, 5, 8, "gpu003", "slurm 77 0"},
+      {"srun on one host", with(kSlurm, "SLURM_STEP_TASKS_PER_NODE", "8"), 5, 8, "127.0.0.1", "slurm 77 0"},
+      {"srun with a host by hand", with(kSlurm, "MASTER_ADDR", "10.0.0.1"), 5, 8, "10.0.0.1", "slurm 77 0"},
+      {"mpiexec of MPICH", kPmi, 0, 2, "127.0.0.1", "pmi  "},
+      {"Kubeflow", kElastic, 1, 3, "job-master-0", nullptr},
+      {"mpirun within a Slurm job", together(kOpenMpi, kSlurm), 3, 4, "127.0.0.1", "ompi 1234@1  "},
+      {"srun with PMI", together(kSlurm, kPmi), 5, 8, "gpu003", "slurm 77 0"},
+      {"torchrun within a Slurm job", together(kTorchrun, kSlurm), 1, 2, "127.0.0.1", "torchrun c0ffee 0 45123"},
+      {"variables by hand within a Slurm job", together(kPlain, kSlurm), 2, 4, "node-1.example", nullptr},
+      {"treadle run within all of them", together(kOwn, together(kTorchrun, kSlurm)), 1, 3, "127.0.0.1", nullptr},
+  };
+  for (const Case& one : cases) {
+    Environment environment(one.variables);
+    auto launch = Launch::detect();
+    ASSERT_TRUE(launch.ok()) << one.what << ": " << launch.status().toString();
+    EXPECT_EQ(one.rank, launch->rank) << one.what;
+    EXPECT_EQ(one.worldSize, launch->worldSize) << one.what;
+    EXPECT_EQ(one.masterAddress, launch->masterAddress) << one.what;
+    EXPECT_EQ(one.job == nullptr ? "" : one.job, launch->job) << one.what;
+  }
+}
+
+TEST(Launch, saysWhatOtherLaunchersDidNotTell) {
+  const std::vector<std::tuple<Variables, Code, const char*>> cases = {
+      {without(kTorchrun, "MASTER_PORT"), Code::kFailedPrecondition, "MASTER_PORT is missing"},
+      {without(kTorchrun, "RANK"), Code::kFailedPrecondition, "RANK is missing"},
+      {without(kOpenMpi, "OMPI_COMM_WORLD_SIZE"), Code::kFailedPrecondition, "OMPI_COMM_WORLD_SIZE is missing"},
+      {with(kOpenMpi, "OMPI_COMM_WORLD_LOCAL_SIZE", "2"), Code::kFailedPrecondition, "set MASTER_ADDR"},
+      {with(kOpenMpi, "OMPI_COMM_WORLD_RANK", "4"), Code::kInvalidArgument, "OMPI_COMM_WORLD_RANK is 4"},
+      {with(kSlurm, "SLURM_STEP_NODELIST", "gpu[3"), Code::kFailedPrecondition, "set MASTER_ADDR"},
+      {without(kSlurm, "SLURM_NTASKS"), Code::kFailedPrecondition, "SLURM_NTASKS is missing"},
+      {without(kSlurm, "SLURM_STEP_ID"), Code::kFailedPrecondition, "not part of a job"},  // the script of a batch job
+      {with(kPmi, "MPI_LOCALNRANKS", "1"), Code::kFailedPrecondition, "set MASTER_ADDR"},
+      {with(kElastic, "PET_NPROC_PER_NODE", "8"), Code::kInvalidArgument, "torchrun"},
+      {without(kElastic, "PET_MASTER_ADDR"), Code::kFailedPrecondition, "PET_MASTER_ADDR is missing"},
+      {{{"MASTER_ADDR", "node1"}, {"MASTER_PORT", "29500"}}, Code::kFailedPrecondition, "not part of a job"},
+  };
+  for (const auto& [variables, code, text] : cases) {
+    Status status = failureOf(variables);
+    EXPECT_EQ(code, status.code()) << text << ": " << status.toString();
+    EXPECT_NE(std::string::npos, status.message().find(text)) << status.message();
+  }
+}
+
+TEST(Launch, derivesPortsForAJobThatWasGivenNone) {
+  Launch own{0, 1, "127.0.0.1", 29500, ""};
+  EXPECT_EQ(std::vector<uint16_t>{29500}, own.meetingPorts());
+  EXPECT_EQ("29500", own.meetingName());
+  Launch first = own, other = own;
+  first.job = "torchrun c0ffee 0 29500";
+  other.job = "torchrun c0ffee 1 29500";
+  for (const Launch* launch : {&first, &other}) {
+    ASSERT_EQ(8U, launch->meetingPorts().size());
+    for (uint16_t port : launch->meetingPorts()) EXPECT_TRUE(port >= 10'000 && port < 32'768) << port;
+  }
+  EXPECT_NE(first.meetingPorts(), other.meetingPorts());
+  EXPECT_EQ(first.meetingPorts(), Launch(first).meetingPorts());
+  EXPECT_NE(first.meetingName(), other.meetingName());
+  EXPECT_LE(first.meetingName().size(), 16U);
+}
+
+// Two jobs of a user who has one key in a start-up file.
+TEST(Launch, makesTheKeyTheJobsOwn) {
+  Launch plain{0, 1, "127.0.0.1", 29500, "0123456789abcdef"}, first = plain, other = plain;
+  EXPECT_EQ(plain.jobKey, plain.secret());
+  first.job = "slurm 77 0";
+  other.job = "slurm 77 1";
+  EXPECT_NE(first.secret(), other.secret());
+  first.jobKey.clear();
+  EXPECT_EQ("", first.secret());
+}
+
 TEST(Launch, takesAJobKeyBesidesPlainVariables) {
   Environment environment(with(kPlain, "TREADLE_JOB_KEY", "a key of one's own"));
   EXPECT_EQ("a key of one's own", Launch::detect()->jobKey);
@@ -104,9 +258,8 @@ TEST(Launch, saysHowToStartWhenNothingIsSet) {
   Status status = failureOf({});
   EXPECT_EQ(Code::kFailedPrecondition, status.code());
   EXPECT_EQ(
-      "this program is not part of a job: no launcher's environment variables are set; start the program "
-      "through "
-      "`treadle run -n 4 -- program`, or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT",
+      "this program is not part of a job: no launcher's environment variables are set; start the program through "
+      "`treadle run -n 4 -- program`, torchrun, srun or mpirun, or set RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT",
       status.message());
 }
 

@@ -26,7 +26,7 @@ class Meeting {
  public:
   explicit Meeting(int worldSize, Duration joinTimeout = test::kHangs)
       : address(*io::Address::tcp("127.0.0.1", test::freePort())) {
-    server = valueOrThrow(RendezvousServer::start(*reactor, address, credentialsOf("w0", 0), worldSize, joinTimeout,
+    server = valueOrThrow(RendezvousServer::start(*reactor, {address}, credentialsOf("w0", 0), worldSize, joinTimeout,
                                                   deadlineAfter(joinTimeout)));
   }
   ~Meeting() {
@@ -34,11 +34,11 @@ class Meeting {
     reactor.stop();
   }
   std::unique_ptr<RendezvousClient> connect(const std::string& name, int rank) {
-    return valueOrThrow(RendezvousClient::connect(address, credentialsOf(name, rank), patience()));
+    return valueOrThrow(RendezvousClient::connect({address}, credentialsOf(name, rank), patience()));
   }
   // Connects and registers; what comes of it.
   Result<Roster> meet(const std::string& name, int rank, int worldSize) {
-    auto client = RendezvousClient::connect(address, credentialsOf(name, rank), patience());
+    auto client = RendezvousClient::connect({address}, credentialsOf(name, rank), patience());
     if (!client.ok()) return client.status();
     return (*client)->exchange(worldSize, {"unix:" + name}, patience());
   }
@@ -89,11 +89,31 @@ TEST(Rendezvous, givesAllTheRosterAndLetsNobodyGoBeforeAllAreReady) {
 TEST(Rendezvous, waitsForAServerThatStartsLater) {
   io::Address address = *io::Address::tcp("127.0.0.1", test::freePort());
   test::ReactorThread reactor;
-  std::thread client([&] { EXPECT_TRUE(RendezvousClient::connect(address, credentialsOf("w1", 1), patience()).ok()); });
+  std::thread client(
+      [&] { EXPECT_TRUE(RendezvousClient::connect({address}, credentialsOf("w1", 1), patience()).ok()); });
   auto server =
-      valueOrThrow(RendezvousServer::start(*reactor, address, credentialsOf("w0", 0), 2, test::kHangs, patience()));
+      valueOrThrow(RendezvousServer::start(*reactor, {address}, credentialsOf("w0", 0), 2, test::kHangs, patience()));
   client.join();
   server->stop();
+  reactor.stop();
+}
+
+// Of several ports the first may be taken, by somebody who says nothing, by a job with another key.
+TEST(Rendezvous, isFoundAtTheFirstPortThatIsFree) {
+  io::Address silent = *io::Address::tcp("127.0.0.1", test::freePort());
+  io::Fd listener = valueOrThrow(io::listenOn(silent));
+  test::ReactorThread reactor;
+  std::vector<io::Address> addresses = {silent};
+  std::vector<std::unique_ptr<RendezvousServer>> servers;
+  for (const char* key : {"the key of another job", kKey}) {
+    addresses.push_back(*io::Address::tcp("127.0.0.1", test::freePort()));
+    servers.push_back(valueOrThrow(RendezvousServer::start(
+        *reactor, addresses, {key, {link::Purpose::kRendezvous, {"w0", 0}}}, 1, test::kHangs, patience())));
+  }
+  auto client = RendezvousClient::connect(addresses, credentialsOf("w0", 0), patience());
+  ASSERT_TRUE(client.ok()) << client.status().toString();
+  EXPECT_EQ(1U, valueOrThrow((*client)->exchange(1, {"unix:w0"}, patience())).size());
+  for (auto& server : servers) server->stop();
   reactor.stop();
 }
 
@@ -306,20 +326,20 @@ TEST(Rendezvous, namesThePortThatIsInUse) {
   Meeting meeting(1);
   test::ReactorThread reactor;
   Status second =
-      RendezvousServer::start(*reactor, meeting.address, credentialsOf("w0", 0), 1, 1s, patience()).status();
+      RendezvousServer::start(*reactor, {meeting.address}, credentialsOf("w0", 0), 1, 1s, patience()).status();
   expectTold(second, Code::kFailedPrecondition, meeting.address.toString() + " is in use");
 }
 
 TEST(RendezvousClient, namesTheMasterThatCannotBeReached) {
   io::Address nobody = *io::Address::tcp("127.0.0.1", test::freePort());
-  Status status = RendezvousClient::connect(nobody, credentialsOf("w1", 1), Clock::now() + 50ms).status();
+  Status status = RendezvousClient::connect({nobody}, credentialsOf("w1", 1), Clock::now() + 50ms).status();
   expectTold(status, Code::kDeadlineExceeded, "the master at " + nobody.toString() + " cannot be reached");
 }
 
 TEST(RendezvousClient, saysAtOnceThatItsKeyIsAnother) {
   Meeting meeting(2);
   Status status =
-      RendezvousClient::connect(meeting.address, {"another key", {link::Purpose::kRendezvous, {"w1", 1}}}, patience())
+      RendezvousClient::connect({meeting.address}, {"another key", {link::Purpose::kRendezvous, {"w1", 1}}}, patience())
           .status();
   EXPECT_EQ(Code::kUnauthenticated, status.code());
 }

@@ -93,7 +93,7 @@ TEST_F(Join, namesForAllWhoCannotBeConnectedTo) {
     link::Credentials known{"a key of this job", {link::Purpose::kRendezvous, {"c", 2}}};
     TimePoint patience = deadlineAfter(test::kHangs);
     auto client = valueOrThrow(
-        cluster::RendezvousClient::connect(valueOrThrow(io::Address::tcp("127.0.0.1", port)), known, patience));
+        cluster::RendezvousClient::connect({valueOrThrow(io::Address::tcp("127.0.0.1", port))}, known, patience));
     valueOrThrow(client->exchange(3, {"unix:treadle-test-nobody-" + std::to_string(port)}, patience));
     return client->ready(patience);
   });

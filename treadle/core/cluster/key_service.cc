@@ -13,8 +13,8 @@ namespace {
 // 256 bits, as many as HMAC-SHA256 can make use of.
 constexpr size_t kKeyBytes = 32;
 
-Result<io::Address> serviceAddress(uint16_t masterPort) {
-  return io::Address::unixAbstract("treadle-key-" + std::to_string(masterPort));
+Result<io::Address> serviceAddress(const std::string& meetingName) {
+  return io::Address::unixAbstract("treadle-key-" + meetingName);
 }
 
 }  // namespace
@@ -42,16 +42,16 @@ class KeyService::Server : public io::EventHandler {
   const std::string key_;
 };
 
-Result<std::unique_ptr<KeyService>> KeyService::start(io::Reactor& reactor, uint16_t masterPort) {
+Result<std::unique_ptr<KeyService>> KeyService::start(io::Reactor& reactor, const std::string& meetingName) {
   std::string key(kKeyBytes, '\0');
   if (::getrandom(key.data(), key.size(), 0) != static_cast<ssize_t>(key.size()))
     return internalError("the system gives no random numbers");
-  Result<io::Address> address = serviceAddress(masterPort);
+  Result<io::Address> address = serviceAddress(meetingName);
   if (!address.ok()) return std::move(address).status();
   Result<io::Fd> listener = io::listenOn(*address);
   if (!listener.ok())
-    return failedPrecondition("master port " + std::to_string(masterPort) +
-                              " is in use by another job on this host; choose another MASTER_PORT");
+    return failedPrecondition("another job on this host meets at '" + meetingName +
+                              "' (a master port, or a launcher's job); choose another MASTER_PORT");
   int fd = listener->get();
   TREADLE_RETURN_IF_ERROR(reactor.add(fd, EPOLLIN, std::make_shared<Server>(std::move(*listener), key)));
   return std::unique_ptr<KeyService>(new KeyService(reactor, fd, std::move(key)));  // NOLINT: private constructor
@@ -60,13 +60,13 @@ Result<std::unique_ptr<KeyService>> KeyService::start(io::Reactor& reactor, uint
 KeyService::~KeyService() { reactor_.remove(fd_); }
 
 // Asks only who runs as the same user: an abstract socket's name belongs to whoever binds it first.
-Result<std::string> fetchKey(uint16_t masterPort, TimePoint deadline) {
-  Result<io::Address> address = serviceAddress(masterPort);
+Result<std::string> fetchKey(const std::string& meetingName, TimePoint deadline) {
+  Result<io::Address> address = serviceAddress(meetingName);
   if (!address.ok()) return std::move(address).status();
   Result<io::Fd> fd = connectWithRetry(*address, deadline);
   if (!fd.ok())
-    return deadlineExceeded("rank 0 has not started on this host (nobody hands out the key of master port " +
-                            std::to_string(masterPort) + "); start it, or give all workers the same TREADLE_JOB_KEY");
+    return deadlineExceeded("rank 0 has not started on this host (nobody hands out the key of master port or job '" +
+                            meetingName + "'); start it, or give all workers the same TREADLE_JOB_KEY");
   if (!io::peerIsSameUser(fd->get()))
     return unauthenticated("the process that hands out the job's key belongs to another user");
   std::string key(kKeyBytes, '\0');

@@ -1,8 +1,8 @@
 #pragma once
 // How workers of one host get a key to authenticate by when nobody gave them one. Rank 0 makes a random key and hands
-// it out over a UNIX socket, named after the master's port, to processes of its own user alone (SO_PEERCRED); the
-// others ask there, and check in turn that the giver is their own user. A job that spans hosts needs a key from its
-// launcher instead.
+// it out over a UNIX socket, named after the master's port or the job, to processes of its own user alone
+// (SO_PEERCRED); the others ask there, and check in turn that the giver is their own user. A job that spans hosts needs
+// a key from its launcher instead.
 
 #include <memory>
 #include <string>
@@ -15,8 +15,8 @@ namespace treadle::cluster {
 // Rank 0's side. Serves until destroyed, on the reactor's thread.
 class KeyService {
  public:
-  // FailedPrecondition when another job of this host has the port.
-  static Result<std::unique_ptr<KeyService>> start(io::Reactor& reactor, uint16_t masterPort);
+  // `meetingName`: Launch::meetingName. FailedPrecondition when another job of this host has it.
+  static Result<std::unique_ptr<KeyService>> start(io::Reactor& reactor, const std::string& meetingName);
   ~KeyService();
 
   const std::string& key() const { return key_; }
@@ -32,6 +32,6 @@ class KeyService {
 
 // The others' side; tries again until the deadline, as rank 0 may start later. DeadlineExceeded naming the master;
 // Unauthenticated when the giver is another user.
-Result<std::string> fetchKey(uint16_t masterPort, TimePoint deadline);
+Result<std::string> fetchKey(const std::string& meetingName, TimePoint deadline);
 
 }  // namespace treadle::cluster

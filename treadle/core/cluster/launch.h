@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "treadle/core/base/status.h"
 
@@ -17,15 +18,26 @@ struct Launch {
   std::string masterAddress;  // host name or IP address of the worker with rank 0
   uint16_t masterPort = 0;    // where rank 0 listens for the others
   std::string jobKey;  // secret that the job's workers share; empty: none. Never log it, never put it in an error
+  // Tells this job from others of its launcher, which gave it no port of its own: then masterPort may be somebody
+  // else's, and rank 0 listens at one of a few ports that follow from this name. Empty: at masterPort.
+  std::string job = {};
 
   // Reads the environment: the variables of `treadle run` (TREADLE_RANK, TREADLE_WORLD_SIZE,
-  // TREADLE_MASTER=host:port, TREADLE_JOB_KEY), or else RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, with
+  // TREADLE_MASTER=host:port, TREADLE_JOB_KEY), or of torchrun, Slurm, Open MPI, MPICH and others (launchers.h), with
   // TREADLE_JOB_KEY where workers share a secret. FailedPrecondition when there is none or one is missing,
   // InvalidArgument naming variable and value.
   static Result<Launch> detect();
 
   // InvalidArgument for what no job can have: a rank outside of the world, no address, port 0, a short key.
   Status validate() const;
+
+  // Where rank 0 listens, at the first of these that is free. Others may listen at the rest: whoever dials makes sure
+  // of the job by its secret.
+  std::vector<uint16_t> meetingPorts() const;
+  // A short text that no other job of this host has.
+  std::string meetingName() const;
+  // What the workers prove to know: the key, made this job's own. Empty without a key.
+  std::string secret() const;
 };
 
 // Bounds of what is believed: far above any real job, far below what would hurt.

@@ -24,8 +24,9 @@ using Roster = std::vector<RosterEntry>;  // by rank
 // Rank 0's side, on the reactor's thread. Ends the wait for late ranks at the deadline.
 class RendezvousServer {
  public:
-  // FailedPrecondition naming the address when its port is in use.
-  static Result<std::unique_ptr<RendezvousServer>> start(io::Reactor& reactor, const io::Address& address,
+  // At the first of `addresses` whose port is free. FailedPrecondition naming the last one when none is.
+  static Result<std::unique_ptr<RendezvousServer>> start(io::Reactor& reactor,
+                                                         const std::vector<io::Address>& addresses,
                                                          link::Credentials credentials, int worldSize,
                                                          Duration joinTimeout, TimePoint deadline);
   // The reactor's thread must have stopped.
@@ -49,9 +50,10 @@ class RendezvousServer {
 // A worker's side: blocking, on the thread that joins.
 class RendezvousClient {
  public:
-  // Tries until the master answers or the deadline passes.
-  static Result<std::unique_ptr<RendezvousClient>> connect(const io::Address& master, link::Credentials credentials,
-                                                           TimePoint deadline);
+  // Tries until the master answers at one of its addresses, or the deadline passes. At several others may answer: who
+  // does not prove to know the secret is passed over then.
+  static Result<std::unique_ptr<RendezvousClient>> connect(const std::vector<io::Address>& masters,
+                                                           link::Credentials credentials, TimePoint deadline);
 
   // Registers and waits for all others. What the server found wrong; PeerLost when rank 0 went.
   Result<Roster> exchange(int worldSize, const std::vector<std::string>& addresses, TimePoint deadline);

@@ -6,6 +6,9 @@
 namespace treadle::cluster {
 namespace {
 
+// How long whoever answers at one of several ports may take to show that it is rank 0.
+constexpr Duration kStrangersTime = std::chrono::seconds(2);
+
 Status say(int fd, Bytes message, TimePoint deadline) {
   return io::writeAll(
       fd, wire::frameFront(wire::FrameKind::kMessage, static_cast<uint8_t>(link::Subject::kCluster), message, {}),
@@ -39,21 +42,27 @@ Result<RendezvousMessage> receive(int fd, Step expected, TimePoint deadline) {
 
 }  // namespace
 
-Result<std::unique_ptr<RendezvousClient>> RendezvousClient::connect(const io::Address& master,
+// Of one address "nobody there" alone may pass by waiting; a wrong key or version will not. Of several each may be a
+// stranger's, also one that says nothing.
+Result<std::unique_ptr<RendezvousClient>> RendezvousClient::connect(const std::vector<io::Address>& masters,
                                                                     link::Credentials credentials, TimePoint deadline) {
   credentials.self.purpose = link::Purpose::kRendezvous;
+  const bool several = masters.size() > 1;
   Duration interval{};
-  for (;;) {
-    Result<link::Dialed> dialed = link::dial(master, credentials, deadline);
-    if (dialed.ok())
-      return std::unique_ptr<RendezvousClient>(new RendezvousClient(std::move(dialed->fd)));  // NOLINT: private
-    Code code = dialed.status().code();
-    // Only "nobody there" may pass by waiting; a wrong key or version will not.
-    if (code != Code::kPeerLost && code != Code::kDeadlineExceeded) return std::move(dialed).status();
-    if (!waitForRetry(interval, deadline))
-      return deadlineExceeded("the master at " + master.toString() + " cannot be reached (" +
-                              dialed.status().message() + "); check MASTER_ADDR and MASTER_PORT, and that rank 0 runs");
-  }
+  Status last;
+  do {
+    for (const io::Address& master : masters) {
+      TimePoint patience = several ? std::min(deadline, deadlineAfter(kStrangersTime)) : deadline;
+      Result<link::Dialed> dialed = link::dial(master, credentials, patience);
+      if (dialed.ok())
+        return std::unique_ptr<RendezvousClient>(new RendezvousClient(std::move(dialed->fd)));  // NOLINT: private
+      last = std::move(dialed).status();
+      if (!several && last.code() != Code::kPeerLost && last.code() != Code::kDeadlineExceeded) return last;
+    }
+  } while (waitForRetry(interval, deadline));
+  std::string others = several ? " or at " + std::to_string(masters.size() - 1) + " other ports" : "";
+  return deadlineExceeded("the master at " + masters.front().toString() + others + " cannot be reached (" +
+                          last.message() + "); check MASTER_ADDR and MASTER_PORT, and that rank 0 runs");
 }
 
 Result<Roster> RendezvousClient::exchange(int worldSize, const std::vector<std::string>& addresses,

@@ -247,6 +247,17 @@ void RendezvousServer::Core::end() {
   }
 }
 
+namespace {
+
+Result<io::Fd> listenOnFirst(const std::vector<io::Address>& addresses) {
+  Result<io::Fd> listener = invalidArgument("there is no address to listen at");
+  for (const io::Address& address : addresses)
+    if (listener = io::listenOn(address); listener.ok()) break;
+  return listener;
+}
+
+}  // namespace
+
 RendezvousServer::RendezvousServer(std::shared_ptr<Core> core, std::unique_ptr<link::Acceptor> acceptor)
     : core_(std::move(core)), acceptor_(std::move(acceptor)) {}
 
@@ -259,10 +270,11 @@ void RendezvousServer::stop() {
   core_->end();
 }
 
-Result<std::unique_ptr<RendezvousServer>> RendezvousServer::start(io::Reactor& reactor, const io::Address& address,
+Result<std::unique_ptr<RendezvousServer>> RendezvousServer::start(io::Reactor& reactor,
+                                                                  const std::vector<io::Address>& addresses,
                                                                   link::Credentials credentials, int worldSize,
                                                                   Duration joinTimeout, TimePoint deadline) {
-  Result<io::Fd> listener = io::listenOn(address);
+  Result<io::Fd> listener = listenOnFirst(addresses);
   if (!listener.ok()) return listener.status().withContext("rank 0 cannot serve the rendezvous");
   auto core = std::make_shared<Core>(reactor, credentials.self.worker.name, worldSize, joinTimeout);
   link::Acceptor::Host host;

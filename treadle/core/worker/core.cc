@@ -32,18 +32,24 @@ Status mayUse(const io::Address& address, const JoinOptions& options, const std:
                             "in a network where you trust everybody, set JoinOptions::insecure");
 }
 
-Result<io::Address> masterAddress(const Launch& launch, const JoinOptions& options) {
-  Result<io::Address> address = io::Address::tcp(launch.masterAddress, launch.masterPort);
-  if (!address.ok()) return address.status().withContext("MASTER_ADDR");
-  TREADLE_RETURN_IF_ERROR(mayUse(*address, options, "the master's address " + launch.masterAddress));
-  if (address->isLoopback()) return address;
+// Where rank 0 listens: at the first of these that is free.
+Result<std::vector<io::Address>> masterAddresses(const Launch& launch, const JoinOptions& options) {
+  std::vector<io::Address> addresses;
+  for (uint16_t port : launch.meetingPorts()) {
+    Result<io::Address> address = io::Address::tcp(launch.masterAddress, port);
+    if (!address.ok()) return address.status().withContext("MASTER_ADDR");
+    addresses.push_back(std::move(*address));
+  }
+  const io::Address& host = addresses.front();
+  TREADLE_RETURN_IF_ERROR(mayUse(host, options, "the master's address " + launch.masterAddress));
+  if (host.isLoopback()) return addresses;
   if (launch.jobKey.empty())
     return failedPrecondition("a job across hosts needs a key: give all workers the same TREADLE_JOB_KEY");
   if (!options.listenAddress)
     return failedPrecondition(
         "a job across hosts needs JoinOptions::listenAddress: an address of this host that the "
         "others reach, such as tcp://10.0.0.7:0");
-  return address;
+  return addresses;
 }
 
 std::string randomName() {
@@ -111,18 +117,18 @@ Status Worker::Core::meet() {
   TimePoint begin = Clock::now();
   TimePoint deadline = partOf(begin, options.joinTimeout, kClientShare);
   TimePoint serverDeadline = partOf(begin, options.joinTimeout, kServerShare);
-  Result<io::Address> master = masterAddress(launch, options);
-  if (!master.ok()) return std::move(master).status();
-  Result<link::Credentials> known = credentials(*master, deadline);
+  Result<std::vector<io::Address>> masters = masterAddresses(launch, options);
+  if (!masters.ok()) return std::move(masters).status();
+  Result<link::Credentials> known = credentials(deadline);
   if (!known.ok()) return std::move(known).status();
   TREADLE_RETURN_IF_ERROR(listen(*known));
   if (self.rank == 0) {
-    auto server = cluster::RendezvousServer::start(*reactor, *master, *known, launch.worldSize, options.joinTimeout,
+    auto server = cluster::RendezvousServer::start(*reactor, *masters, *known, launch.worldSize, options.joinTimeout,
                                                    serverDeadline);
     if (!server.ok()) return std::move(server).status();
     rendezvous = std::move(*server);
   }
-  Status met = meetAt(*master, *known, deadline);
+  Status met = meetAt(*masters, *known, deadline);
   // Who comes later would find nobody at the master's address, and could not say why.
   if (!met.ok() && rendezvous && serverDeadline != kNever) rendezvous->tellLateComers(serverDeadline);
   if (!met.ok()) return met;
@@ -134,8 +140,9 @@ Status Worker::Core::meet() {
 }
 
 // One that cannot be connected to may itself have left because of another: rank 0 knows whom the job lost first.
-Status Worker::Core::meetAt(const io::Address& master, const link::Credentials& credentials, TimePoint deadline) {
-  auto client = cluster::RendezvousClient::connect(master, credentials, deadline);
+Status Worker::Core::meetAt(const std::vector<io::Address>& masters, const link::Credentials& credentials,
+                            TimePoint deadline) {
+  auto client = cluster::RendezvousClient::connect(masters, credentials, deadline);
   if (!client.ok()) return std::move(client).status();
   Result<cluster::Roster> roster = (*client)->exchange(launch.worldSize, addresses(), deadline);
   if (!roster.ok()) return std::move(roster).status();
@@ -155,17 +162,17 @@ Status Worker::Core::meetAt(const io::Address& master, const link::Credentials& 
 }
 
 // The launcher's key, or one that rank 0 makes up and gives to its own user's processes on this host.
-Result<link::Credentials> Worker::Core::credentials(const io::Address& master, TimePoint deadline) {
-  link::Credentials credentials{launch.jobKey, {link::Purpose::kPeer, self}};
+Result<link::Credentials> Worker::Core::credentials(TimePoint deadline) {
+  link::Credentials credentials{launch.secret(), {link::Purpose::kPeer, self}};
   if (!credentials.jobKey.empty()) return credentials;
   if (self.rank == 0) {
-    auto service = cluster::KeyService::start(*reactor, master.port());
+    auto service = cluster::KeyService::start(*reactor, launch.meetingName());
     if (!service.ok()) return std::move(service).status();
     keyService = std::move(*service);
     credentials.jobKey = keyService->key();
     return credentials;
   }
-  Result<std::string> key = cluster::fetchKey(master.port(), deadline);
+  Result<std::string> key = cluster::fetchKey(launch.meetingName(), deadline);
   if (!key.ok()) return std::move(key).status();
   credentials.jobKey = std::move(*key);
   return credentials;

@@ -17,7 +17,7 @@ class Worker::Core {
   // Makes the engine, which needs the worker and its extensions; then meets the others and connects to all.
   void start(Worker& worker, WorkerExtensions extensions);
   Status meet();
-  Status meetAt(const io::Address& master, const link::Credentials& credentials, TimePoint deadline);
+  Status meetAt(const std::vector<io::Address>& masters, const link::Credentials& credentials, TimePoint deadline);
 
   // Says `reason` to the peers (empty: the job is over), fails all that waits, stops the threads. Idempotent.
   void leave(const std::string& reason);
@@ -46,7 +46,7 @@ class Worker::Core {
  private:
   Core(JoinOptions joinOptions, Launch launchInfo);
 
-  Result<link::Credentials> credentials(const io::Address& master, TimePoint deadline);
+  Result<link::Credentials> credentials(TimePoint deadline);
   Status listen(const link::Credentials& credentials);
   Status listenOn(const io::Address& address, const link::Credentials& credentials);
   Status connectTo(const cluster::RosterEntry& peer, const link::Credentials& credentials, TimePoint deadline);
