@@ -147,7 +147,7 @@ HandlePtr References::expect(int owner) {
   if (owner == self_) return localHandle(entry);
   if (cleared_)
     return std::make_shared<RefHandle>(shared_from_this(), entry, false);  // nobody would be told of its end
-  held_[entry.fork] = Held{entry, false, false, {}, 0, {}};
+  held_[entry.fork] = Held{entry, false, false, {}, {}};
   return std::make_shared<RefHandle>(shared_from_this(), entry, false);
 }
 
@@ -208,12 +208,12 @@ void References::release(const RefHandle& handle) {
   perform(std::move(later));
 }
 
-// Guarantee 2: not before the owner knows the fork and all its children.
+// Guarantee 2: not before the owner knows the fork; it is not released while a child keeps its handle.
 void References::deleteIfDone(const ForkId& fork, Deferred& later) {
   auto found = held_.find(fork);
   if (found == held_.end()) return;
   const Held& held = found->second;
-  if (!held.released || !held.confirmed || held.children > 0) return;
+  if (!held.released || !held.confirmed) return;
   if (!lost_.contains(held.entry.owner)) {
     later.notices.emplace_back(held.entry.owner, RefNotice::kForkDeleted, held.entry);
     deletions_.emplace(fork, Deletion{held.entry});
@@ -246,7 +246,6 @@ ForkEntry References::fork(const HandlePtr& handle, int toRank) {
     owned_[entry.ref].forks[entry.fork] = toRank;
   } else if (!cleared_ && !lost_.contains(entry.owner)) {
     children_[entry.fork] = Child{entry, toRank, handle};
-    if (auto held = held_.find(handle->entry().fork); held != held_.end()) ++held->second.children;
   }
   return entry;
 }
@@ -273,13 +272,8 @@ void References::unfork(const std::vector<ForkEntry>& entries) {
 void References::dropChild(const ForkId& fork, Deferred& later) {
   auto child = children_.find(fork);
   if (child == children_.end()) return;
-  ForkId parent = child->second.parent->entry().fork;
   later.dropped.emplace_back(std::move(child->second.parent));
   children_.erase(child);
-  if (auto held = held_.find(parent); held != held_.end()) {
-    --held->second.children;
-    deleteIfDone(parent, later);
-  }
 }
 
 std::vector<HandlePtr> References::adopt(int fromRank, const std::vector<ForkEntry>& entries) {
@@ -300,7 +294,7 @@ std::vector<HandlePtr> References::adopt(int fromRank, const std::vector<ForkEnt
         continue;
       }
       bool fromOwner = entry.owner == fromRank;
-      held_[entry.fork] = Held{entry, fromOwner, false, {}, 0, fromOwner ? std::nullopt : std::optional(fromRank)};
+      held_[entry.fork] = Held{entry, fromOwner, false, {}, fromOwner ? std::nullopt : std::optional(fromRank)};
       handles.push_back(std::make_shared<RefHandle>(shared_from_this(), entry, false));
       if (!fromOwner) later.notices.emplace_back(entry.owner, RefNotice::kForkAdded, entry);
     }

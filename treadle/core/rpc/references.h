@@ -168,7 +168,6 @@ class References : public std::enable_shared_from_this<References> {
     bool confirmed = false;
     bool released = false;  // its handle is gone
     Status failure;
-    size_t children = 0;        // passed on and not accepted yet
     std::optional<int> parent;  // who passed it to us and waits to hear that the owner knows it
   };
   struct Child {
