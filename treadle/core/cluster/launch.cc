@@ -10,18 +10,12 @@
 #include <string_view>
 
 #include "treadle/core/base/environment.h"
+#include "treadle/core/base/hash.h"
 #include "treadle/core/cluster/launch_variables.h"
 #include "treadle/core/cluster/launchers.h"
 
 namespace treadle::cluster {
 namespace {
-
-// FNV-1a with 64 bits, as for signatures: the same on every worker, and spread.
-uint64_t hashOf(std::string_view text) {
-  uint64_t hash = 0xcbf29ce484222325;
-  for (char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  return hash;
-}
 
 // Of ports that are derived: above those of services, below those that systems give to outgoing connections.
 constexpr uint16_t kFirstPort = 10'000, kPorts = 22'768;
@@ -45,14 +39,14 @@ std::vector<uint16_t> Launch::meetingPorts() const {
   if (job.empty()) return {masterPort};
   std::vector<uint16_t> ports;
   for (int i = 0; i < kPortsToTry; ++i)
-    ports.push_back(static_cast<uint16_t>(kFirstPort + hashOf(job + " " + std::to_string(i)) % kPorts));
+    ports.push_back(static_cast<uint16_t>(kFirstPort + base::fnv1a(job + " " + std::to_string(i)) % kPorts));
   return ports;
 }
 
 std::string Launch::meetingName() const {
   if (job.empty()) return std::to_string(masterPort);
   std::array<char, 16> digits{};
-  auto [end, error] = std::to_chars(digits.data(), digits.data() + digits.size(), hashOf(job), 16);
+  auto [end, error] = std::to_chars(digits.data(), digits.data() + digits.size(), base::fnv1a(job), 16);
   return {digits.data(), end};
 }
 

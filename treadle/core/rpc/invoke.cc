@@ -1,11 +1,9 @@
 #include "treadle/core/rpc/invoke.h"
 
+#include "treadle/core/base/hash.h"
+
 namespace treadle::rpc {
 
-uint64_t signatureHash(std::string_view signature) {
-  uint64_t hash = 0xcbf29ce484222325;
-  for (char c : signature) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  return hash;
-}
+uint64_t signatureHash(std::string_view signature) { return base::fnv1a(signature); }
 
 }  // namespace treadle::rpc

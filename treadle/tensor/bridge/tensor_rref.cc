@@ -7,6 +7,15 @@ namespace treadle {
 using Methods = RRefMethods<at::Tensor>;
 using Ref = RRef<at::Tensor>;
 
+namespace {
+
+// The overload for a number or for a tensor on the right.
+Ref overloadFor(const char* name, const Operand& left, const Operand& right) {
+  return opRemote(std::string(name) + (right.isNumber() ? ".Scalar" : ".Tensor"), {left, right});
+}
+
+}  // namespace
+
 const Ref& Methods::self() const { return static_cast<const Ref&>(*this); }
 
 Ref Methods::apply(const char* schema, std::vector<Operand> more) const {
@@ -14,14 +23,10 @@ Ref Methods::apply(const char* schema, std::vector<Operand> more) const {
   return opRemote(schema, std::move(more));
 }
 
-Ref Methods::withOther(const char* name, const Operand& other) const {
-  return opRemote(std::string(name) + (other.isNumber() ? ".Scalar" : ".Tensor"), {self(), other});
-}
-
-Ref Methods::add(const Operand& other) const { return withOther("aten::add", other); }
-Ref Methods::sub(const Operand& other) const { return withOther("aten::sub", other); }
-Ref Methods::mul(const Operand& other) const { return withOther("aten::mul", other); }
-Ref Methods::div(const Operand& other) const { return withOther("aten::div", other); }
+Ref Methods::add(const Operand& other) const { return overloadFor("aten::add", self(), other); }
+Ref Methods::sub(const Operand& other) const { return overloadFor("aten::sub", self(), other); }
+Ref Methods::mul(const Operand& other) const { return overloadFor("aten::mul", self(), other); }
+Ref Methods::div(const Operand& other) const { return overloadFor("aten::div", self(), other); }
 Ref Methods::pow(const Operand& exponent) const {
   return apply(exponent.isNumber() ? "aten::pow.Tensor_Scalar" : "aten::pow.Tensor_Tensor", {exponent});
 }
@@ -74,19 +79,19 @@ bool numberBeside(const Operand& left, const Operand& right) { return left.isNum
 
 Ref add(const Operand& left, const Operand& right) {
   if (numberBeside(left, right)) return right.reference()->add(left);
-  return opRemote(right.isNumber() ? "aten::add.Scalar" : "aten::add.Tensor", {left, right});
+  return overloadFor("aten::add", left, right);
 }
 Ref mul(const Operand& left, const Operand& right) {
   if (numberBeside(left, right)) return right.reference()->mul(left);
-  return opRemote(right.isNumber() ? "aten::mul.Scalar" : "aten::mul.Tensor", {left, right});
+  return overloadFor("aten::mul", left, right);
 }
 Ref sub(const Operand& left, const Operand& right) {
   if (numberBeside(left, right)) return opRemote("aten::rsub.Scalar", {right, left});
-  return opRemote(right.isNumber() ? "aten::sub.Scalar" : "aten::sub.Tensor", {left, right});
+  return overloadFor("aten::sub", left, right);
 }
 Ref div(const Operand& left, const Operand& right) {
   if (numberBeside(left, right)) return opRemote("aten::reciprocal", {right}).mul(left);
-  return opRemote(right.isNumber() ? "aten::div.Scalar" : "aten::div.Tensor", {left, right});
+  return overloadFor("aten::div", left, right);
 }
 
 }  // namespace bridge

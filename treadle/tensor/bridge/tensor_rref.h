@@ -68,8 +68,6 @@ class RRefMethods<at::Tensor> {
  private:
   const Ref& self() const;
   Ref apply(const char* schema, std::vector<Operand> more) const;
-  // The overload for a number or for a tensor.
-  Ref withOther(const char* name, const Operand& other) const;
 };
 
 RRef<at::Tensor> operator-(const RRef<at::Tensor>& operand);
