@@ -1,12 +1,16 @@
 # The everyday commands; `make help` lists them. What they do lies in scripts/: paths are relative, so spaces do no harm.
-# The variables RUNS, SEED and ARGS reach the programs that the targets run.
+# The variables RUNS, SEED, SEEDS, SECONDS, JOBS and ARGS reach the programs that the targets run; TESTS are those to
+# build and run under a sanitizer ("core_io_test core_rpc_test"), by default all.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help setup build test demo bench bench-budget bench-hybrid kill soak format format-check layers style headers asan tsan release install-test clean distclean
+.PHONY: help setup build test demo bench bench-budget bench-hybrid kill soak chaos test-long oracle fuzz coverage format format-check layers style headers asan tsan tsan-tensors release install-test clean distclean
 
 in_env = . scripts/common.sh;
+empty :=
+space := $(empty) $(empty)
+only = $(if $(TESTS),-R '^($(subst $(space),|,$(strip $(TESTS))))$$')
 options = $(if $(RUNS),--runs $(RUNS)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 help: ## this list
@@ -39,7 +43,15 @@ bench-budget: release ## allocations, locks and system calls of an operation, co
 kill: release ## kill and stop each process at random moments and see that the rest end by themselves (RUNS=10 SEED=...)
 	@$(in_env) "$$TREADLE_PYTHON" tests/jobs/kill.py $(options)
 
-soak: build kill ## the long tests: all property tests with 20 times the seeds, everything five times over, and `make kill`
+soak: ## eight processes under a million mixed calls, then while some are killed, leave and join: at most 20 minutes (SEED=... ARGS="--calls 50000")
+	@$(MAKE) build || { echo "soak: FAILED build=failed"; exit 1; }
+	@$(in_env) "$$TREADLE_PYTHON" tests/soak/soak.py $(options)
+
+chaos: ## the same through a proxy that delays, stalls, cuts and changes what is sent over TCP (RUNS=80 SEED=...)
+	@$(MAKE) build || { echo "chaos: FAILED build=failed"; exit 1; }
+	@$(in_env) "$$TREADLE_PYTHON" tests/soak/chaos.py $(options)
+
+test-long: build kill ## the long tests: all property tests with 20 times the seeds, everything five times over, and `make kill`
 	@$(in_env) TREADLE_TEST_SEED_FACTOR=20 "$$TREADLE_PYTHON" tools/run_tests.py build/dev --repeat until-fail:5 --timeout 1200 $(ARGS)
 
 install-test: release ## install, move the prefix and build a program outside of the tree against it
@@ -49,12 +61,26 @@ headers: setup ## compile each header alone
 	@scripts/build.sh dev all_verify_interface_header_sets
 
 asan: setup ## core's tests under the address, leak and undefined-behaviour sanitizers
-	@scripts/build.sh asan
-	@$(in_env) "$$TREADLE_PYTHON" tools/run_tests.py build/asan -j$$(nproc) $(ARGS)
+	@scripts/build.sh asan $(TESTS)
+	@$(in_env) "$$TREADLE_PYTHON" tools/run_tests.py build/asan -j$$(nproc) $(only) $(ARGS)
 
 tsan: setup ## core's tests under the thread sanitizer
-	@scripts/build.sh tsan
-	@$(in_env) "$$TREADLE_PYTHON" tools/run_tests.py build/tsan -j$$(nproc) $(ARGS)
+	@scripts/build.sh tsan $(TESTS)
+	@$(in_env) "$$TREADLE_PYTHON" tools/run_tests.py build/tsan -j$$(nproc) $(only) $(ARGS)
+
+tsan-tensors: TESTS ?= tensor_autograd_test tensor_worker_test oracle_test
+tsan-tensors: setup ## tests of distributed autograd under it, with what libtorch hides from it suppressed
+	@scripts/build.sh tsan-tensors $(TESTS)
+	@$(in_env) "$$TREADLE_PYTHON" tools/run_tests.py build/tsan-tensors $(only) $(ARGS)
+
+oracle: setup ## gradients of random graphs over several workers against those of one process (SEEDS=2000)
+	@scripts/oracle.sh $(SEEDS)
+
+fuzz: ## each fuzzer of tests/fuzz for a while (SECONDS=120 each, SEED=..., JOBS=2, ARGS="NAME ...")
+	@scripts/fuzz.sh $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) $(if $(JOBS),--jobs $(JOBS)) $(ARGS)
+
+coverage: ## lines of treadle/core that its tests run, a row per room; fails below 90%
+	@scripts/coverage.sh
 
 format: ## let clang-format-19 lay out the C++ files
 	@scripts/format.sh

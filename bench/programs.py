@@ -64,6 +64,10 @@ def ours_over_tcp(settings, cases):
     return ours(settings, cases, "--tcp")
 
 
+def ours_over_tls(settings, cases):
+    return ours(settings, cases, "--tcp", "--tls")
+
+
 def pytorch(settings, cases):
     command = [settings.python, PEERS / "torch_rpc.py", "--port", free_port(), "--cases", ",".join(cases)]
     command += ["--repetitions", settings.repetitions]
@@ -114,6 +118,7 @@ LAUNCHES = [
     Launch("pytorch", pytorch, ("call_empty", "async_call")),
     Launch("grpc", grpc, ("call_empty",)),
     Launch("ours", ours_over_tcp, ("call_empty_tcp", "identity_40MB_tcp")),
+    Launch("ours", ours_over_tls, ("identity_40MB_tls",)),
     Launch("ours", ours, ("identity_4MB", "identity_40MB", "identity_400MB", "identity_40MB_shared")),
     Launch("ours", ours, ("concurrent_10x40MB",)),
     Launch("pytorch", pytorch, ("identity_4MB", "identity_40MB", "identity_400MB", "concurrent_10x40MB")),
@@ -122,6 +127,8 @@ LAUNCHES = [
     Launch("ours", ours, ("identity_40MB_first",), times=2),
     Launch("ours", ours, ("small_behind_large",)),
     Launch("ours", ours, ("rss_after_10000",)),
+    Launch("ours", ours, ("autograd_forward_overhead", "autograd_backward_overhead", "autograd_chain_100", "autograd_smart")),
+    Launch("pytorch", pytorch, ("autograd_forward_overhead", "autograd_backward_overhead", "autograd_chain_100")),
     Launch("ours", idle_cpu, ("idle_cpu",)),
     Launch("ours", idle_peer_bytes, ("idle_peer_bytes",)),
 ]

@@ -27,7 +27,7 @@ def result_of(row, figures):
 
 
 def within_bar(row, result):
-    return result["ratio"] <= row.bar and (row.at_most is None or result["ours"] <= row.at_most)
+    return (row.bar is None or result["ratio"] <= row.bar) and (row.at_most is None or result["ours"] <= row.at_most)
 
 
 def shown(value, unit):
@@ -44,8 +44,16 @@ def digits(value):
 
 
 def bar_of(row):
+    if row.bar is None:
+        return "none"
     text = f"{row.bar:g}"
     return text if row.at_most is None else f"{text}, and {shown(row.at_most, row.unit)}"
+
+
+def kept_of(row, result):
+    if row.bar is None:
+        return "-"
+    return "yes" if within_bar(row, result) else "no"
 
 
 def table(pairs):
@@ -58,7 +66,7 @@ def table(pairs):
         lines.append(
             f"| {row.case} | {shown(result['ours'], row.unit)} | {row.peer} | "
             f"{shown(result['peer'], row.unit)} | {digits(result['ratio'])} | {bar_of(row)} | "
-            f"{'yes' if within_bar(row, result) else 'no'} | {result['spread']:.0%} |"
+            f"{kept_of(row, result)} | {result['spread']:.0%} |"
         )
     return "\n".join(lines)
 
@@ -70,9 +78,10 @@ def standing(pairs):
         ratios = [result["ratio"] for row, result in pairs if row.peer == name]
         if ratios:
             parts.append(f"less than {words} in {sum(ratio < 1 for ratio in ratios)} of {len(ratios)} rows")
-    kept = sum(within_bar(row, result) for row, result in pairs)
+    barred = [(row, result) for row, result in pairs if row.bar is not None]
+    kept = sum(within_bar(row, result) for row, result in barred)
     takes = f"Treadle takes {' and '.join(parts)}; it keeps" if parts else "Treadle keeps"
-    return f"{takes} {kept} of {len(pairs)} bars."
+    return f"{takes} {kept} of {len(barred)} bars."
 
 
 def machine_sentence(machine, date):
@@ -92,6 +101,25 @@ def memory_note(figures):
         f"\n\nThe most memory resident while ten tensors of 40 MB were under way at once: {caller} at the caller and "
         f"{callee} at the callee, shared pages counted at both; arguments and results together are 800 MiB."
     )
+
+
+def autograd_note(figures):
+    """How much of the forward overhead is the round trip itself, and what SMART mode adds to messages."""
+    parts = []
+    trips = []
+    for who in ("ours", "pytorch"):
+        without, remote = (figures.of(f"autograd_{name}_fwd", who) for name in ("norpc", "nograd"))
+        if without and remote:
+            trips.append(f"{shown(statistics.median(remote) - statistics.median(without), 'us')} ({who})")
+    if trips:
+        parts.append("Of `autograd_forward_overhead` the round trip itself (nograd-fwd - norpc-fwd) is " + ", ".join(trips) + ".")
+    lineage = figures.of("autograd_smart", "lineage_per_message")
+    if lineage:
+        parts.append(
+            f"SMART mode added {statistics.median(lineage):.0f} bytes of lineage to a message of `autograd_smart`, "
+            "in which it depends on up to 200 others."
+        )
+    return "\n\n" + " ".join(parts) if parts else ""
 
 
 def write_json(path, value):

@@ -11,7 +11,7 @@ class Row:
     case: str
     unit: str
     peer: str
-    bar: float  # of the ratio
+    bar: float | None  # of the ratio; None: there is none
     at_most: float | None = None  # of ours alone, in the row's unit
 
 
@@ -31,10 +31,20 @@ ROWS = [
     Row("identity_40MB_first", "us", "memcpy", 2.5),
     Row("identity_40MB_shared", "us", "memcpy", 0.02),
     Row("identity_40MB_tcp", "us", "naive_tcp", 0.9),
+    Row("identity_40MB_tls", "us", "memcpy", None),
     Row("concurrent_10x40MB", "us", "pytorch", 0.2),
     Row("rref_to_here_40MB", "us", "identity_40MB", 1.15),
     Row("small_behind_large", "us", "quiet", 10),
     Row("rss_after_10000", "bytes", "rss_after_1000", 1.05),
+    Row("autograd_forward_overhead", "us", "pytorch", 0.33),
+    Row("autograd_backward_overhead", "us", "pytorch", 0.33),
+    Row("autograd_norpc_fwd", "us", "pytorch", None),  # what the two above are made of, measured with them
+    Row("autograd_nograd_fwd", "us", "pytorch", None),
+    Row("autograd_grad_fwd", "us", "pytorch", None),
+    Row("autograd_norpc_bwd", "us", "pytorch", None),
+    Row("autograd_grad_bwd", "us", "pytorch", None),
+    Row("autograd_chain_100", "us", "pytorch", 0.33),
+    Row("autograd_smart", "us", "fast", 1.1),
     Row("idle_cpu", "us/s", "heartbeats_only", 1.0),
     Row("idle_peer_bytes", "bytes", "64KiB", 1.0),
 ]

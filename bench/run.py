@@ -98,7 +98,7 @@ def write_reports(options, machine, figures, pairs):
     values = [{"case": case, "of": of, "values": found} for (case, of), found in figures.values.items()]
     report.write_json(options.out / "rounds.json", {"date": date, "machine": machine, "values": values})
     parts = [report.machine_sentence(machine, date), report.table(pairs), report.standing(pairs)]
-    text = "\n\n".join(parts) + report.memory_note(figures)
+    text = "\n\n".join(parts) + report.memory_note(figures) + report.autograd_note(figures)
     print(f"\n{text}\n", flush=True)
     return text
 

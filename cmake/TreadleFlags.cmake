@@ -25,6 +25,11 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_L
   # At -O2 it follows a string's length into sizes that cannot be.
   add_compile_options($<$<CONFIG:Release>:-Wno-array-bounds>)
 endif()
+# Several files of a target compiled as one, which the presets but dev and coverage ask for: what is unnamed in one of them
+# seems to g++ to stand in a header.
+if(CMAKE_UNITY_BUILD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  add_compile_options(-Wno-subobject-linkage)
+endif()
 
 if(TREADLE_SANITIZE)
   add_compile_options(-fsanitize=${TREADLE_SANITIZE} -fno-sanitize-recover=all -fno-omit-frame-pointer)
@@ -37,6 +42,17 @@ if(TREADLE_SANITIZE)
       add_compile_options(-Wno-tsan)
     endif()
   endif()
+endif()
+
+# Coverage of the branches, by which libFuzzer finds its way; the fuzzers themselves link it (tests/fuzz/CMakeLists.txt).
+if(TREADLE_FUZZ)
+  add_compile_options(-fsanitize=fuzzer-no-link)
+endif()
+
+# The counters lie in the file from the start: those of a process that is killed count too.
+if(TREADLE_COVERAGE)
+  add_compile_options(-fprofile-instr-generate -fcoverage-mapping "SHELL:-mllvm -runtime-counter-relocation")
+  add_link_options(-fprofile-instr-generate)
 endif()
 
 # ccache, where there is one. The sloppiness is what ccache asks for before it looks into precompiled headers.

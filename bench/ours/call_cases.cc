@@ -15,7 +15,7 @@ using treadle::Future;
 using treadle::Worker;
 
 constexpr int kBlock = 200;  // calls, then as many raw round trips
-constexpr int kWarmUp = 500;
+constexpr int kCallWarmUp = 500;
 
 // In blocks, so that a slow moment of the machine meets both.
 std::vector<Series> emptyCall(Worker& worker, int repetitions, Echo::Way way, const char* limitName) {
@@ -23,7 +23,7 @@ std::vector<Series> emptyCall(Worker& worker, int repetitions, Echo::Way way, co
   std::array<char, 64> message{};
   auto call = [&] { worker.call<&nothing>(kServer); };
   auto roundTrip = [&] { echo.roundTrip(message.data()); };
-  for (int i = 0; i < kWarmUp; ++i) call(), roundTrip();
+  for (int i = 0; i < kCallWarmUp; ++i) call(), roundTrip();
   std::vector<Series> both = {{"", "us", {}}, {limitName, "us", {}}};
   for (int block = 0; block < repetitions; ++block) {
     for (int i = 0; i < kBlock; ++i) both[0].values.push_back(timeOf(call));

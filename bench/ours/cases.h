@@ -18,11 +18,12 @@ constexpr int64_t kFloatsPerMegabyte = 1 << 18;
 
 using Case = std::vector<Series> (*)(treadle::Worker& worker, int repetitions);
 
-// By name. Those of calls, of tensors, and of memory lie in files of their own.
+// By name. Those of calls, of tensors, of memory and of autograd lie in files of their own.
 using Cases = std::map<std::string, Case>;
 void addCallCases(Cases& cases);
 void addTensorCases(Cases& cases);
 void addMemoryCases(Cases& cases);
+void addAutogradCases(Cases& cases);
 
 // What the other worker offers.
 treadle::Functions served();
@@ -34,6 +35,16 @@ int64_t fetched(const treadle::RRef<at::Tensor>& tensor);  // reads the caller's
 int64_t residentBytes();                                   // of the process that it runs in
 int64_t peakBytes();                                       // the most that was resident since resetPeak
 void resetPeak();
+at::Tensor secondLayer(const at::Tensor& hidden);  // a Layer of the process that it runs in
+at::Tensor twice(const at::Tensor& tensor);
+
+// A linear layer of the table in the paper.
+struct Layer {
+  static constexpr int64_t kWidth = 1000;
+  Layer();
+  at::Tensor forward(const at::Tensor& input) const;
+  at::Tensor weight, bias;
+};
 
 // Fewer runs of what takes long.
 inline int few(int repetitions) { return std::max(3, repetitions / 4); }

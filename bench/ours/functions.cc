@@ -1,4 +1,6 @@
 // What the two workers call on each other.
+#include <ATen/ops/linear.h>
+#include <ATen/ops/rand.h>
 #include <unistd.h>
 
 #include <fstream>
@@ -27,6 +29,17 @@ int64_t peakBytes() {
 
 void resetPeak() { std::ofstream("/proc/self/clear_refs") << "5"; }
 
+Layer::Layer() : weight(at::rand({kWidth, kWidth})), bias(at::rand({kWidth})) {
+  for (at::Tensor* parameter : {&weight, &bias}) parameter->mul_(0.01).requires_grad_();
+}
+at::Tensor Layer::forward(const at::Tensor& input) const { return at::linear(input, weight, bias); }
+
+at::Tensor secondLayer(const at::Tensor& hidden) {
+  static const Layer layer;
+  return layer.forward(hidden);
+}
+at::Tensor twice(const at::Tensor& tensor) { return tensor * 2; }
+
 treadle::Functions served() {
   return treadle::Functions()
       .add<&nothing>("nothing")
@@ -34,7 +47,9 @@ treadle::Functions served() {
       .add<&fetched>("fetched")
       .add<&residentBytes>("residentBytes")
       .add<&peakBytes>("peakBytes")
-      .add<&resetPeak>("resetPeak");
+      .add<&resetPeak>("resetPeak")
+      .add<&secondLayer>("secondLayer")
+      .add<&twice>("twice");
 }
 
 }  // namespace bench

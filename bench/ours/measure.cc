@@ -12,7 +12,8 @@ void print(const std::string& caseName, Series series) {
   std::string of = series.of.empty() ? "" : "\"of\": \"" + series.of + "\", ";
   std::printf(R"({"case": "%s", %s"unit": "%s", "median": %.3f, "p10": %.3f, "p90": %.3f, "p99": %.3f, "count": %zu})"
               "\n",
-              caseName.c_str(), of.c_str(), series.unit, at(50), at(10), at(90), at(99), values.size());
+              (series.caseName.empty() ? caseName : series.caseName).c_str(), of.c_str(), series.unit, at(50), at(10),
+              at(90), at(99), values.size());
   std::fflush(stdout);
 }
 

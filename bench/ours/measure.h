@@ -12,6 +12,7 @@ struct Series {
   std::string of;  // empty: ours; else the limit that ours is compared with
   const char* unit;
   std::vector<double> values;
+  std::string caseName = {};  // where a case measures several at once; empty: its own
 };
 
 // Microseconds that `body` took.
@@ -51,7 +52,8 @@ std::vector<Series> alternated(const char* limitName, int warmUp, int repetition
   return both;
 }
 
-// One line of JSON: {"case", "of", "unit", "median", "p10", "p90", "p99", "count"}, without "of" for ours.
+// Under the series' own name, if it has one. One line of JSON: {"case", "of", "unit", "median", "p10", "p90", "p99",
+// "count"}, without "of" for ours.
 void print(const std::string& caseName, Series series);
 
 }  // namespace bench

@@ -15,7 +15,7 @@ using treadle::Future;
 using treadle::RRef;
 using treadle::Worker;
 
-constexpr int kWarmUp = 3;
+constexpr int kTensorWarmUp = 3;
 
 at::Tensor tensorOf(int64_t megabytes) { return at::rand({megabytes * kFloatsPerMegabyte}); }
 
@@ -26,7 +26,7 @@ std::vector<Series> identityOf(Worker& worker, int repetitions) {
   int count = Megabytes < 40 ? 3 * repetitions : Megabytes > 40 ? few(repetitions) : repetitions;
   at::Tensor tensor = tensorOf(Megabytes), target = tensorOf(Megabytes);
   return alternated(
-      "memcpy", kWarmUp, count, [&] { tensor.uniform_(); }, [&] { worker.call<&identity>(kServer, tensor); },
+      "memcpy", kTensorWarmUp, count, [&] { tensor.uniform_(); }, [&] { worker.call<&identity>(kServer, tensor); },
       [&] { copy(target, tensor); });
 }
 
@@ -34,7 +34,7 @@ std::vector<Series> identityOf(Worker& worker, int repetitions) {
 std::vector<Series> firstIdentity(Worker& worker, int) {
   at::Tensor tensor = tensorOf(40), target = tensorOf(40);
   Series first = timed(0, 1, [] {}, [&] { worker.call<&identity>(kServer, tensor); });
-  Series copies = timed(kWarmUp, 9, [&] { tensor.uniform_(); }, [&] { copy(target, tensor); });
+  Series copies = timed(kTensorWarmUp, 9, [&] { tensor.uniform_(); }, [&] { copy(target, tensor); });
   copies.of = "memcpy";
   return {first, copies};
 }
@@ -43,7 +43,7 @@ std::vector<Series> firstIdentity(Worker& worker, int) {
 std::vector<Series> sharedIdentity(Worker& worker, int repetitions) {
   at::Tensor tensor = treadle::empty({40 * kFloatsPerMegabyte}), target = tensorOf(40);
   return alternated(
-      "memcpy", kWarmUp, repetitions, [&] { tensor.uniform_(); },
+      "memcpy", kTensorWarmUp, repetitions, [&] { tensor.uniform_(); },
       [&] { tensor = worker.call<&identity>(kServer, std::move(tensor)); }, [&] { copy(target, tensor); });
 }
 
@@ -52,8 +52,8 @@ std::vector<Series> tcpIdentity(Worker& worker, int repetitions) {
   at::Tensor tensor = tensorOf(40);
   Echo echo(Echo::Way::kTcp, tensor.nbytes());
   return alternated(
-      "naive_tcp", kWarmUp, repetitions, [&] { tensor.uniform_(); }, [&] { worker.call<&identity>(kServer, tensor); },
-      [&] { echo.roundTrip(tensor.data_ptr()); });
+      "naive_tcp", kTensorWarmUp, repetitions, [&] { tensor.uniform_(); },
+      [&] { worker.call<&identity>(kServer, tensor); }, [&] { echo.roundTrip(tensor.data_ptr()); });
 }
 
 // Ten at once, and the most memory that either process held meanwhile.
@@ -77,7 +77,7 @@ std::vector<Series> fetch(Worker& worker, int repetitions) {
   at::Tensor tensor = tensorOf(40);
   RRef<at::Tensor> reference = worker.own(tensor);
   return alternated(
-      "identity_40MB", kWarmUp, repetitions, [&] { tensor.uniform_(); },
+      "identity_40MB", kTensorWarmUp, repetitions, [&] { tensor.uniform_(); },
       [&] { worker.call<&fetched>(kServer, reference); }, [&] { worker.call<&identity>(kServer, tensor); });
 }
 
@@ -90,6 +90,7 @@ void addTensorCases(Cases& cases) {
   cases["identity_40MB_shared"] = &sharedIdentity;
   cases["identity_40MB_first"] = &firstIdentity;
   cases["identity_40MB_tcp"] = &tcpIdentity;
+  cases["identity_40MB_tls"] = &identityOf<40>;  // with --tls
   cases["concurrent_10x40MB"] = &tenIdentities;
   cases["rref_to_here_40MB"] = &fetch;
 }

@@ -7,10 +7,12 @@ Rank 0 prints lines of JSON as bench/figures.py reads them. The same warm-up and
 """
 
 import argparse
+import collections
 import json
 import time
 
 import torch
+import torch.distributed.autograd as dist_autograd
 import torch.distributed.rpc as rpc
 
 CALLEE = "worker1"
@@ -72,7 +74,89 @@ def ten_identities(repetitions):
     return timed(1, few(repetitions), tensor.uniform_, body)
 
 
+WIDTH, BATCH, CALLS_OF_A_CHAIN = 1000, 32, 50
+
+
+def second_layer(hidden):
+    if not hasattr(second_layer, "layer"):
+        second_layer.layer = torch.nn.Linear(WIDTH, WIDTH)
+    return second_layer.layer(hidden)
+
+
+def time_of(body):
+    begin = time.perf_counter()
+    result = body()
+    return (time.perf_counter() - begin) * 1e6, result
+
+
+def layers():
+    return torch.nn.Linear(WIDTH, WIDTH), torch.nn.Linear(WIDTH, WIDTH), torch.rand(BATCH, WIDTH)
+
+
+def autograd_forward_overhead(repetitions):
+    """Two layers forward: both here, the second one there without gradients, and with them."""
+    here, there, inputs = layers()
+    columns = collections.defaultdict(list)
+
+    def remote():
+        return rpc.rpc_sync(CALLEE, second_layer, args=(here(inputs),))
+
+    def without_gradients():
+        with torch.no_grad():
+            return remote()
+
+    for number in range(-10, 5 * repetitions):
+        norpc, _ = time_of(lambda: there(here(inputs)))
+        nograd, _ = time_of(without_gradients)
+        begin = time.perf_counter()
+        with dist_autograd.context():
+            remote()
+            grad = (time.perf_counter() - begin) * 1e6
+        if number >= 0:
+            columns["autograd_forward_overhead"].append(grad - norpc)
+            columns["autograd_norpc_fwd"].append(norpc)
+            columns["autograd_nograd_fwd"].append(nograd)
+            columns["autograd_grad_fwd"].append(grad)
+    return columns
+
+
+def autograd_backward_overhead(repetitions):
+    """The same backward."""
+    here, there, inputs = layers()
+    columns = collections.defaultdict(list)
+    for number in range(-10, 5 * repetitions):
+        norpc, _ = time_of(there(here(inputs)).sum().backward)
+        with dist_autograd.context() as context:
+            loss = rpc.rpc_sync(CALLEE, second_layer, args=(here(inputs),)).sum()
+            begin = time.perf_counter()
+            dist_autograd.backward(context, [loss])
+            grad = (time.perf_counter() - begin) * 1e6
+        if number >= 0:
+            columns["autograd_backward_overhead"].append(grad - norpc)
+            columns["autograd_norpc_bwd"].append(norpc)
+            columns["autograd_grad_bwd"].append(grad)
+    return columns
+
+
+def twice(tensor):
+    return tensor * 2
+
+
+def autograd_chain_100(repetitions):
+    def body():
+        with dist_autograd.context() as context:
+            tensor = torch.rand(BATCH, requires_grad=True)
+            for _ in range(CALLS_OF_A_CHAIN):
+                tensor = rpc.rpc_sync(CALLEE, twice, args=(tensor,))
+            dist_autograd.backward(context, [tensor.sum()])
+
+    return timed(10, repetitions, lambda: None, body)
+
+
 CASES = {
+    "autograd_forward_overhead": autograd_forward_overhead,
+    "autograd_backward_overhead": autograd_backward_overhead,
+    "autograd_chain_100": autograd_chain_100,
     "call_empty": call_empty,
     "async_call": async_call,
     "identity_4MB": identity_of(4),
@@ -108,7 +192,9 @@ def main():
     rpc.init_rpc(f"worker{options.rank}", rank=options.rank, world_size=2, rpc_backend_options=backend)
     if options.rank == 0:
         for case in options.cases.split(","):
-            show(case, CASES[case](options.repetitions))
+            measured = CASES[case](options.repetitions)
+            for name, times in measured.items() if isinstance(measured, dict) else [(case, measured)]:
+                show(name, times)
     rpc.shutdown()
 
 

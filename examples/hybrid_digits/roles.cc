@@ -106,7 +106,7 @@ void runRole(const Options& options) {
   // Every process looks at the data before it joins: a bad file ends the job before it has begun.
   Digits digits = loadDigits(options.dataPath, static_cast<uint64_t>(options.training.seed));
   treadle::JoinOptions join{
-      .name = nameOfRank(launch.rank), .functions = functions(), .launch = launch, .joinTimeout = 20s, .lostAfter = 4s};
+      .name = nameOfRank(launch.rank), .functions = functions(), .launch = launch, .joinTimeout = 15s, .lostAfter = 4s};
   // Nobody gives up on a peer that lives, however slow it is.
   join.rpcTimeout = treadle::kWhilePeerLives;
   auto worker = treadle::join(std::move(join));

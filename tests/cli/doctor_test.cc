@@ -7,7 +7,7 @@
 #include "tests/support/reads_memory.h"
 #include "treadle/cli/examination.h"
 
-namespace treadle::cli {
+namespace treadle::cli::doctor_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -246,4 +246,4 @@ TEST(Doctor, pairsEverybodyWithEverybodyOnceAndNobodyTwiceInARound) {
 }
 
 }  // namespace
-}  // namespace treadle::cli
+}  // namespace treadle::cli::doctor_test

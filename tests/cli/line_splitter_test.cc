@@ -4,7 +4,7 @@
 
 #include "gtest/gtest.h"
 
-namespace treadle::cli {
+namespace treadle::cli::line_splitter_test {
 namespace {
 
 using Strings = std::vector<std::string>;
@@ -82,4 +82,4 @@ TEST(LineSplitter, endsWhateverBytesComeIn) {
 }
 
 }  // namespace
-}  // namespace treadle::cli
+}  // namespace treadle::cli::line_splitter_test

@@ -4,7 +4,7 @@
 
 #include "gtest/gtest.h"
 
-namespace treadle::cli {
+namespace treadle::cli::report_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -121,4 +121,4 @@ TEST(Report, shortensLongLists) {
 }
 
 }  // namespace
-}  // namespace treadle::cli
+}  // namespace treadle::cli::report_test

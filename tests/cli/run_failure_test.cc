@@ -3,7 +3,7 @@
 
 #include "tests/cli/launcher.h"
 
-namespace treadle::cli {
+namespace treadle::cli::run_failure_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -188,4 +188,4 @@ TEST(Run, doesNotWaitForWhatWorkersLeftBehindAndLeavesNoneOfIt) {
 }
 
 }  // namespace
-}  // namespace treadle::cli
+}  // namespace treadle::cli::run_failure_test

@@ -9,7 +9,7 @@
 #include "tests/cli/launcher.h"
 #include "treadle/cli/worker_environment.h"
 
-namespace treadle::cli {
+namespace treadle::cli::run_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -73,12 +73,13 @@ TEST(Run, cutsALineThatDoesNotEnd) {
 }
 
 TEST(Run, tellsEachWorkerItsPlace) {
-  Launcher launcher({"run", "-n", "2", "--", "sh", "-c",
-                     "echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $TREADLE_RANK/$TREADLE_WORLD_SIZE; "
-                     "[ $TREADLE_MASTER = $MASTER_ADDR:$MASTER_PORT ] && echo same $MASTER_ADDR; echo term "
-                     "$TREADLE_TERMINAL; "
-                     "echo key $(printf %s $TREADLE_JOB_KEY | wc -c); echo $MINE; cat"},
-                    {{"RANK", "77"}, {"TREADLE_RANK", "77"}, {"TREADLE_TERMINAL", "1"}, {"MINE", "kept"}});
+  Launcher launcher(
+      {"run", "-n", "2", "--", "sh", "-c",
+       "echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE $TREADLE_RANK/$TREADLE_WORLD_SIZE; "
+       "[ $TREADLE_MASTER = $MASTER_ADDR:$MASTER_PORT ] && echo same $MASTER_ADDR; echo term "
+       "$TREADLE_TERMINAL; "
+       "echo key $(head -c 100 /proc/self/fd/${TREADLE_JOB_KEY_FD%:*} | wc -c) $TREADLE_JOB_KEY; echo $MINE; cat"},
+      {{"RANK", "77"}, {"TREADLE_RANK", "77"}, {"TREADLE_TERMINAL", "1"}, {"MINE", "kept"}});
   EXPECT_EQ(0, launcher.finish());
   EXPECT_EQ((Strings{"[0] 0/2 0/2 0/2", "[0] kept", "[0] key 64", "[0] same 127.0.0.1", "[0] term 0", "[1] 1/2 1/2 1/2",
                      "[1] kept", "[1] key 64", "[1] same 127.0.0.1", "[1] term 0"}),
@@ -86,7 +87,9 @@ TEST(Run, tellsEachWorkerItsPlace) {
 }
 
 TEST(Run, givesEachJobAKeyOfItsOwnAndAllWorkersTheSame) {
-  Launcher one = Launcher::shell(2, "echo $TREADLE_JOB_KEY"), other = Launcher::shell(2, "echo $TREADLE_JOB_KEY");
+  // From the beginning of the file, wherever another worker has read to.
+  const std::string tell = "cat /proc/self/fd/${TREADLE_JOB_KEY_FD%:*}; echo";
+  Launcher one = Launcher::shell(2, tell), other = Launcher::shell(2, tell);
   EXPECT_EQ(0, one.finish());
   EXPECT_EQ(0, other.finish());
   Strings first = sortedLines(one.out()), second = sortedLines(other.out());
@@ -109,6 +112,18 @@ TEST(Run, keepsWhatAWorkersChildStillWrites) {
   Launcher launcher = Launcher::shell(1, "(read x < /dev/null; echo late) &");
   EXPECT_EQ(0, launcher.finish());
   EXPECT_EQ("[0] late\n", launcher.out());
+}
+
+// As an entrypoint has that starts a logger and then becomes `treadle run`.
+TEST(Run, leavesChildrenAloneThatItHasNotStarted) {
+  FILE* shell =
+      ::popen("sleep 600 >/dev/null 2>&1 & echo $!; exec '" TREADLE_TEST_BIN_DIR "/treadle' run -n 1 -- true", "r");
+  ASSERT_NE(nullptr, shell);
+  pid_t stranger = 0;
+  ASSERT_EQ(1, std::fscanf(shell, "%d", &stranger));
+  EXPECT_EQ(0, ::pclose(shell));
+  EXPECT_EQ(0, ::kill(stranger, 0)) << "it lives";
+  ::kill(stranger, SIGKILL);
 }
 
 TEST(Run, endsWhenNobodyReadsItsOutput) {
@@ -211,4 +226,4 @@ TEST(Run, helpsAndTellsItsVersion) {
 }
 
 }  // namespace
-}  // namespace treadle::cli
+}  // namespace treadle::cli::run_test

@@ -12,7 +12,7 @@
 
 #include "gtest/gtest.h"
 
-namespace treadle::cli {
+namespace treadle::cli::terminal_test {
 namespace {
 
 using Strings = std::vector<std::string>;
@@ -167,4 +167,4 @@ TEST(Terminal, coloursThePrefixOnlyWhenAsked) {
 }
 
 }  // namespace
-}  // namespace treadle::cli
+}  // namespace treadle::cli::terminal_test

@@ -3,7 +3,7 @@
 #include "tests/faults/survivor.h"
 #include "tests/support/reads_memory.h"
 
-namespace treadle {
+namespace treadle::killed_offerer_test {
 namespace {
 
 using test::Channel;
@@ -76,4 +76,4 @@ TEST_F(KilledReader, beforeItRead) { killAt("takesAnOffer"); }
 TEST_F(KilledReader, whileItReads) { killAt("readsAnOffer"); }
 
 }  // namespace
-}  // namespace treadle
+}  // namespace treadle::killed_offerer_test

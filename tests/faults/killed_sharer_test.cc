@@ -7,7 +7,7 @@
 
 #include "tests/faults/survivor.h"
 
-namespace treadle {
+namespace treadle::killed_sharer_test {
 namespace {
 
 using link::SendMode;
@@ -197,4 +197,4 @@ TEST_F(KilledSharer, withAReleaseOutstanding) {
 }
 
 }  // namespace
-}  // namespace treadle
+}  // namespace treadle::killed_sharer_test

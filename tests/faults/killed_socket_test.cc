@@ -4,7 +4,7 @@
 
 #include "tests/faults/survivor.h"
 
-namespace treadle {
+namespace treadle::killed_socket_test {
 namespace {
 
 using link::SendMode;
@@ -125,4 +125,4 @@ TEST_P(KilledOnLanes, beforeItsMessageCame) {
 INSTANTIATE_TEST_SUITE_P(Ways, KilledOnLanes, ::testing::Values(Channel::kLanes, Channel::kTcpLanes), nameOf);
 
 }  // namespace
-}  // namespace treadle
+}  // namespace treadle::killed_socket_test

@@ -7,11 +7,12 @@
 #include <cstring>
 
 #include "tests/faults/survivor.h"
+#include "tests/support/stream_on.h"
 #include "treadle/core/link/frame_reader.h"
 #include "treadle/core/wire/reader.h"
 #include "treadle/core/wire/writer.h"
 
-namespace treadle {
+namespace treadle::lies_test {
 namespace {
 
 using link::Connection;
@@ -29,6 +30,11 @@ io::Fd memfd(size_t sizeBytes, int seals) {
   EXPECT_EQ(0, ::ftruncate(fd.get(), static_cast<off_t>(sizeBytes)));
   EXPECT_EQ(0, ::fcntl(fd.get(), F_ADD_SEALS, seals));
   return fd;
+}
+
+Result<link::Frame> next(const io::Fd& from) {
+  io::Stream stream = test::streamOn(from.get());
+  return link::readOneFrame(stream, {}, deadlineAfter(test::kHangs));
 }
 
 // A worker and the two sockets by which it is connected to a liar, whose part the test plays.
@@ -50,7 +56,7 @@ class Lies : public ::testing::Test {
     throwIfError(worker->attach({"liar", 1}, std::move(serving), Connection::Kind::kServing));
     asked = std::move(itsServing);
     asks = std::move(itsCalls);
-    throwIfError(link::readOneFrame(asked.get(), {}, patience()).status());  // the worker's own arena
+    throwIfError(next(asked).status());  // the worker's own arena
   }
   ~Lies() override {
     worker->finish();
@@ -71,7 +77,7 @@ class Lies : public ::testing::Test {
   // What the worker says to this descriptor: empty when it has mapped it.
   std::string offer(const io::Fd& descriptor) const {
     test::sendWithDescriptor(asks, wire::frameFront(FrameKind::kArena, 0, {}), descriptor.get());
-    link::Frame reply = valueOrThrow(link::readOneFrame(asks.get(), {}, patience()));
+    link::Frame reply = valueOrThrow(next(asks));
     EXPECT_EQ(FrameKind::kMapped, reply.header.kind);
     wire::Reader reader(reply.payload);
     return reader.string(Connection::kReasonBytes);
@@ -82,7 +88,7 @@ class Lies : public ::testing::Test {
     place.number(address);
     place.number(mark);
     write(wire::frameFront(FrameKind::kTable, 0, place.bytes()));
-    link::Frame reply = valueOrThrow(link::readOneFrame(asks.get(), {}, patience()));
+    link::Frame reply = valueOrThrow(next(asks));
     EXPECT_EQ(FrameKind::kReadable, reply.header.kind);
     wire::Reader reader(reply.payload);
     return reader.string(Connection::kReasonBytes);
@@ -143,7 +149,7 @@ TEST_F(LyingDescriptor, ofMoreThanAnyAddressSpace) {
 
 TEST_F(LyingDescriptor, thatDidNotCome) {
   write(wire::frameFront(FrameKind::kArena, 0, {}));
-  link::Frame reply = valueOrThrow(link::readOneFrame(asks.get(), {}, patience()));
+  link::Frame reply = valueOrThrow(next(asks));
   wire::Reader reader(reply.payload);
   EXPECT_TRUE(contains(reader.string(Connection::kReasonBytes), "did not arrive"));
 }
@@ -234,7 +240,7 @@ TEST_F(Lies, ofSizesOverTheLimit) {
 }
 
 TEST_F(Lies, ofSizesThatNoMemoryHas) {
-  message({(uint64_t{1} << 56) - 1, Place::kLent, 0});
+  message({wire::kMostBufferBytes, Place::kLent, 0});
   expectLossFor("over the limit");
 }
 
@@ -269,7 +275,7 @@ TEST_F(Lies, ofOfferedMemoryThatIsNotThere) {
   auto table = std::make_shared<link::OfferTable>();
   void* data = ::mmap(nullptr, kVictimBytes, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   link::MemoryOffer offer(table, std::array{Buffer::borrow(data, kVictimBytes)}, 1);
-  ::munmap(data, kVictimBytes);
+  ::mprotect(data, kVictimBytes, PROT_NONE);  // unmapped, its place might be taken by the memory that it is read into
   EXPECT_EQ("", tell(table->address(), table->mark()));
   message({kVictimBytes, Place::kOffered, offer.number(0)});
   message({kVictimBytes, Place::kOffered, 77});  // nobody made that offer
@@ -277,6 +283,7 @@ TEST_F(Lies, ofOfferedMemoryThatIsNotThere) {
   write(wire::frameFront(FrameKind::kMessage, static_cast<uint8_t>(link::Subject::kRpc), {}));
   mailbox.arrived.waitFor(1);
   EXPECT_EQ(0, mailbox.lost.count());
+  ::munmap(data, kVictimBytes);
 }
 
 TEST_F(Lies, ofAnAnswerToATableThatNobodyTold) {
@@ -293,4 +300,4 @@ TEST_F(Lies, ofAPieceBeyondItsBuffer) {
 }
 
 }  // namespace
-}  // namespace treadle
+}  // namespace treadle::lies_test

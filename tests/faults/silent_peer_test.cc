@@ -5,7 +5,7 @@
 
 #include "tests/faults/survivor.h"
 
-namespace treadle {
+namespace treadle::silent_peer_test {
 namespace {
 
 using test::Channel;
@@ -35,7 +35,7 @@ class SilentPeer : public ::testing::TestWithParam<Silence> {
     survivor.expectNothingLeft();
   }
 
-  test::Survivor survivor{GetParam().channel, std::chrono::seconds(1)};
+  test::Survivor survivor{GetParam().channel, std::chrono::seconds(3)};
 };
 
 class SilentSender : public SilentPeer {};
@@ -78,4 +78,4 @@ INSTANTIATE_TEST_SUITE_P(Ways, SilentReceiver,
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace
-}  // namespace treadle
+}  // namespace treadle::silent_peer_test

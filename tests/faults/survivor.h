@@ -115,11 +115,11 @@ class Survivor {
     echo_.answer = [](int, link::Connection& from, const link::Message& message) {
       EXPECT_TRUE(from.send(message.subject, {}, message.buffers, link::SendMode::kUrgent, kNever).ok());
     };
-    self_.setLaneDialer([this](int rank, link::Purpose purpose, TimePoint deadline) -> Result<io::Fd> {
-      if (rank == kVictim) return io::connectTo(*address_, deadline);
+    self_.setLaneDialer([this](int rank, link::Purpose purpose, TimePoint deadline) -> Result<io::Stream> {
+      if (rank == kVictim) return io::Stream(valueOrThrow(io::connectTo(*address_, deadline)));
       auto [mine, others] = sockets();
       TREADLE_RETURN_IF_ERROR(other_.attachLane(0, std::move(others), purpose));
-      return std::move(mine);
+      return io::Stream(std::move(mine));
     });
     echo_.keeps = false;
     attachOther();

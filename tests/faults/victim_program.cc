@@ -13,11 +13,13 @@
 #include <thread>
 
 #include "tests/faults/victim.h"
+#include "tests/support/stream_on.h"
 #include "treadle/core/base/error.h"
 #include "treadle/core/io/socket.h"
 #include "treadle/core/link/frame_reader.h"
 #include "treadle/core/link/message.h"
 #include "treadle/core/link/offered_memory.h"
+#include "treadle/core/wire/crc32c.h"
 #include "treadle/core/wire/reader.h"
 #include "treadle/core/wire/writer.h"
 
@@ -84,8 +86,9 @@ class Victim {
   }
   void sendsAPieceOfNoMessage() {
     lane_ = accept();
-    write(lane_, wire::pieceFront({1, 0, kVictimBytes, kPieceBytes}));
-    write(lane_, std::vector<std::byte>(kPieceBytes));
+    std::vector<std::byte> bytes(kPieceBytes);
+    write(lane_, wire::pieceFront({1, 0, kVictimBytes, kPieceBytes, wire::crc32c(bytes)}));
+    write(lane_, bytes);
   }
 
   // ---- memory of the survivor
@@ -153,7 +156,8 @@ class Victim {
   // ---- memory of the survivor that it reads
 
   void takesTheTable() {
-    link::Frame table = valueOrThrow(link::readOneFrame(asked_.get(), {}, kNever));
+    io::Stream asked = test::streamOn(asked_.get());
+    link::Frame table = valueOrThrow(link::readOneFrame(asked, {}, kNever));
     wire::Reader reader(table.payload);
     auto address = reader.number<uint64_t>(), mark = reader.number<uint64_t>();
     reader_ = valueOrThrow(link::OfferReader::make(asked_.get(), address, mark, nullptr, 2 * test::kOfferedBytes));
@@ -207,9 +211,10 @@ class Victim {
     link::FrameReader reader({}, nullptr, true);
     io::Fd descriptor;
     UniqueFunction<void(link::Frame)> onFrame = [&](link::Frame frame) { descriptor = std::move(frame.descriptor); };
+    io::Stream asked = test::streamOn(asked_.get());
     while (!descriptor.valid()) {
       io::waitFor(asked_.get(), POLLIN, kNever);
-      valueOrThrow(reader.readFrom(asked_.get(), onFrame));
+      valueOrThrow(reader.readFrom(asked, onFrame));
     }
     return descriptor;
   }

@@ -1,9 +1,12 @@
 // The code of docs/guide/distributed_training.md: an embedding on a server, a linear layer on two trainers,
 // trained by a distributed backward pass, and saved.
 
+#include <torch/csrc/autograd/autograd.h>
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/schedulers/step_lr.h>
 #include <torch/optim/sgd.h>
 // [headers]
 #include <treadle/autograd.h>
@@ -25,6 +28,20 @@ torch::nn::Embedding makeEmbedding(int64_t rows, int64_t width) { return torch::
 
 using Embedding = treadle::RemoteModule<torch::nn::Embedding>;
 // [/remote-module]
+
+// [remote-submodule]
+// Words are looked up on the server; the rest is where the model is.
+struct ModelImpl : torch::nn::Module {
+  explicit ModelImpl(const Embedding& there)
+      : words(register_module("words", treadle::RemoteSubmodule<torch::nn::Embedding>(there))),
+        scores(register_module("scores", torch::nn::Linear(8, 2))) {}
+  at::Tensor forward(const at::Tensor& indices) { return scores(words->forward(indices)); }
+
+  treadle::RemoteSubmodule<torch::nn::Embedding> words;
+  torch::nn::Linear scores;
+};
+TORCH_MODULE(Model);
+// [/remote-submodule]
 
 // [train]
 // Runs on each trainer, called by the master. `embedding` is a handle: the module stays on the server.
@@ -89,6 +106,72 @@ TEST_F(TrainingGuide, GradientsAreInTheContext) {
   at::Tensor rows = embedding.remoteParameters().at(0).toHere().detach();
   EXPECT_TRUE(at::allclose(gradient, rows.slice(0, 0, 4).sum(0)));
   EXPECT_FALSE(weight.grad().defined());
+}
+
+TEST_F(TrainingGuide, AModelMayHaveRemoteSubmodules) {
+  // [use-remote-submodule]
+  Model model(Embedding(worker, "server", 16, 8));
+  auto optimizer = treadle::DistributedOptimizer::make<torch::optim::SGD>(
+      worker, treadle::parameterRefs(worker, *model), torch::optim::SGDOptions(0.1));
+  treadle::ModuleState state = treadle::stateOf(*model);  // "words.weight", from the server, "scores.weight", ...
+  // [/use-remote-submodule]
+  EXPECT_EQ(state.size(), 3U);
+  EXPECT_EQ(treadle::parameterRefs(worker, *model).at(0).owner().name, "server");
+}
+
+TEST_F(TrainingGuide, AnOptimizerIsScheduledAndSaved) {
+  Embedding embedding(worker, "server", 16, 8), scores(worker, "server", 16, 1);
+  auto rows = embedding.remoteParameters(), others = scores.remoteParameters();
+  std::string folder = std::filesystem::temp_directory_path() / "treadle-guide-XXXXXX";
+  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+  const std::string path = folder + "/optimizer.safetensors";
+  // [schedule]
+  using torch::optim::Adam, torch::optim::AdamOptions;
+  auto optimizer = treadle::DistributedOptimizer::make<Adam>(
+      worker, {{rows}, {others, AdamOptions().weight_decay(0.1)}}, AdamOptions(0.01));
+  torch::optim::StepLR schedule(optimizer.groups(), 10, 0.5);  // half of it every ten steps
+  for (int64_t step = 0; step < 20; ++step) {
+    treadle::AutogradContext context(worker);
+    context.backward({(embedding.forward(at::arange(16)) * scores.forward(at::arange(16))).sum()});
+    optimizer.step();
+    schedule.step();
+  }
+  // [/schedule]
+  EXPECT_DOUBLE_EQ(optimizer.learningRate(), 0.005);
+  // [optimizer-state]
+  treadle::saveSafetensors(path, optimizer.state());
+
+  auto resumed = treadle::DistributedOptimizer::make<Adam>(worker, {{rows}, {others}}, AdamOptions());
+  resumed.load(treadle::loadSafetensors(path));  // the options of its groups too
+  // [/optimizer-state]
+  EXPECT_EQ(resumed.learningRate(1), optimizer.learningRate(1));
+  EXPECT_EQ(resumed.options<AdamOptions>(1).weight_decay(), 0.1);
+  EXPECT_EQ(resumed.state().at("state.1.step").item<int64_t>(), 20);
+  std::filesystem::remove_all(folder);
+}
+
+TEST(NoSyncGuide, SeveralBatchesCostOneExchange) {
+  constexpr int64_t kBatches = 3;
+  treadle::test::TensorJob job({"trainer0", "trainer1"});
+  const at::Tensor all = at::rand({2 * kBatches, 4, 8});
+  torch::nn::Linear alone(8, 2);
+  job.onAll([&](treadle::Worker& worker) {
+    const at::Tensor inputs = all.slice(0, kBatches * worker.self().rank);
+    torch::nn::Linear linear(8, 2);
+    treadle::loadState(*linear, treadle::stateOf(*alone));
+    treadle::DistributedDataParallel<torch::nn::Linear> ddp(linear, treadle::Group::make(worker, job.names()));
+    // [no-sync]
+    treadle::AutogradContext context(worker);
+    auto backward = [&](int64_t batch) { context.backward({ddp.forward(inputs[batch]).square().mean() / kBatches}); };
+    {
+      auto unaveraged = ddp.noSync();
+      for (int64_t batch = 0; batch < kBatches - 1; ++batch) backward(batch);
+    }
+    backward(kBatches - 1);  // averages the gradients of all batches
+    // [/no-sync]
+    at::Tensor expected = torch::autograd::grad({alone->forward(all).square().mean()}, {alone->weight})[0];
+    EXPECT_TRUE(at::allclose(context.gradient(linear->weight), expected, 1e-4, 1e-6));
+  });
 }
 
 TEST(CheckpointGuide, ComesBackAsItWas) {

@@ -18,6 +18,9 @@ import time
 import protocol
 from watched_job import Job
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+from free_port import free_port
+
 HERE = os.path.dirname(os.path.abspath(__file__))
 DIGITS = os.path.join(HERE, "..", "..", "examples", "data", "digits.csv")
 LIMIT_S = 60  # for one job: far above what any takes, a hang is what it is for
@@ -80,12 +83,6 @@ def listening():
     return server, server.getsockname()[1]
 
 
-def free_port():
-    server, port = listening()
-    server.close()
-    return port
-
-
 # ---- how a job is started
 
 def name_used_twice(case):
@@ -97,10 +94,10 @@ def name_used_twice(case):
 
 def missing_rank(case):
     port = free_port()
-    jobs = [case.by_hand(rank, 3, port, name) for rank, name in ((0, "master"), (2, "late"))]
+    jobs = [case.by_hand(rank, 3, port, name, timeout=4) for rank, name in ((0, "master"), (2, "late"))]
     for job in jobs:
         case.ends(job, 1)
-        case.says(job, "join_program", r"rank 1 of 3 did not arrive within the join timeout of 2 s")
+        case.says(job, "join_program", r"rank 1 of 3 did not arrive within the join timeout of 4 s")
 
 
 def port_in_use(case):

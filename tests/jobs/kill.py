@@ -3,11 +3,14 @@
 
 The moments are drawn evenly from the victim's life in a normal run, counted from the first fork, so that joining,
 forward, backward, step and shutdown are all hit. After the signal, every other worker must end by itself within 10 s
-(before all have joined: within the join timeout of 20 s), the launcher must exit with an error that names the victim as
+(before all have joined: within 20 s, which are the join timeout of 15 s and what it takes to be gone: the pages of code
+that an exit needs may have to be read from a disk again), the launcher must exit with an error that names the victim as
 the first to fail, and no process, socket, shared memory or file may be left.
 
 How a worker may end:
-  * with an exit code above 0, and as its last error line `hybrid_digits: ...` with the victim's name or rank in it;
+  * with an exit code above 0, and as its last error line `hybrid_digits: ...` with the victim's name or rank in it; so
+    has each of the few lines that it writes to standard error, but for one of a handshake that the victim was stopped
+    in;
   * with 0 and without such a line, when the job was over: the last epoch had been told, which the master does when all
     trainers have reported it. Then the end of the shutdown may have been decided before the signal, and a worker that
     learnt of it has nothing to complain of. (A worker that did not learn of it before the victim was lost ends with an
@@ -36,10 +39,16 @@ LAUNCHER_S = 30   # how long the launcher may take after the last of the others:
 START_S = 30      # until there are workers at all
 WATCH_S = 0.02    # how often the ends are looked for
 MAX_DRAWS = 20    # for one kill
+MOST_LINES = 6    # of a worker about the loss: one for each of the others it loses in the end, and its last word
 
 
 class Failure(Exception):
     pass
+
+
+def joined_at(job):
+    """When all had joined, as the master then tells where it writes; None: not yet."""
+    return job.first_line(r"^\[0\] run folder ")
 
 
 class Driver:
@@ -78,7 +87,7 @@ class Driver:
 
     def learn(self, job):
         """What a run that came to its end tells of lives."""
-        joined = job.first_line(r"^\[0\] run folder ")
+        joined = joined_at(job)
         ended = self.epochs_done(job)
         if not joined or not ended or len(job.workers) != len(ROLES):
             raise Failure("an undisturbed run did not tell its epochs:\n" + job.output())
@@ -173,11 +182,11 @@ class Attempt:
             return "after"
         if self.driver.epochs_done(job):
             return "shutdown"
-        return "training" if job.first_line(r"^\[0\] run folder ") else "joining"
+        return "training" if joined_at(job) else "joining"
 
     def limit(self, worker):
         """When it must have ended."""
-        if joined := self.job.first_line(r"^\[0\] run folder "):
+        if joined := joined_at(self.job):
             return max(self.sent, joined) + LOST_LIMIT_S
         # Its join timeout begins when it joins, and that may be after the signal.
         return self.sent + START_S if worker.joins is None else max(self.sent, worker.joins) + JOIN_LIMIT_S
@@ -198,10 +207,20 @@ class Attempt:
     def names_victim(self, text):
         return re.search(rf"\b({ROLES[self.rank]}|rank {self.rank})\b", text) is not None
 
+    def is_half_a_handshake(self, line):
+        """A victim that was stopped before it had said who it is cannot be named where its handshake is given up."""
+        half = "was refused: it did not end its handshake in time" in line
+        return half and self.name == "STOP" and not joined_at(self.job)
+
     def check_ends(self):
         for worker in self.others:
             name = ROLES[worker.rank]
-            errors = [line for line in self.job.error_lines(worker.rank) if line.startswith("hybrid_digits: ")]
+            said = self.job.error_lines(worker.rank)
+            errors = [line for line in said if line.startswith("hybrid_digits: ")]
+            if unrelated := [line for line in said if not self.names_victim(line) and not self.is_half_a_handshake(line)]:
+                raise Failure(f"{name} said what has nothing to do with {ROLES[self.rank]}: {unrelated}")
+            if len(said) > MOST_LINES:
+                raise Failure(f"{name} said it in {len(said)} lines: {said}")
             if self.fate_of(worker.rank) == "well":
                 if errors:
                     raise Failure(f"{name} said an error and ended with 0")

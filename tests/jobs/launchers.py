@@ -1,28 +1,24 @@
 #!/usr/bin/env python3
 """Jobs that other launchers start, for real: torchrun, and mpirun of Open MPI and of MPICH where they are installed.
 
-usage: launchers.py [--build FOLDER]
+usage: launchers.py [--build FOLDER] [--all]
 """
 import argparse
 import importlib.util
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+from free_port import free_port
 
 WORKERS = 3
 LIMIT_S = 120
 # Each launcher tells a worker its rank in a variable of its own.
 NAME = "w${OMPI_COMM_WORLD_RANK:-${PMI_RANK:-$RANK}}"
 OURS = ("TREADLE_", "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_", "TORCHELASTIC_", "OMPI_", "PMI", "SLURM_")
-
-
-def free_port():
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return taken.getsockname()[1]
 
 
 def launchers(python):
@@ -57,11 +53,15 @@ def run(command, program):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", default="build/dev", help="the build folder [build/dev]")
-    program = os.path.join(os.path.abspath(parser.parse_args().build), "tests", "join_program")
+    parser.add_argument("--all", action="store_true", default="TREADLE_ALL_LAUNCHERS" in os.environ,
+                        help="one that is not installed is a failure [if the variable TREADLE_ALL_LAUNCHERS is there]")
+    options = parser.parse_args()
+    program = os.path.join(os.path.abspath(options.build), "tests", "join_program")
     failed = 0
     for name, command, there in launchers(os.environ.get("TREADLE_PYTHON", sys.executable)):
         if not there:
-            print(f"{name}: left out, it is not installed")
+            print(f"{name}: {'FAILED' if options.all else 'left out'}, it is not installed")
+            failed += options.all
             continue
         found, output = run(command, program)
         print(f"{name}: {'; '.join(found) or 'ok'}")

@@ -135,8 +135,9 @@ class Job:
             names = [line.split()[7] for line in sockets if len(line.split()) > 7]
         left += [f"socket {name} is left" for name in names if ours.search(name) or self.folder in name]
         # Other programs make files here too: ours bear a process's number, or a name of ours that is young.
+        numbered = re.compile(rf"(?<![0-9A-Za-z])({pids})(?![0-9A-Za-z])")  # and not by chance, within a name of letters
         for folder in ("/dev/shm", "/tmp"):
-            left += [f"file {folder}/{name} is left" for name in os.listdir(folder) if ours.search(name)]
+            left += [f"file {folder}/{name} is left" for name in os.listdir(folder) if numbered.search(name)]
         with open("/proc/sysvipc/shm", encoding="ascii") as segments:
             left += [f"shared memory {line.split()[1]} is left" for line in segments if line.split()[4] in pids.split("|")]
         left += [f"file {name} is left" for name in os.listdir(self.folder) if name not in kept]

@@ -12,7 +12,7 @@
 #include "tests/support/gate.h"
 #include "tests/support/tensor_job.h"
 
-namespace treadle::test {
+namespace treadle::test::hybrid_gradients_test {
 namespace {
 
 constexpr int64_t kRows = 50, kWidth = 6, kClasses = 4, kBatch = 8, kBagSize = 5;
@@ -130,4 +130,4 @@ TEST(HybridOracle, GradientsAndTrainingAreThoseOfOneProcess) {
 }
 
 }  // namespace
-}  // namespace treadle::test
+}  // namespace treadle::test::hybrid_gradients_test

@@ -12,6 +12,7 @@ namespace treadle::test {
 
 // Far beyond what anything here takes on the slowest machine: reached only when something hangs.
 inline constexpr Duration kHangs = std::chrono::seconds(60);
+inline TimePoint patience() { return deadlineAfter(kHangs); }
 
 // Counts up; `waitFor(n)` returns when n is reached.
 class Counter {

@@ -16,6 +16,12 @@ using Random = std::mt19937_64;
 // A number in [0, below).
 inline uint64_t pick(Random& random, uint64_t below) { return random() % below; }
 
+// How many random graphs the oracles of autograd go through, over all numbers of workers: `make oracle SEEDS=2000`.
+inline uint64_t oracleSeeds() {
+  const char* wanted = std::getenv("TREADLE_ORACLE_SEEDS");
+  return wanted == nullptr ? 100 : std::strtoull(wanted, nullptr, 10);
+}
+
 // Runs `property(random)` for the seeds 1 to `count` and stops at the first that fails.
 template <class Property>
 void forSeeds(uint64_t count, Property property) {

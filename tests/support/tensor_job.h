@@ -11,9 +11,9 @@ namespace treadle::test {
 class TensorJob : public WorkerJob {
  public:
   // Worker i is called names[i] and has rank i; all have the same functions.
-  explicit TensorJob(std::vector<std::string> names, const Functions& functions = {})
+  explicit TensorJob(std::vector<std::string> names, const Functions& functions = {}, AutogradOptions defaults = {})
       : WorkerJob(std::move(names), functions, {},
-                  [](JoinOptions options) { return treadle::join(std::move(options)); }) {}
+                  [defaults](JoinOptions options) { return treadle::join(std::move(options), defaults); }) {}
 
   // Autograd contexts that are open anywhere.
   size_t openContexts() {
@@ -21,6 +21,16 @@ class TensorJob : public WorkerJob {
     for (auto& worker : workers())
       if (worker) open += autograd::interceptorOf(*worker).contexts().open();
     return open;
+  }
+
+  // Messages of a context whose graph is kept, on all workers.
+  size_t sendsKept(int64_t contextId) {
+    size_t sends = 0;
+    for (auto& worker : workers()) {
+      auto context = autograd::interceptorOf(*worker).contexts().find(contextId);
+      if (context.ok()) sends += (*context)->graph->sends().size();
+    }
+    return sends;
   }
 };
 

@@ -21,6 +21,8 @@ constexpr int kFewest = 3;  // repetitions, when their number follows from the t
 constexpr int kOther = 1;   // the rank that is called
 // Of the time limit: what is begun by then has time to end.
 constexpr double kMeasuringShare = 0.8;
+// What rank 1 gives rank 0 beyond the time limit, to make and to compare values: rank 0's life is what ends the wait.
+constexpr Duration kForTheRest = 60s;
 constexpr const char* kLate = "ended early: the time was up; --timeout gives more";
 
 void nothing() {}
@@ -48,10 +50,11 @@ class Bench {
   Figures run();
 
  private:
-  Figure emptyCall();
-  Figure callsInFlight();
-  Figure largeValue(int megabytes);
+  void emptyCall(Figure& figure);
+  void callsInFlight(Figure& figure);
+  void largeValue(Figure& figure, int megabytes);
   void call(int times);
+  void upToTheLimit(Figure& figure, const std::function<void(Figure&)>& take);
   void repeat(Figure& figure, const std::function<void(bool counts)>& once);
   RawPartner partner(size_t messageBytes) const {
     return valueOrThrow(RawPartner::start(overUnix_, messageBytes, left()));
@@ -73,6 +76,16 @@ void Bench::call(int times) {
   for (int i = 0; i < times; ++i) limited().call<&nothing>(kOther);
 }
 
+// What was begun in time and is cut off by the time limit ends the figure and not the command.
+void Bench::upToTheLimit(Figure& figure, const std::function<void(Figure&)>& take) {
+  try {
+    take(figure);
+  } catch (const Error& error) {
+    if (error.code() != Code::kDeadlineExceeded || Clock::now() < deadline_) throw;
+    figure.note = kLate;
+  }
+}
+
 // Once to warm up; then as often as was asked for, or for this figure's share of the time.
 void Bench::repeat(Figure& figure, const std::function<void(bool counts)>& once) {
   const auto rows = static_cast<int>(options_.megabytes.size()) + 2;
@@ -89,10 +102,10 @@ void Bench::repeat(Figure& figure, const std::function<void(bool counts)>& once)
   figure.note = kLate;
 }
 
-Figure Bench::emptyCall() {
+void Bench::emptyCall(Figure& figure) {
   constexpr int kBlock = 100;
   constexpr size_t kRawBytes = 64;
-  Figure figure{"empty call", {}, {{"64 bytes over " + rawName(), {}}}, false, ""};
+  figure = {"empty call", {}, {{"64 bytes over " + rawName(), {}}}, false, ""};
   RawPartner raw = partner(kRawBytes);
   std::array<std::byte, kRawBytes> message{}, answer{};
   repeat(figure, [&](bool counts) {
@@ -105,12 +118,11 @@ Figure Bench::emptyCall() {
       if (counts) figure.limits[0].values.push_back(time);
     }
   });
-  return figure;
 }
 
-Figure Bench::callsInFlight() {
+void Bench::callsInFlight(Figure& figure) {
   constexpr int kCalls = 2000;
-  Figure figure{"calls in flight", {}, {}, true, ""};
+  figure = {"calls in flight", {}, {}, true, ""};
   repeat(figure, [&](bool counts) {
     double time = timeOf([&] {
       std::vector<Future<void>> answers;
@@ -120,7 +132,6 @@ Figure Bench::callsInFlight() {
     });
     if (counts) figure.ours.values.push_back(time / kCalls);
   });
-  return figure;
 }
 
 // What is free without making others give way; nothing when the system does not tell.
@@ -131,19 +142,18 @@ std::optional<double> availableMegabytes() {
   return std::nullopt;
 }
 
-Figure Bench::largeValue(int megabytes) {
+void Bench::largeValue(Figure& figure, int megabytes) {
   constexpr int kCopies = 6;  // in both processes and in the raw partner
-  Figure figure{
-      std::to_string(megabytes) + " MiB and back", {}, {{"memcpy", {}}, {rawName() + " stream", {}}}, false, ""};
+  figure = {std::to_string(megabytes) + " MiB and back", {}, {{"memcpy", {}}, {rawName() + " stream", {}}}, false, ""};
   if (auto free = availableMegabytes(); free && *free < kCopies * megabytes) {
     figure.limits.clear();
     figure.note = "left out: it needs " + std::to_string(kCopies * megabytes) + " MiB of memory, and " +
                   fixed(*free, 0) + " are free";
-    return figure;
+    return;
   }
   if (late()) {
     figure.note = kLate;
-    return figure;
+    return;
   }
   const size_t bytes = static_cast<size_t>(megabytes) << 20;
   Buffer from = allocateBuffer(bytes), to = allocateBuffer(bytes);
@@ -162,7 +172,6 @@ Figure Bench::largeValue(int megabytes) {
     figure.limits[0].values.push_back(copy);
     figure.limits[1].values.push_back(stream);
   });
-  return figure;
 }
 
 void Bench::describe(Figures& figures) const {
@@ -184,9 +193,14 @@ void Bench::describe(Figures& figures) const {
 Figures Bench::run() {
   Figures figures;
   double idle = idleCores();
-  figures.figures.push_back(emptyCall());
-  figures.figures.push_back(callsInFlight());
-  for (int megabytes : options_.megabytes) figures.figures.push_back(largeValue(megabytes));
+  auto add = [&](const std::function<void(Figure&)>& take) {
+    Figure figure;
+    upToTheLimit(figure, take);
+    figures.figures.push_back(std::move(figure));
+  };
+  add([this](Figure& figure) { emptyCall(figure); });
+  add([this](Figure& figure) { callsInFlight(figure); });
+  for (int megabytes : options_.megabytes) add([&](Figure& figure) { largeValue(figure, megabytes); });
   describe(figures);
   figures.machine.emplace_back("idle before", idle < 0 ? "not known" : fixed(idle, 1) + " cores");
   return figures;
@@ -205,7 +219,7 @@ Figures measure(const Launch& launch, const BenchOptions& options, const Progres
   if (launch.rank == 0)
     figures = Bench(gathering.worker(), options, deadline, progress).run();
   else
-    gathering.waitForEnd(2 * options.timeout);
+    gathering.waitForEnd(options.timeout + kForTheRest);
   gathering.end();
   return figures;
 }

@@ -17,7 +17,8 @@ namespace {
 
 constexpr int kMaxMegabytes = 1000, kMaxRepetitions = 1'000'000;
 
-constexpr const char* kExplanation = R"(Examples:
+constexpr const char* kBenchCommand = "treadle bench";
+constexpr const char* kBenchExplanation = R"(Examples:
   treadle bench                              two processes of this machine, started by the command itself
   treadle run -n 2 -- treadle bench          between ranks 0 and 1 of a job
   treadle bench --channels tcp,lanes         as between workers that share no memory
@@ -27,15 +28,10 @@ Ours and what stands beside it are measured in turn: raw messages to a process w
 same kind of socket, a plain write and read of the same bytes there and back, and one copy of them in warm
 memory. A ratio of 1 is as fast as that; below 1 is faster.)";
 
-struct Choice {
+struct BenchChoice {
   std::string sizes = "1,4,40,400", repetitions, channels, timeout = "60", rawPartner;
   bool json = false;
 };
-
-int complain(const std::string& message, int exitCode) {
-  std::cerr << "treadle bench: " << message << "\n";
-  return exitCode;
-}
 
 Result<std::vector<int>> sizesIn(const std::string& all) {
   std::vector<int> sizes;
@@ -52,7 +48,7 @@ Result<std::vector<int>> sizesIn(const std::string& all) {
   return sizes;
 }
 
-Result<BenchOptions> readOptions(const Choice& choice, const CommandLine& line) {
+Result<BenchOptions> readOptions(const BenchChoice& choice, const CommandLine& line) {
   BenchOptions options;
   if (line.separated) return invalidArgument("it starts no program");
   Result<std::vector<int>> sizes = sizesIn(choice.sizes);
@@ -86,33 +82,34 @@ int serveRaw(const std::string& text) {
   auto socket = numberIn<int>(text.substr(0, colon), 3, 1 << 20);
   auto bytes = colon == std::string::npos ? std::nullopt
                                           : numberIn<size_t>(text.substr(colon + 1), 1, size_t{kMaxMegabytes} << 20);
-  if (!socket || !bytes) return complain("--raw-partner is for the command itself", kExitUsage);
+  if (!socket || !bytes) return complain(kBenchCommand, "--raw-partner is for the command itself", kExitUsage);
   return RawPartner::serve(*socket, *bytes);
 }
 
-int run(const Choice& choice, const CommandLine& line) try {
+int runBench(const BenchChoice& choice, const CommandLine& line) try {
   if (!choice.rawPartner.empty()) return serveRaw(choice.rawPartner);
   Result<BenchOptions> options = readOptions(choice, line);
-  if (!options.ok()) return complain(options.status().message() + "; see `treadle bench --help`", kExitUsage);
+  if (!options.ok())
+    return complain(kBenchCommand, options.status().message() + "; see `treadle bench --help`", kExitUsage);
   std::vector<std::string> arguments = {"bench", "--timeout", choice.timeout};
   if (!choice.channels.empty()) arguments.insert(arguments.end(), {"--channels", choice.channels});
   Result<Place> place = Place::find(arguments);
-  if (!place.ok()) return complain(place.status().message(), kExitCannotStart);
+  if (!place.ok()) return complain(kBenchCommand, place.status().message(), kExitCannotStart);
   Figures figures = measure(place->launch(), *options, &showProgress);
   showProgress("");
   if (place->launch().rank == 0) std::cout << (choice.json ? jsonOf(figures) : tableOf(figures)) << std::flush;
   return 0;
 } catch (const Error& error) {
   showProgress("");
-  return complain(error.what(), kExitCannotStart);
+  return complain(kBenchCommand, error.what(), kExitCannotStart);
 }
 
 }  // namespace
 
 void addBenchCommand(CLI::App& app, const CommandLine& line, int* exitCode) {
-  auto choice = std::make_shared<Choice>();
+  auto choice = std::make_shared<BenchChoice>();
   CLI::App* command = app.add_subcommand("bench", "Measure calls and large values beside what the machine can do");
-  command->footer(kExplanation);
+  command->footer(kBenchExplanation);
   auto option = [&](const char* name, std::string& text, const char* help, const char* type) {
     command->add_option(name, text, help)->expected(0, 1)->type_name(type);
   };
@@ -122,7 +119,7 @@ void addBenchCommand(CLI::App& app, const CommandLine& line, int* exitCode) {
   option("--timeout", choice->timeout, "how long it may take (60)", "SECONDS");
   command->add_flag("--json", choice->json, "the same as JSON");
   command->add_option(RawPartner::kOption, choice->rawPartner)->group("");  // for the command itself
-  command->callback([choice, &line, exitCode] { *exitCode = run(*choice, line); });
+  command->callback([choice, &line, exitCode] { *exitCode = runBench(*choice, line); });
 }
 
 }  // namespace treadle::cli

@@ -13,7 +13,8 @@ namespace {
 
 constexpr double kMinTimeoutSeconds = 1, kMaxTimeoutSeconds = 3600;
 
-constexpr const char* kExplanation = R"(Examples:
+constexpr const char* kDoctorCommand = "treadle doctor";
+constexpr const char* kDoctorExplanation = R"(Examples:
   treadle doctor                             two processes of this machine, started by the command itself
   treadle run -n 3 -- treadle doctor         between every two workers of a job
   TREADLE_CHANNELS=tcp,lanes treadle doctor  with what that leaves
@@ -25,15 +26,10 @@ memory can be shared. "in use" says which of them a job of these workers takes.
 
 The exit code is 0 when every two workers can talk at all, else 1; 2: wrong usage.)";
 
-struct Choice {
+struct DoctorChoice {
   std::string timeout = "10";
   bool json = false;
 };
-
-int complain(const std::string& message, int exitCode) {
-  std::cerr << "treadle doctor: " << message << "\n";
-  return exitCode;
-}
 
 // Where the other process was started here, what it says may explain why no job came about.
 void addWordsOfOther(Findings& findings, Place& place) {
@@ -45,7 +41,7 @@ void addWordsOfOther(Findings& findings, Place& place) {
 
 int report(Findings findings, bool json, Place& place) {
   if (place.launch().rank != 0) {
-    if (!findings.trouble.empty()) return complain(findings.trouble, kExitCannotStart);
+    if (!findings.trouble.empty()) return complain(kDoctorCommand, findings.trouble, kExitCannotStart);
     return 0;
   }
   addWordsOfOther(findings, place);
@@ -53,31 +49,32 @@ int report(Findings findings, bool json, Place& place) {
   return findings.good() ? 0 : kExitCannotStart;
 }
 
-int run(const Choice& choice, const CommandLine& line) {
+int runDoctor(const DoctorChoice& choice, const CommandLine& line) {
   auto seconds = numberIn<double>(choice.timeout, kMinTimeoutSeconds, kMaxTimeoutSeconds);
   if (!seconds)
-    return complain("--timeout is '" + choice.timeout + "', not a number of seconds from 1 to 3600; see `treadle " +
+    return complain(kDoctorCommand,
+                    "--timeout is '" + choice.timeout + "', not a number of seconds from 1 to 3600; see `treadle " +
                         "doctor --help`",
                     kExitUsage);
-  if (line.separated) return complain("it starts no program; see `treadle doctor --help`", kExitUsage);
+  if (line.separated) return complain(kDoctorCommand, "it starts no program; see `treadle doctor --help`", kExitUsage);
   if (Result<Channels> channels = JoinOptions().channelsToUse(); !channels.ok())
-    return complain(channels.status().message(), kExitUsage);
+    return complain(kDoctorCommand, channels.status().message(), kExitUsage);
   DoctorOptions options{std::chrono::duration_cast<Duration>(std::chrono::duration<double>(*seconds))};
   Result<Place> place = Place::find({"doctor", "--timeout", choice.timeout});
-  if (!place.ok()) return complain(place.status().message(), kExitCannotStart);
+  if (!place.ok()) return complain(kDoctorCommand, place.status().message(), kExitCannotStart);
   return report(examine(place->launch(), options), choice.json, *place);
 }
 
 }  // namespace
 
 void addDoctorCommand(CLI::App& app, const CommandLine& line, int* exitCode) {
-  auto choice = std::make_shared<Choice>();
+  auto choice = std::make_shared<DoctorChoice>();
   CLI::App* command =
       app.add_subcommand("doctor", "Try which ways work between the workers, and say why the others do not");
-  command->footer(kExplanation);
+  command->footer(kDoctorExplanation);
   command->add_option("--timeout", choice->timeout, "how long it may take (10)")->expected(0, 1)->type_name("SECONDS");
   command->add_flag("--json", choice->json, "the same as JSON");
-  command->callback([choice, &line, exitCode] { *exitCode = run(*choice, line); });
+  command->callback([choice, &line, exitCode] { *exitCode = runDoctor(*choice, line); });
 }
 
 }  // namespace treadle::cli

@@ -1,7 +1,9 @@
 #pragma once
 // The command line of `treadle doctor`.
 
-#include "treadle/cli/run_command.h"
+#include <CLI/CLI.hpp>
+
+#include "treadle/cli/command_line.h"
 
 namespace treadle::cli {
 

@@ -118,7 +118,7 @@ void Examination::tryRound(const std::string& channel, const Round& round) {
       continue;
     }
     if (place == ports_.size()) ports_.push_back(std::move(*port));
-    ProbeTask task{channel, pair.first, pair.second, 0, ports_[place].port, *makeJobKey(), seconds};
+    ProbeTask task{channel, pair.first, pair.second, 0, ports_[place].port, makeJobKey()->key, seconds};
     auto first = limited().asyncNamed<ProbeResult>(pair.first, "treadle.doctor.probe", task);
     std::swap(task.rank, task.peer);
     task.side = 1;

@@ -8,11 +8,6 @@
 namespace treadle::cli {
 namespace {
 
-std::string padded(std::string text, size_t width) {
-  text.resize(std::max(text.size(), width), ' ');
-  return text;
-}
-
 std::string valueText(double microseconds, bool perSecond) {
   if (!perSecond) return timeText(microseconds);
   return microseconds > 0 ? fixed(1e6 / microseconds, 0) + "/s" : "-";

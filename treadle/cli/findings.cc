@@ -17,11 +17,6 @@ using Pairs = std::vector<Pair>;
 
 using Rows = std::vector<std::array<std::string, 3>>;
 
-std::string padded(std::string text, size_t width) {
-  text.resize(std::max(text.size(), width), ' ');
-  return text;
-}
-
 std::string laidOut(const Rows& rows) {
   size_t first = 0, second = 0;
   for (const auto& row : rows) first = std::max(first, row[0].size()), second = std::max(second, row[1].size());

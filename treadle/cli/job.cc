@@ -6,7 +6,6 @@
 
 #include <array>
 
-#include "treadle/cli/worker_environment.h"
 #include "treadle/core/cluster/launch.h"
 
 namespace treadle::cli {
@@ -45,7 +44,7 @@ Job::~Job() {
   }
 }
 
-Status Job::start(uint16_t masterPort, const std::string& jobKey) {
+Status Job::start(uint16_t masterPort, const JobKey& jobKey) {
   for (int rank = 0; rank < options_.workers; ++rank) {
     Status status = startWorker(rank, masterPort, jobKey);
     if (status.ok()) continue;
@@ -55,13 +54,18 @@ Status Job::start(uint16_t masterPort, const std::string& jobKey) {
   return {};
 }
 
-Status Job::startWorker(int rank, uint16_t masterPort, const std::string& jobKey) {
+Status Job::startWorker(int rank, uint16_t masterPort, const JobKey& jobKey) {
   Result<StatusSocket> status = makeStatusSocket();
   if (!status.ok()) return std::move(status).status();
-  WorkerPlace place{
-      rank, options_.workers, masterPort, jobKey, status->text, console_.outIsTerminal(), console_.columnsFor(rank)};
-  Result<io::Process> process =
-      io::Process::start({options_.program, options_.arguments, environmentOf(place), {status->theirs.get()}});
+  WorkerPlace place{rank,
+                    options_.workers,
+                    masterPort,
+                    jobKey.text,
+                    status->text,
+                    console_.outIsTerminal(),
+                    console_.columnsFor(rank)};
+  Result<io::Process> process = io::Process::start(
+      {options_.program, options_.arguments, environmentOf(place), {status->theirs.get(), jobKey.file.get()}});
   if (!process.ok()) return std::move(process).status();
 
   workers_.push_back(std::make_unique<Worker>(Worker{std::move(*process), {}, std::move(status->ours)}));

@@ -16,6 +16,7 @@
 #include "treadle/cli/console.h"
 #include "treadle/cli/relay.h"
 #include "treadle/cli/report.h"
+#include "treadle/cli/worker_environment.h"
 #include "treadle/core/base/clock.h"
 #include "treadle/core/io/process.h"
 #include "treadle/core/io/reactor.h"
@@ -37,7 +38,7 @@ class Job {
   ~Job();
 
   // When one cannot be started, those before it are killed.
-  Status start(uint16_t masterPort, const std::string& jobKey);
+  Status start(uint16_t masterPort, const JobKey& jobKey);
 
   bool running() const { return left_ > 0; }
 
@@ -66,7 +67,7 @@ class Job {
     io::Fd names;  // the launcher's end of the socket on which it tells its name
   };
 
-  Status startWorker(int rank, uint16_t masterPort, const std::string& jobKey);
+  Status startWorker(int rank, uint16_t masterPort, const JobKey& jobKey);
   void onEnd(Worker& worker);
   void takeMessages(Worker& worker);
   void reconsider();

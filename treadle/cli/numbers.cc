@@ -1,9 +1,15 @@
 #include "treadle/cli/numbers.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdio>
 
 namespace treadle::cli {
+
+std::string padded(std::string text, size_t width) {
+  text.resize(std::max(text.size(), width), ' ');
+  return text;
+}
 
 std::string fixed(double number, int digits) {
   std::array<char, 64> text;

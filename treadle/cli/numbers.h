@@ -20,6 +20,8 @@ std::optional<Number> numberIn(const std::string& text, Number lowest, Number hi
 std::string bytesText(double bytes);
 // Of microseconds: "12.3 us", "4.56 ms", "1.20 s".
 std::string timeText(double microseconds);
+// With spaces behind it, at least `width` characters.
+std::string padded(std::string text, size_t width);
 // With so many digits behind the point.
 std::string fixed(double number, int digits);
 

@@ -38,11 +38,12 @@ Result<Place> Place::find(const std::vector<std::string>& arguments) {
   Result<ReservedPort> port = reservePort(0);
   if (!port.ok()) return std::move(port).status();
   place.port_ = std::move(*port);
-  Result<std::string> key = makeJobKey();
+  Result<JobKey> key = makeJobKey();
   if (!key.ok()) return std::move(key).status();
-  place.launch_ = Launch{0, 2, "127.0.0.1", place.port_.port, *key};
-  WorkerPlace other{.rank = 1, .worldSize = 2, .masterPort = place.port_.port, .jobKey = *key, .statusSocket = ""};
-  Result<io::Process> process = io::Process::start({"/proc/self/exe", arguments, environmentOf(other), {}});
+  place.launch_ = Launch{0, 2, "127.0.0.1", place.port_.port, key->key};
+  WorkerPlace other{.rank = 1, .worldSize = 2, .masterPort = place.port_.port, .jobKey = key->text, .statusSocket = ""};
+  Result<io::Process> process =
+      io::Process::start({"/proc/self/exe", arguments, environmentOf(other), {key->file.get()}});
   if (!process.ok()) return process.status().withContext("a second process cannot be started");
   place.other_ = std::move(*process);
   return place;

@@ -6,7 +6,9 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <set>
 
+#include "treadle/cli/command_line.h"
 #include "treadle/cli/worker_environment.h"
 
 namespace treadle::cli {
@@ -63,17 +65,21 @@ class Run {
   std::unique_ptr<io::Reactor> reactor_;
   io::Fd signals_;
   ReservedPort port_;
-  std::string key_;
+  JobKey key_;
   Console console_;
   Relay relay_;
   Job job_;
+  // Children from before: a program that put this one into its own place had started them. They are not ours to end.
+  std::set<pid_t> strangers_;
 };
 
 Status Run::prepare(uint16_t wantedPort) {
+  const std::vector<pid_t> children = io::childProcesses();
+  strangers_ = {children.begin(), children.end()};
   Result<ReservedPort> port = reservePort(wantedPort);
   if (!port.ok()) return std::move(port).status();
   port_ = std::move(*port);
-  Result<std::string> key = makeJobKey();
+  Result<JobKey> key = makeJobKey();
   if (!key.ok()) return std::move(key).status();
   key_ = std::move(*key);
   return reactor_->add(signals_.get(), EPOLLIN, std::make_shared<OnEvents>([this] { onSignals(); }));
@@ -96,7 +102,7 @@ void Run::onChildren() {
   job_.onChildrenChanged();
   // Adopted ones that have ended; the workers' ends are the job's business.
   for (pid_t child : io::childProcesses())
-    if (!job_.isRunning(child)) ::waitpid(child, nullptr, WNOHANG);
+    if (!job_.isRunning(child) && ::waitpid(child, nullptr, WNOHANG) > 0) strangers_.erase(child);
 }
 
 void Run::step() {
@@ -116,13 +122,15 @@ void Run::waitUntil(TimePoint deadline, UniqueFunction<bool()> done) {
 
 // What workers started and left behind has become our child: nothing of a job outlives it.
 void Run::killOrphans() {
-  waitUntil(deadlineAfter(kOrphansGone), [] {
+  waitUntil(deadlineAfter(kOrphansGone), [this] {
+    bool gone = true;
     for (pid_t child : io::childProcesses()) {
-      ::kill(child,
-             SIGKILL);  // it cannot be a stranger: a child's number is not given away before we wait for it
+      if (strangers_.contains(child)) continue;
+      ::kill(child, SIGKILL);  // a child's number is not given away before we wait for it
       ::waitpid(child, nullptr, WNOHANG);
+      gone = false;
     }
-    return io::childProcesses().empty();
+    return gone;
   });
 }
 

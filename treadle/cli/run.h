@@ -6,9 +6,6 @@
 
 namespace treadle::cli {
 
-// Exit codes of the command itself, as shells have them; those of workers are passed through.
-inline constexpr int kExitCannotStart = 1, kExitUsage = 2, kExitNotExecutable = 126, kExitNotFound = 127;
-
 // Runs the job and returns the command's exit code. For a program's main thread: it takes the signals of the
 // process and adopts the orphans among its descendants.
 int runJob(const RunOptions& options);

@@ -1,8 +1,6 @@
 #include "treadle/cli/run_command.h"
 
-#include <iostream>
 #include <memory>
-#include <string_view>
 
 #include "treadle/cli/numbers.h"
 #include "treadle/cli/run.h"
@@ -15,6 +13,7 @@ namespace {
 constexpr int kMaxWorkers = 1024;
 constexpr double kMaxGraceSeconds = 86'400;
 
+constexpr const char* kCommand = "treadle run";
 constexpr const char* kExamples = R"(Examples:
   treadle run -n 4 -- ./hybrid_digits --epochs 5
   treadle run -n 2 --grace 30 -- python3 train.py
@@ -60,34 +59,17 @@ Result<RunOptions> readOptions(const Texts& texts, const CommandLine& line) {
   return options;
 }
 
-int complain(const std::string& message, int exitCode) {
-  std::cerr << "treadle run: " << message << "\n";
-  return exitCode;
-}
-
 int run(const Texts& texts, const CommandLine& line) {
   Result<RunOptions> options = readOptions(texts, line);
-  if (!options.ok()) return complain(options.status().message() + "; see `treadle run --help`", kExitUsage);
+  if (!options.ok()) return complain(kCommand, options.status().message() + "; see `treadle run --help`", kExitUsage);
   // Looked for before anything is started, so that a typing error starts nothing.
   Result<std::string> program = io::findProgram(line.program.front());
-  if (!program.ok()) return complain(program.status().message(), exitCodeFor(program.status()));
+  if (!program.ok()) return complain(kCommand, program.status().message(), exitCodeFor(program.status()));
   options->program = *program;
   return runJob(*options);
 }
 
 }  // namespace
-
-CommandLine split(int argc, char** argv) {
-  CommandLine line;
-  for (int i = 1; i < argc; ++i) {
-    std::string_view argument = argv[i];
-    if (!line.separated && argument == "--")
-      line.separated = true;
-    else
-      (line.separated ? line.program : line.options).emplace_back(argument);
-  }
-  return line;
-}
 
 void addRunCommand(CLI::App& app, const CommandLine& line, int* exitCode) {
   auto texts = std::make_shared<Texts>();

@@ -50,20 +50,16 @@ void Sink::flush() {
   queue_.clear();
   written_ = 0;
   waitForRoom(false);
+  onRoom_();
 }
 
 void Sink::waitForRoom(bool wanted) {
   if (wanted == waiting_) return;
   waiting_ = wanted;
   if (!wanted) return reactor_.remove(own_.get());
-  auto handler = std::make_shared<OnEvents>([this] { onWritable(); });
+  auto handler = std::make_shared<OnEvents>([this] { flush(); });
   // Without the reactor's help the next flush has to do.
   waiting_ = reactor_.add(own_.get(), EPOLLOUT, std::move(handler)).ok();
-}
-
-void Sink::onWritable() {
-  flush();
-  if (empty()) onRoom_();
 }
 
 }  // namespace treadle::cli

@@ -35,7 +35,6 @@ class Sink {
  private:
   ssize_t writeSome();
   void waitForRoom(bool wanted);
-  void onWritable();
 
   io::Reactor& reactor_;
   const int given_;

@@ -1,13 +1,19 @@
 #include "treadle/cli/worker_environment.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <netinet/in.h>
+#include <sys/mman.h>
 #include <sys/random.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <array>
 #include <cerrno>
+#include <cstdio>
 
+#include "treadle/core/cluster/job_key.h"
 #include "treadle/core/cluster/launch.h"
 
 namespace treadle::cli {
@@ -48,18 +54,26 @@ Result<ReservedPort> reservePort(uint16_t wanted) {
   return reserved;
 }
 
-Result<std::string> makeJobKey() {
+Result<JobKey> makeJobKey() {
   std::array<unsigned char, 32> bytes{};
   // Up to 256 bytes come at once or not at all.
   if (::getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size()))
     return io::errnoStatus(Code::kInternal, "the kernel gives no random bytes for the job key", errno);
   constexpr std::string_view kDigits = "0123456789abcdef";
-  std::string key;
+  JobKey made;
   for (unsigned char byte : bytes) {
-    key += kDigits[byte >> 4];
-    key += kDigits[byte & 15];
+    made.key += kDigits[byte >> 4];
+    made.key += kDigits[byte & 15];
   }
-  return key;
+  made.file = io::Fd(::memfd_create("treadle job key", MFD_CLOEXEC));
+  // Where that is forbidden, a file without a name.
+  if (!made.file.valid()) made.file = io::Fd(::open(P_tmpdir, O_TMPFILE | O_RDWR | O_CLOEXEC, S_IRUSR | S_IWUSR));
+  struct stat info{};
+  if (!made.file.valid() || ::fstat(made.file.get(), &info) != 0 ||
+      ::write(made.file.get(), made.key.data(), made.key.size()) != static_cast<ssize_t>(made.key.size()))
+    return io::errnoStatus(Code::kResourceExhausted, "no file can be made for the job key", errno);
+  made.text = std::to_string(made.file.get()) + ":" + std::to_string(info.st_ino);
+  return made;
 }
 
 std::vector<std::pair<std::string, std::string>> environmentOf(const WorkerPlace& place) {
@@ -69,7 +83,9 @@ std::vector<std::pair<std::string, std::string>> environmentOf(const WorkerPlace
       {"TREADLE_RANK", rank},
       {"TREADLE_WORLD_SIZE", size},
       {"TREADLE_MASTER", std::string(kMasterAddress) + ":" + port},
-      {"TREADLE_JOB_KEY", place.jobKey},
+      {cluster::kJobKeyDescriptor, place.jobKey},
+      {cluster::kJobKeyFile, ""},
+      {cluster::kJobKey, ""},  // of this shell, perhaps: not this job's
       {cluster::kStatusVariable, place.statusSocket},
       {"TREADLE_TERMINAL", place.terminal ? "1" : "0"},
       // The names that torch.distributed and most other frameworks read.

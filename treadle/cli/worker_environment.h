@@ -21,13 +21,18 @@ struct ReservedPort {
 // `wanted`, or any free port for 0. FailedPrecondition when `wanted` is in use.
 Result<ReservedPort> reservePort(uint16_t wanted);
 
-// 32 random bytes from the kernel, in hexadecimal.
-Result<std::string> makeJobKey();
+// 32 random bytes from the kernel, in hexadecimal, as a file without a name that workers inherit.
+struct JobKey {
+  std::string key;
+  io::Fd file;
+  std::string text;  // for cluster::kJobKeyDescriptor
+};
+Result<JobKey> makeJobKey();
 
 struct WorkerPlace {
   int rank = 0, worldSize = 1;
   uint16_t masterPort = 0;
-  std::string jobKey;
+  std::string jobKey;        // "descriptor:inode", see cluster/job_key.h
   std::string statusSocket;  // "descriptor:inode", see cluster/launch.h
   bool terminal = false;     // what it writes to standard output is shown on a terminal
   size_t columns = 0;        // how wide a line may be there

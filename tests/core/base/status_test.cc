@@ -3,9 +3,8 @@
 #include "gtest/gtest.h"
 #include "treadle/core/base/clock.h"
 #include "treadle/core/base/error.h"
-#include "treadle/core/base/unique_function.h"
 
-namespace treadle {
+namespace treadle::status_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -109,12 +108,5 @@ TEST(Clock, durationsReadWell) {
   EXPECT_EQ("0 ms", toText(0ms));
 }
 
-TEST(UniqueFunction, holdsWhatCannotBeCopied) {
-  UniqueFunction<int(int)> add = [base = std::make_unique<int>(40)](int more) { return *base + more; };
-  UniqueFunction<int(int)> moved = std::move(add);
-  EXPECT_EQ(42, moved(2));
-  EXPECT_FALSE(UniqueFunction<void()>());
-}
-
 }  // namespace
-}  // namespace treadle
+}  // namespace treadle::status_test

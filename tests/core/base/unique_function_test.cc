@@ -6,7 +6,7 @@
 #include <functional>
 #include <memory>
 
-namespace treadle {
+namespace treadle::unique_function_test {
 namespace {
 
 // Counts those that live, and is as large as wanted.
@@ -106,4 +106,4 @@ TEST(UniqueFunction, mayBeAssignedToWhileWhatItHeldGoes) {
 }
 
 }  // namespace
-}  // namespace treadle
+}  // namespace treadle::unique_function_test

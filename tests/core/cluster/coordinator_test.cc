@@ -1,9 +1,11 @@
 #include "treadle/core/cluster/coordinator.h"
 
+#include <future>
+
 #include "tests/core/cluster/recording_handler.h"
 #include "tests/support/local_job.h"
 
-namespace treadle::cluster {
+namespace treadle::cluster::coordinator_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -26,14 +28,20 @@ struct Counted final : MessageHandler {
 // A job whose workers' work is what the test says.
 class Job {
  public:
-  explicit Job(int size) : work_(static_cast<size_t>(size), WorkCount{0, 0, true}) {
-    local = std::make_unique<LocalJob>(size, [this](LocalWorker& worker) {
+  explicit Job(int size, bool open = false) : work_(static_cast<size_t>(size), WorkCount{0, 0, true}) {
+    test::LocalJobOptions options;
+    options.membership.open = open;
+    const auto addHandlers = [this, size, open](LocalWorker& worker) {
+      for (int peer = 0; open && peer < size; ++peer) worker.membership->expect({LocalJob::nameOf(peer), peer});
       int rank = worker.membership->self().rank;
       coordinators.push_back(
           std::make_unique<Coordinator>(*worker.membership, *worker.reactor, [this, rank] { return workOf(rank); }));
       counted.push_back(std::make_unique<Counted>(*coordinators.back()));
       worker.membership->setHandler(link::Subject::kCluster, *counted.back());
-    });
+    };
+    local = std::make_unique<LocalJob>(size, addHandlers, options);
+    for (int rank = 0; open && rank < size; ++rank)
+      for (int peer = 0; peer < size; ++peer) local->worker(rank).membership->welcome(peer);
   }
   ~Job() { local.reset(); }
 
@@ -179,6 +187,33 @@ TEST(Coordinator, endsEveryWaitWhenItIsClosed) {
   EXPECT_EQ(Code::kCancelled, job.at(0).barrier(kNever).code());
 }
 
+TEST(Coordinator, takesOverWhenTheKeeperSaysSoAndNotWithoutItsWord) {
+  Job job(3, true);
+  job.at(0).keeper().begin(true);
+  std::promise<std::thread> heir;
+  std::optional<bool> took;
+  job.at(1).setHooks({[](const RosterEntry&) {},
+                      [&](int nextRank) {
+                        EXPECT_EQ(3, nextRank);
+                        heir.set_value(std::thread([&] {
+                          job.at(1).beginTakingOver();
+                          took = job.at(1).tookOver();
+                        }));
+                      }});
+  job.at(0).handOver(3);
+  auto heirs = heir.get_future();
+  ASSERT_EQ(std::future_status::ready, heirs.wait_for(test::kHangs));
+  heirs.get().join();
+  EXPECT_TRUE(took.value_or(false));
+  EXPECT_FALSE(job.at(0).keeper().active());
+  // The next one is not asked by it, and finds it dead: it is no keeper.
+  job.local->kill(1);
+  job.at(2).setKeeper(1);
+  job.at(2).beginTakingOver();
+  EXPECT_FALSE(job.at(2).tookOver());
+  EXPECT_FALSE(job.at(2).keeper().active());
+}
+
 TEST(Coordinator, dropsAPeerThatTalksNonsense) {
   Job job(3);
   Membership& hostile = *job.local->worker(2).membership;
@@ -191,14 +226,13 @@ TEST(Coordinator, dropsAPeerThatTalksNonsense) {
   ASSERT_TRUE(test::eventually([&] { return !job.local->worker(1).membership->firstLoss().ok(); }));
   Status loss = job.local->worker(1).membership->firstLoss();
   EXPECT_EQ("w2", loss.worker());
-  EXPECT_NE(std::string::npos, loss.message().find("makes no sense")) << loss.message();
+  EXPECT_NE(std::string::npos, loss.message().find("a message of the cluster")) << loss.message();
 }
 
 // Only rank 0 says that the job is over.
 TEST(Coordinator, believesTheFinishOfRankZeroAlone) {
   Job job(3);
-  std::vector<std::byte> finish(26);
-  finish[0] = std::byte{6};
+  auto finish = encodePlain(ClusterKind::kFinish);
   ASSERT_TRUE(job.local->worker(2)
                   .membership->send(1, link::Subject::kCluster, finish, {}, link::SendMode::kUrgent, kNever)
                   .ok());
@@ -207,4 +241,4 @@ TEST(Coordinator, believesTheFinishOfRankZeroAlone) {
 }
 
 }  // namespace
-}  // namespace treadle::cluster
+}  // namespace treadle::cluster::coordinator_test

@@ -1,6 +1,7 @@
 #include "treadle/core/cluster/launch.h"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -10,67 +11,14 @@
 #include <map>
 
 #include "gtest/gtest.h"
+#include "tests/support/launch_environment.h"
+#include "treadle/core/io/fd.h"
 
-namespace treadle::cluster {
+namespace treadle::cluster::launch_test {
 namespace {
 
-using Variables = std::map<std::string, std::string>;
-
-// All that any launcher may have set, also the one that runs this test.
-const std::array kNames = {
-    "RANK",
-    "WORLD_SIZE",
-    "LOCAL_WORLD_SIZE",
-    "MASTER_ADDR",
-    "MASTER_PORT",
-    "TREADLE_RANK",
-    "TREADLE_WORLD_SIZE",
-    "TREADLE_MASTER",
-    "TREADLE_JOB_KEY",
-    "TREADLE_STATUS_FD",
-    "TORCHELASTIC_RUN_ID",
-    "TORCHELASTIC_RESTART_COUNT",
-    "PET_NODE_RANK",
-    "PET_NNODES",
-    "PET_NPROC_PER_NODE",
-    "PET_MASTER_ADDR",
-    "PET_MASTER_PORT",
-    "OMPI_COMM_WORLD_RANK",
-    "OMPI_COMM_WORLD_SIZE",
-    "OMPI_COMM_WORLD_LOCAL_SIZE",
-    "OMPI_MCA_ess_base_jobid",
-    "PMIX_NAMESPACE",
-    "SLURM_PROCID",
-    "SLURM_NTASKS",
-    "SLURM_JOB_ID",
-    "SLURM_STEP_ID",
-    "SLURM_STEP_NODELIST",
-    "SLURM_JOB_NODELIST",
-    "SLURM_STEP_TASKS_PER_NODE",
-    "PMI_RANK",
-    "PMI_SIZE",
-    "PMI_PORT",
-    "MPI_LOCALNRANKS",
-};
-
-// Exactly these variables, and the old ones again at the end.
-class Environment {
- public:
-  explicit Environment(const Variables& variables) {
-    for (const char* name : kNames) {
-      if (const char* value = std::getenv(name)) before_[name] = value;
-      ::unsetenv(name);
-    }
-    for (const auto& [name, value] : variables) ::setenv(name.c_str(), value.c_str(), 1);
-  }
-  ~Environment() {
-    for (const char* name : kNames) ::unsetenv(name);
-    for (const auto& [name, value] : before_) ::setenv(name.c_str(), value.c_str(), 1);
-  }
-
- private:
-  Variables before_;
-};
+using Environment = treadle::test::LaunchEnvironment;
+using Variables = Environment::Variables;
 
 const Variables kPlain = {
     {"RANK", "2"}, {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "node-1.example"}, {"MASTER_PORT", "29500"}};
@@ -178,7 +126,9 @@ TEST(Launch, readsOtherLaunchersVariables) {
       {"mpiexec of MPICH", kPmi, 0, 2, "127.0.0.1", "pmi  "},
       {"Kubeflow", kElastic, 1, 3, "job-master-0", nullptr},
       {"mpirun within a Slurm job", together(kOpenMpi, kSlurm), 3, 4, "127.0.0.1", "ompi 1234@1  "},
-      {"srun with PMI", together(kSlurm, kPmi), 5, 8, "gpu003", "slurm 77 0"},
+      {"srun with PMI", together(kSlurm, {{"PMI_RANK", "5"}, {"PMI_SIZE", "8"}}), 5, 8, "gpu003", "slurm 77 0"},
+      {"mpiexec of MPICH within a Slurm job", together(kPmi, kSlurm), 0, 2, "127.0.0.1", "pmi  "},
+      {"the same over hosts", together(with(kPmi, "MPI_LOCALNRANKS", "1"), kSlurm), 0, 2, "gpu003", "pmi  "},
       {"torchrun within a Slurm job", together(kTorchrun, kSlurm), 1, 2, "127.0.0.1", "torchrun c0ffee 0 45123"},
       {"variables by hand within a Slurm job", together(kPlain, kSlurm), 2, 4, "node-1.example", nullptr},
       {"treadle run within all of them", together(kOwn, together(kTorchrun, kSlurm)), 1, 3, "127.0.0.1", nullptr},
@@ -244,6 +194,12 @@ TEST(Launch, makesTheKeyTheJobsOwn) {
   EXPECT_EQ("", first.secret());
 }
 
+// A secret that was written to a file and comes back as a variable has the end of a line.
+TEST(Launch, takesNoLineEndOfAKey) {
+  Environment environment(with(kOwn, "TREADLE_JOB_KEY", "a key that a launcher made\n"));
+  EXPECT_EQ("a key that a launcher made", Launch::detect()->jobKey);
+}
+
 TEST(Launch, takesAJobKeyBesidesPlainVariables) {
   Environment environment(with(kPlain, "TREADLE_JOB_KEY", "a key of one's own"));
   EXPECT_EQ("a key of one's own", Launch::detect()->jobKey);
@@ -252,6 +208,38 @@ TEST(Launch, takesAJobKeyBesidesPlainVariables) {
 TEST(Launch, readsIpv6Addresses) {
   Environment environment(with(kOwn, "TREADLE_MASTER", "[fe80::1%eth0]:4000"));
   EXPECT_EQ("fe80::1%eth0", Launch::detect()->masterAddress);
+}
+
+// The descriptor comes before the file and this before the variable; each may be read again.
+TEST(Launch, takesTheKeyFromADescriptorOrAFile) {
+  io::Fd file(::memfd_create("key", MFD_CLOEXEC));
+  const std::string key = "a key that a launcher made";
+  ASSERT_EQ(static_cast<ssize_t>(key.size()), ::write(file.get(), key.data(), key.size()));
+  struct stat info{};
+  ASSERT_EQ(0, ::fstat(file.get(), &info));
+  const std::string number = std::to_string(file.get()), inode = std::to_string(info.st_ino);
+  const std::string path = "/proc/self/fd/" + number;
+  for (const std::string& text : {number, number + ":" + inode}) {
+    Environment environment(with(with(kOwn, "TREADLE_JOB_KEY_FD", text), "TREADLE_JOB_KEY_FILE", "/nowhere"));
+    EXPECT_EQ(key, Launch::detect()->jobKey);
+    EXPECT_EQ(key, Launch::detect()->jobKey);
+  }
+  ASSERT_EQ(2, ::write(file.get(), "\r\n", 2));
+  Environment environment(with(kOwn, "TREADLE_JOB_KEY_FILE", path));
+  EXPECT_EQ(key, Launch::detect()->jobKey);
+}
+
+TEST(Launch, saysWhyAKeyCannotBeRead) {
+  for (const char* text : {"7x", "-1", ":", "99999", "0:1"}) {
+    Status status = failureOf(with(kOwn, "TREADLE_JOB_KEY_FD", text));
+    EXPECT_EQ(Code::kInvalidArgument, status.code()) << text;
+    EXPECT_NE(std::string::npos, status.message().find("TREADLE_JOB_KEY_FD")) << status.message();
+  }
+  for (const char* path : {"/nowhere/key", "/dev/null", "/"}) {
+    Status status = failureOf(with(kOwn, "TREADLE_JOB_KEY_FILE", path));
+    EXPECT_EQ(Code::kInvalidArgument, status.code()) << path;
+    EXPECT_NE(std::string::npos, status.message().find("TREADLE_JOB_KEY_FILE")) << status.message();
+  }
 }
 
 TEST(Launch, saysHowToStartWhenNothingIsSet) {
@@ -324,6 +312,15 @@ TEST(Launch, validatesWhatAProgramFillsIn) {
     spoil(bad);
     EXPECT_EQ(Code::kInvalidArgument, bad.validate().code());
   }
+  Launch open{kAnyRank, kOpenWorld, "127.0.0.1", 29500, ""};
+  EXPECT_TRUE(open.validate().ok());
+  open.rank = 1;  // ranks of open jobs are given out
+  EXPECT_EQ(Code::kInvalidArgument, open.validate().code());
+  Launch file{0, 2, "", 0, ""};
+  file.meetingFile = "/tmp/meeting";
+  EXPECT_TRUE(file.validate().ok());
+  file.meetingFile = "meeting";
+  EXPECT_EQ(Code::kInvalidArgument, file.validate().code());
 }
 
 class StatusSocket : public testing::Test {
@@ -359,7 +356,7 @@ TEST_F(StatusSocket, isLeftAloneWhenItIsNotTheOneThatWasGiven) {
     tellLauncher("trainer0");
     EXPECT_EQ("", received()) << value;
   }
-  Environment environment({});
+  Environment environment;
   tellLauncher("trainer0");
   EXPECT_EQ("", received());
 }
@@ -380,4 +377,4 @@ TEST_F(StatusSocket, believesOnlyNames) {
 }
 
 }  // namespace
-}  // namespace treadle::cluster
+}  // namespace treadle::cluster::launch_test

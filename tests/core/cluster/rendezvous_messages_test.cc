@@ -1,8 +1,9 @@
 #include "treadle/core/cluster/rendezvous_messages.h"
 
 #include "tests/support/seeds.h"
+#include "treadle/core/cluster/launch.h"
 
-namespace treadle::cluster {
+namespace treadle::cluster::rendezvous_messages_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -46,6 +47,8 @@ TEST(RendezvousMessages, areRefusedWhenCutAnywhereOrTooLong) {
   EXPECT_FALSE(parseRendezvous(encodeRegistration({4, std::vector<std::string>(17, "unix:a")})).ok());
   EXPECT_FALSE(parseRendezvous(encodeRegistration({4, {std::string(257, 'a')}})).ok());
   EXPECT_FALSE(parseRendezvous(encodeRoster({{{std::string(128, 'n'), 0}, {}}})).ok());
+  EXPECT_TRUE(parseRendezvous(encodeRoster(Roster(kMaxWorldSize))).ok());
+  EXPECT_FALSE(parseRendezvous(encodeRoster(Roster(kMaxWorldSize + 1))).ok()) << "no job has so many workers";
 }
 
 TEST(RendezvousMessages, surviveAHundredThousandMutations) {
@@ -67,4 +70,4 @@ TEST(RendezvousMessages, surviveAHundredThousandMutations) {
 }
 
 }  // namespace
-}  // namespace treadle::cluster
+}  // namespace treadle::cluster::rendezvous_messages_test

@@ -6,17 +6,18 @@
 
 #include "tests/support/free_port.h"
 #include "tests/support/gate.h"
+#include "tests/support/meeting_at.h"
 #include "tests/support/reactor_thread.h"
 #include "treadle/core/cluster/rendezvous_messages.h"
 
-namespace treadle::cluster {
+namespace treadle::cluster::rendezvous_test {
 namespace {
 
 using namespace std::chrono_literals;
 
 constexpr const char* kKey = "the key of this job";
 
-TimePoint patience() { return deadlineAfter(test::kHangs); }
+using test::patience;
 
 link::Credentials credentialsOf(const std::string& name, int rank) {
   return {kKey, {link::Purpose::kRendezvous, {name, rank}}};
@@ -34,11 +35,11 @@ class Meeting {
     reactor.stop();
   }
   std::unique_ptr<RendezvousClient> connect(const std::string& name, int rank) {
-    return valueOrThrow(RendezvousClient::connect({address}, credentialsOf(name, rank), patience()));
+    return valueOrThrow(RendezvousClient::connect(test::meetingAt({address}), credentialsOf(name, rank), patience()));
   }
   // Connects and registers; what comes of it.
   Result<Roster> meet(const std::string& name, int rank, int worldSize) {
-    auto client = RendezvousClient::connect({address}, credentialsOf(name, rank), patience());
+    auto client = RendezvousClient::connect(test::meetingAt({address}), credentialsOf(name, rank), patience());
     if (!client.ok()) return client.status();
     return (*client)->exchange(worldSize, {"unix:" + name}, patience());
   }
@@ -89,8 +90,9 @@ TEST(Rendezvous, givesAllTheRosterAndLetsNobodyGoBeforeAllAreReady) {
 TEST(Rendezvous, waitsForAServerThatStartsLater) {
   io::Address address = *io::Address::tcp("127.0.0.1", test::freePort());
   test::ReactorThread reactor;
-  std::thread client(
-      [&] { EXPECT_TRUE(RendezvousClient::connect({address}, credentialsOf("w1", 1), patience()).ok()); });
+  std::thread client([&] {
+    EXPECT_TRUE(RendezvousClient::connect(test::meetingAt({address}), credentialsOf("w1", 1), patience()).ok());
+  });
   auto server =
       valueOrThrow(RendezvousServer::start(*reactor, {address}, credentialsOf("w0", 0), 2, test::kHangs, patience()));
   client.join();
@@ -110,7 +112,7 @@ TEST(Rendezvous, isFoundAtTheFirstPortThatIsFree) {
     servers.push_back(valueOrThrow(RendezvousServer::start(
         *reactor, addresses, {key, {link::Purpose::kRendezvous, {"w0", 0}}}, 1, test::kHangs, patience())));
   }
-  auto client = RendezvousClient::connect(addresses, credentialsOf("w0", 0), patience());
+  auto client = RendezvousClient::connect(test::meetingAt(addresses), credentialsOf("w0", 0), patience());
   ASSERT_TRUE(client.ok()) << client.status().toString();
   EXPECT_EQ(1U, valueOrThrow((*client)->exchange(1, {"unix:w0"}, patience())).size());
   for (auto& server : servers) server->stop();
@@ -118,22 +120,22 @@ TEST(Rendezvous, isFoundAtTheFirstPortThatIsFree) {
 }
 
 TEST(Rendezvous, namesTheRanksThatDidNotArrive) {
-  Meeting meeting(4, 200ms);
+  Meeting meeting(4, 3s);
   auto results =
       allAtOnce({[&] { return meeting.meet("w0", 0, 4).status(); }, [&] { return meeting.meet("w2", 2, 4).status(); }});
   for (const Status& status : results)
-    expectTold(status, Code::kDeadlineExceeded, "rank 1, 3 of 4 did not arrive within the join timeout of 200 ms");
+    expectTold(status, Code::kDeadlineExceeded, "rank 1, 3 of 4 did not arrive within the join timeout of 3 s");
 }
 
 // One that has come and does not say what it wants has not arrived.
 TEST(Rendezvous, namesARankThatConnectedAndSaidNothing) {
-  Meeting meeting(2, 200ms);
+  Meeting meeting(2, 3s);
   auto silent = meeting.connect("w1", 1);
   expectTold(meeting.meet("w0", 0, 2).status(), Code::kDeadlineExceeded, "rank 1 of 2 did not arrive");
 }
 
 TEST(Rendezvous, namesWhoCouldNotConnectToTheOthers) {
-  Meeting meeting(2, 300ms);
+  Meeting meeting(2, 1s);
   auto first = meeting.connect("w0", 0), second = meeting.connect("w1", 1);
   auto exchanged = allAtOnce({[&] { return first->exchange(2, {}, patience()).status(); },
                               [&] { return second->exchange(2, {}, patience()).status(); }});
@@ -279,7 +281,7 @@ TEST(Rendezvous, namesTheMissingRankWithinTheTimeLimitThatEndsFirst) {
   Meeting meeting(3);
   auto first = meeting.connect("w0", 0), early = meeting.connect("early", 2);
   auto told = allAtOnce({[&] { return first->exchange(3, {}, patience()).status(); },
-                         [&] { return early->exchange(3, {}, Clock::now() + 300ms).status(); }});
+                         [&] { return early->exchange(3, {}, Clock::now() + 2s).status(); }});
   for (const Status& status : told) expectTold(status, Code::kDeadlineExceeded, "rank 1 of 3 did not arrive");
 }
 
@@ -318,7 +320,7 @@ TEST(Rendezvous, endsForAllWhenAMemberTalksNonsense) {
   ASSERT_TRUE(dialed.ok());
   for (auto message : {encodeStep(Step::kGo)})
     ASSERT_TRUE(
-        io::writeAll(dialed->fd.get(), wire::frameFront(wire::FrameKind::kMessage, 1, message, {}), patience()).ok());
+        io::writeAll(dialed->stream, wire::frameFront(wire::FrameKind::kMessage, 1, message, {}), patience()).ok());
   expectTold(meeting.meet("w0", 0, 2).status(), Code::kDataLoss, "rank 1 sent a message out of turn");
 }
 
@@ -332,15 +334,16 @@ TEST(Rendezvous, namesThePortThatIsInUse) {
 
 TEST(RendezvousClient, namesTheMasterThatCannotBeReached) {
   io::Address nobody = *io::Address::tcp("127.0.0.1", test::freePort());
-  Status status = RendezvousClient::connect({nobody}, credentialsOf("w1", 1), Clock::now() + 50ms).status();
+  Status status =
+      RendezvousClient::connect(test::meetingAt({nobody}), credentialsOf("w1", 1), Clock::now() + 50ms).status();
   expectTold(status, Code::kDeadlineExceeded, "the master at " + nobody.toString() + " cannot be reached");
 }
 
 TEST(RendezvousClient, saysAtOnceThatItsKeyIsAnother) {
   Meeting meeting(2);
-  Status status =
-      RendezvousClient::connect({meeting.address}, {"another key", {link::Purpose::kRendezvous, {"w1", 1}}}, patience())
-          .status();
+  Status status = RendezvousClient::connect(test::meetingAt({meeting.address}),
+                                            {"another key", {link::Purpose::kRendezvous, {"w1", 1}}}, patience())
+                      .status();
   EXPECT_EQ(Code::kUnauthenticated, status.code());
 }
 
@@ -349,7 +352,8 @@ TEST(RendezvousClient, saysThatRankZeroWasLost) {
   auto client = meeting.connect("w1", 1);
   meeting.server->stop();
   Status status = client->exchange(2, {}, patience()).status();
-  expectTold(status, Code::kPeerLost, "rank 0, where the workers meet, was lost before all had joined");
+  expectTold(status, Code::kPeerLost, "worker 'w0' (rank 0), where the workers meet, was lost before all had joined");
+  EXPECT_EQ("w0", status.worker());
 }
 
 TEST(RendezvousClient, keepsItsOwnReasonWhenRankZeroSaysNothing) {
@@ -366,4 +370,4 @@ TEST(RendezvousClient, waitsNoLongerThanItsDeadline) {
 }
 
 }  // namespace
-}  // namespace treadle::cluster
+}  // namespace treadle::cluster::rendezvous_test

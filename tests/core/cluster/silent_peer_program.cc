@@ -22,7 +22,7 @@ class ExitWhenLost final : public cluster::MessageHandler {
 
 int main(int, char** arguments) {
   auto reactor = valueOrThrow(io::Reactor::make());
-  cluster::Membership membership(*reactor, {"child", 1}, 2, {.lostAfter = std::chrono::seconds(1), .connection = {}});
+  cluster::Membership membership(*reactor, {"child", 1}, 2, {.lostAfter = std::chrono::seconds(4), .connection = {}});
   ExitWhenLost handler;
   membership.setHandler(link::Subject::kRpc, handler);
   WorkerInfo parent{"parent", 0};

@@ -7,7 +7,7 @@
 #include "tests/core/group/group_job.h"
 #include "treadle/core/group/half.h"
 
-namespace treadle {
+namespace treadle::all_reduce_test {
 namespace {
 
 using group::BFloat16;
@@ -191,4 +191,4 @@ TEST(AllReduceManyTest, ContinuationsMayStartTheNext) {
 }
 
 }  // namespace
-}  // namespace treadle
+}  // namespace treadle::all_reduce_test

@@ -4,7 +4,7 @@
 
 #include "tests/core/group/group_job.h"
 
-namespace treadle {
+namespace treadle::broadcast_test {
 namespace {
 
 using test::GroupJob;
@@ -66,4 +66,4 @@ TEST(BarrierTest, WaitsForTheLast) {
 }
 
 }  // namespace
-}  // namespace treadle
+}  // namespace treadle::broadcast_test

@@ -7,7 +7,7 @@
 #include "tests/core/group/group_job.h"
 #include "treadle/core/group/half.h"
 
-namespace treadle::group {
+namespace treadle::group::data_type_test {
 namespace {
 
 template <class T>
@@ -108,4 +108,4 @@ TEST(DataTypeTest, KnowsItsNumbers) {
 }
 
 }  // namespace
-}  // namespace treadle::group
+}  // namespace treadle::group::data_type_test

@@ -5,7 +5,7 @@
 
 #include "tests/core/group/group_job.h"
 
-namespace treadle {
+namespace treadle::flow_test {
 namespace {
 
 using test::GroupJob;
@@ -55,7 +55,7 @@ TEST(FlowTest, WhoWaitsForAnotherMemberUsesNoProcessor) {
   EXPECT_THROW(one.wait(std::chrono::milliseconds(200)), TimeoutError);  // until all have come to rest
   auto before = used();
   EXPECT_THROW(other.wait(std::chrono::seconds(1)), TimeoutError);
-  EXPECT_LT(used() - before, std::chrono::milliseconds(100));
+  EXPECT_LT(used() - before, std::chrono::milliseconds(300));
 }
 
 // Twenty large operations of which one member starts none: the others send it nothing but that they have begun.
@@ -100,4 +100,4 @@ TEST(FlowTest, MixedSizesFromManyGroupsAtOnce) {
 }
 
 }  // namespace
-}  // namespace treadle
+}  // namespace treadle::flow_test

@@ -2,7 +2,7 @@
 
 #include "tests/core/group/group_job.h"
 
-namespace treadle {
+namespace treadle::group_test {
 namespace {
 
 using test::GroupJob;
@@ -93,4 +93,4 @@ TEST(GroupTest, AHandleMayOutliveItsJob) {
 }
 
 }  // namespace
-}  // namespace treadle
+}  // namespace treadle::group_test

@@ -5,7 +5,7 @@
 #include <thread>
 #include <vector>
 
-namespace treadle::group {
+namespace treadle::group::inbox_test {
 namespace {
 
 std::vector<int> drained(Inbox<int>& inbox, bool inTask, Turn& last) {
@@ -62,4 +62,4 @@ TEST(InboxTest, EventsOfManyThreadsAreHandledOneAtATime) {
 }
 
 }  // namespace
-}  // namespace treadle::group
+}  // namespace treadle::group::inbox_test

@@ -2,7 +2,7 @@
 
 #include "tests/core/group/group_job.h"
 
-namespace treadle::group {
+namespace treadle::group::messages_test {
 namespace {
 
 Message example(MessageKind kind) {
@@ -100,4 +100,4 @@ TEST(GroupMessagesTest, DescriptionsReadWell) {
 }
 
 }  // namespace
-}  // namespace treadle::group
+}  // namespace treadle::group::messages_test

@@ -2,7 +2,7 @@
 
 #include "tests/core/group/group_job.h"
 
-namespace treadle {
+namespace treadle::protocol_test {
 namespace {
 
 using group::Message;
@@ -216,4 +216,4 @@ TEST_F(StrangeMemberTest, AnAbortOfTheGroupFailsItForGood) {
 }
 
 }  // namespace
-}  // namespace treadle
+}  // namespace treadle::protocol_test

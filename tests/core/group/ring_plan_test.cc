@@ -6,7 +6,7 @@
 
 #include "tests/core/group/group_job.h"
 
-namespace treadle::group {
+namespace treadle::group::ring_plan_test {
 namespace {
 
 struct Member {
@@ -113,4 +113,4 @@ INSTANTIATE_TEST_SUITE_P(Shapes, RingPlanTest,
                                             ::testing::Values<uint64_t>(8, 24, 64, 1 << 20)));
 
 }  // namespace
-}  // namespace treadle::group
+}  // namespace treadle::group::ring_plan_test

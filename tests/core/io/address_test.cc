@@ -3,7 +3,7 @@
 #include "gtest/gtest.h"
 #include "treadle/core/io/socket.h"
 
-namespace treadle::io {
+namespace treadle::io::address_test {
 namespace {
 
 TEST(Address, readsWhatItWrites) {
@@ -27,6 +27,14 @@ TEST(Address, tellsWhatItIs) {
   EXPECT_TRUE(Address::parse("unix:x")->isUnix());
   EXPECT_EQ(77, Address::parse("tcp://127.0.0.1:77")->port());
   EXPECT_EQ(0, Address::parse("unix:x")->port());
+}
+
+TEST(Address, tellsWhoHasItWithManyOthers) {
+  const auto network = [](const char* text) { return Address::parse(text)->network(); };
+  EXPECT_EQ("10.0.0.7", network("tcp://10.0.0.7:1"));
+  EXPECT_EQ(network("tcp://[2001:db8:1:2::7]:1"), network("tcp://[2001:db8:1:2:ffff::]:9"));
+  EXPECT_NE(network("tcp://[2001:db8:1:2::7]:1"), network("tcp://[2001:db8:1:3::7]:1"));
+  EXPECT_NE(network("tcp://[::ffff:10.0.0.7]:1"), network("tcp://[::ffff:10.0.0.8]:1"));
 }
 
 TEST(Address, refusesWhatIsNoneAndQuotesIt) {
@@ -65,4 +73,4 @@ TEST(Address, ofASocketHasThePortThatTheKernelChose) {
 }
 
 }  // namespace
-}  // namespace treadle::io
+}  // namespace treadle::io::address_test

@@ -3,11 +3,13 @@
 #include <sys/resource.h>
 
 #include <atomic>
+#include <filesystem>
+#include <iterator>
 
 #include "tests/support/gate.h"
 #include "treadle/core/base/error.h"
 
-namespace treadle::io {
+namespace treadle::io::executor_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -40,6 +42,19 @@ TEST(Executor, runsWhatIsPostedFromAnyThread) {
   pool.reactor->at(Clock::now(), [&] { pool.executor->post([&] { ran.add(); }); });
   for (std::thread& thread : threads) thread.join();
   ran.waitFor(401);
+}
+
+TEST(Executor, makesNoMoreThreadsForABurstThanMayRun) {
+  auto threads = [] {
+    auto all = std::filesystem::directory_iterator("/proc/self/task");
+    return std::distance(begin(all), end(all));
+  };
+  const auto before = threads();
+  Gate done;
+  Pool pool({.maxRunning = 2});
+  for (int i = 0; i < 2000; ++i) pool.executor->post([&] { done.wait(); });
+  EXPECT_LE(threads() - before, 2 + 1 + 1) << "those that run, the one that polls, and the watchdog";
+  done.open();
 }
 
 TEST(Executor, dropsWhatIsQueuedBeforeItWaitsForWhatRuns) {
@@ -129,7 +144,8 @@ TEST(Executor, leavesAShortTaskThatIsAloneToOneThread) {
   // Not at each try: who polls may find its timer at once, when it had no core in between.
   EXPECT_TRUE(test::eventually([] {
     Gate ended;
-    bool polled = false, polledMeanwhile = false;
+    std::atomic<bool> polled = false;
+    bool polledMeanwhile = false;
     Pool pool({.longRun = kNoWatchdog});
     pool.reactor->at(Clock::now() + 20ms, [&] {
       pool.executor->post([&] {
@@ -360,4 +376,4 @@ TEST(ExecutorOptions, areChecked) {
 }
 
 }  // namespace
-}  // namespace treadle::io
+}  // namespace treadle::io::executor_test

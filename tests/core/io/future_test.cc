@@ -2,9 +2,10 @@
 
 #include <thread>
 
+#include "tests/support/expect_error.h"
 #include "tests/support/gate.h"
 
-namespace treadle {
+namespace treadle::future_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -99,6 +100,81 @@ TEST(Future, isCancelledOnce) {
   messageOf<CancelledError>([&] { future.wait(); });
 }
 
+// The memory of a collective is its caller's again as soon as the future is ready.
+TEST(Future, isReadyOnlyWhenWhatItStandsForHasBeenCancelled) {
+  Promise<int> promise;
+  Future<int> future = promise.future();
+  Future<int> next = future.then([](int value) { return value; });
+  Future<std::vector<int>> all = whenAll(std::vector{next});
+  bool hooked = false;
+  future.share()->cancelHook = [&] {
+    hooked = true;
+    EXPECT_FALSE(future.ready());
+    EXPECT_FALSE(next.ready());
+    EXPECT_FALSE(all.ready());
+  };
+  all.cancel();
+  EXPECT_TRUE(hooked);
+  EXPECT_TRUE(future.ready() && next.ready() && all.ready());
+}
+
+TEST(Future, endsForAValueThatIsNotMovedInTheEnd) {
+  struct MovesTwice {
+    explicit MovesTwice(int times) : left(times) {}
+    MovesTwice(MovesTwice&& other) : left(other.left - 1) {
+      if (left < 0) throw std::runtime_error("enough");
+    }
+    int left;
+  };
+  bool failed = false;
+  for (int times = 1; times < 8; ++times) {
+    std::optional<Promise<MovesTwice>> promise(std::in_place);
+    Future<MovesTwice> future = promise->future();
+    try {
+      promise->set(MovesTwice(times));
+    } catch (const std::runtime_error&) {  // on its way in: the caller knows, and nobody else
+      EXPECT_FALSE(future.ready());
+      promise.reset();
+      messageOf<CancelledError>([&] { future.wait(10s); });
+      continue;
+    }
+    ASSERT_TRUE(future.ready()) << times;
+    if (future.share()->result().ok()) continue;
+    failed = true;
+    EXPECT_TRUE(test::contains(future.share()->result().status().message(), "enough"));
+  }
+  EXPECT_TRUE(failed) << "the last move was none that throws";
+}
+
+// The list of what is to be cancelled is as long as there are futures, not ways to them.
+TEST(Future, cancelledByManyWaysIsCancelledOnce) {
+  Promise<void> promise;
+  Future<void> all = promise.future();
+  for (int i = 0; i < 60; ++i) all = whenAll(std::vector{all, all});
+  all.cancel();
+  messageOf<CancelledError>([&] { promise.future().wait(); });
+}
+
+TEST(Future, saysThatItWasCancelledAlsoWhenItsPromiseGoesForIt) {
+  auto promise = std::make_shared<Promise<int>>();
+  Future<int> future = promise->future();
+  future.share()->cancelHook = [&] { promise.reset(); };
+  future.cancel();
+  EXPECT_EQ("the call was cancelled", messageOf<CancelledError>([&] { future.wait(); }));
+}
+
+TEST(WhenAll, failsWithWhatTheCopyOfAValueThrows) {
+  struct CopiesNever {
+    CopiesNever() = default;
+    CopiesNever(const CopiesNever&) { throw std::runtime_error("one of a kind"); }
+    CopiesNever(CopiesNever&&) noexcept = default;
+  };
+  Promise<CopiesNever> promise;
+  auto all = whenAll(std::vector{promise.future()});
+  promise.set(CopiesNever());
+  EXPECT_TRUE(test::contains(messageOf<RemoteError>([&] { all.wait(10s); }), "one of a kind"));
+}
+
 TEST(Future, endsWhenItsPromiseIsDropped) {
   Future<int> future;
   messageOf<StateError>([&] { future.wait(); });  // holds nothing yet
@@ -173,11 +249,66 @@ TEST(FutureThen, endsWhenThePoolIsGone) {
   messageOf<CancelledError>([&] { after.wait(); });
 }
 
+// Whoever builds a chain in a loop is not to run out of stack when it ends, whatever way it does.
+class LongChain : public ::testing::Test {
+ protected:
+  static constexpr int kLength = 200'000;
+
+  void make(io::ContinueOn executor) {
+    promise_.emplace(std::move(executor));
+    first_ = last_ = promise_->future();
+    for (int i = 0; i < kLength; ++i) last_ = last_.then([](int value) { return value + 1; });
+  }
+
+  std::optional<Promise<int>> promise_;
+  Future<int> first_, last_;
+};
+
+TEST_F(LongChain, isSetAndContinued) {
+  make({});
+  promise_->set(0);
+  EXPECT_EQ(kLength, last_.wait());
+}
+
+TEST_F(LongChain, fails) {
+  make({});
+  promise_->fail(notFound("nothing"));
+  messageOf<NotFoundError>([&] { last_.wait(); });
+}
+
+TEST_F(LongChain, isCancelledFromItsEnd) {
+  make({});
+  last_.cancel();
+  messageOf<CancelledError>([&] { first_.wait(); });
+}
+
+TEST_F(LongChain, endsWhenThePoolIsGone) {
+  auto pool = std::make_unique<Pool>();
+  make(pool->executor.get());
+  pool.reset();
+  promise_->set(0);
+  messageOf<CancelledError>([&] { last_.wait(); });
+}
+
+TEST_F(LongChain, endsWhenThePoolHasStopped) {
+  Pool pool;
+  make(pool.executor.get());
+  pool.executor->stop();
+  promise_->set(0);
+  messageOf<CancelledError>([&] { last_.wait(); });
+}
+
+TEST_F(LongChain, goesWithItsPromise) {
+  make({});
+  promise_.reset();
+  messageOf<CancelledError>([&] { last_.wait(); });
+}
+
 // All threads of a small pool may wait for futures of one another.
 TEST(FutureWait, insideATaskLetsOthersRun) {
-  Pool pool;
   constexpr int kTasks = 32;
-  std::vector<Promise<int>> promises;
+  std::vector<Promise<int>> promises;  // they outlive the tasks that set them
+  Pool pool;
   for (int i = 0; i <= kTasks; ++i) promises.emplace_back(pool.executor.get());
   for (int i = 0; i < kTasks; ++i)
     pool.executor->post([&, i] {
@@ -271,4 +402,4 @@ TEST(WhenAny, ofNothingIsRefused) {
 }
 
 }  // namespace
-}  // namespace treadle
+}  // namespace treadle::future_test

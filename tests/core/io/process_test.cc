@@ -15,7 +15,7 @@
 #include "gtest/gtest.h"
 #include "treadle/core/io/socket.h"
 
-namespace treadle::io {
+namespace treadle::io::process_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -159,6 +159,16 @@ TEST(Process, isGoneWithItsOwner) {
   EXPECT_EQ(-1, ::kill(pid, 0));
 }
 
+TEST(Process, isReachedByASignalInAnotherGroupToo) {
+  Process process = shell("exec perl -e '$| = 1; setpgrp(0, getpgrp(getppid())); print \"out\\n\"; sleep 1000'");
+  std::array<char, 8> said;
+  ASSERT_TRUE(waitFor(process.standardOutput().get(), POLLIN, deadlineAfter(kForever)));
+  EXPECT_EQ(4, ::read(process.standardOutput().get(), said.data(), said.size()));
+  EXPECT_NE(process.pid(), ::getpgid(process.pid()));
+  process.signal(SIGTERM);
+  EXPECT_EQ(SIGTERM, endOf(process).value);
+}
+
 TEST(Process, diesWithTheProcessThatStartedIt) {
   // A child of ours starts a grandchild, hands out its number and is killed.
   std::array<int, 2> ends{};
@@ -233,4 +243,4 @@ TEST(SignalName, isTheUsualOne) {
 }
 
 }  // namespace
-}  // namespace treadle::io
+}  // namespace treadle::io::process_test

@@ -12,7 +12,7 @@
 #include "gtest/gtest.h"
 #include "treadle/core/base/error.h"
 
-namespace treadle::io {
+namespace treadle::io::shared_memory_test {
 namespace {
 
 constexpr size_t kBytes = 1U << 20;
@@ -88,4 +88,4 @@ TEST(SharedMemory, asksForHugePages) {
 }
 
 }  // namespace
-}  // namespace treadle::io
+}  // namespace treadle::io::shared_memory_test

@@ -6,7 +6,7 @@
 
 #include "gtest/gtest.h"
 
-namespace treadle::io {
+namespace treadle::io::spin_test {
 namespace {
 
 TEST(Spin, looksForItsWindowAndNoLonger) {
@@ -46,4 +46,4 @@ TEST(Spin, givesUpWhenAllCoresAreBusy) {
 }
 
 }  // namespace
-}  // namespace treadle::io
+}  // namespace treadle::io::spin_test

@@ -5,7 +5,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/gate.h"
 
-namespace treadle {
+namespace treadle::task_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -263,4 +263,4 @@ TEST_F(Tasks, mayBeCancelledAtAnyMoment) {
 }
 
 }  // namespace
-}  // namespace treadle
+}  // namespace treadle::task_test

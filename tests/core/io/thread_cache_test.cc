@@ -6,7 +6,7 @@
 
 #include "tests/support/gate.h"
 
-namespace treadle::io {
+namespace treadle::io::thread_cache_test {
 namespace {
 
 void run(ThreadCache& cache, UniqueFunction<void()> task) { ASSERT_TRUE(cache.run(task)); }
@@ -51,4 +51,4 @@ TEST(ThreadCache, waitsForItsTasksWhenItGoes) {
 }
 
 }  // namespace
-}  // namespace treadle::io
+}  // namespace treadle::io::thread_cache_test

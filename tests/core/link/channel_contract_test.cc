@@ -9,10 +9,19 @@
 #include "tests/core/link/raw_peer.h"
 #include "tests/support/seeds.h"
 
-namespace treadle::link {
+namespace treadle::link::channel_contract_test {
 namespace {
 
-enum class Way { kSocket, kLanesOverUnix, kLanesOverTcp, kSharedMemory, kSharedWithinAProcess, kOffered };
+enum class Way {
+  kSocket,
+  kTls,
+  kLanesOverUnix,
+  kLanesOverTcp,
+  kLanesOverTls,
+  kSharedMemory,
+  kSharedWithinAProcess,
+  kOffered
+};
 
 constexpr size_t kMiB = 1U << 20;
 
@@ -22,7 +31,7 @@ struct Pair {
       : way(way),
         aPool(valueOrThrow(memory::BlockPool::make(256 * kMiB))),
         bPool(way == Way::kSharedWithinAProcess ? aPool : valueOrThrow(memory::BlockPool::make(256 * kMiB))) {
-    Sockets sockets = connected();
+    Streams sockets = connected();
     const bool shares = way == Way::kSharedMemory || way == Way::kSharedWithinAProcess;
     if (shares) {
       aMemory = std::make_shared<PeerMemory>(aPool.get(), 256 * kMiB);
@@ -30,7 +39,7 @@ struct Pair {
     }
     a = std::make_unique<End>(std::move(sockets.a), Connection::Kind::kCalls, optionsOf(*aPool), nullptr, aMemory);
     b = std::make_unique<End>(std::move(sockets.b), Connection::Kind::kServing, optionsOf(*bPool), nullptr, bMemory);
-    if (way == Way::kLanesOverUnix || way == Way::kLanesOverTcp) {
+    if (way == Way::kLanesOverUnix || way == Way::kLanesOverTcp || way == Way::kLanesOverTls) {
       a->sink.dial = [this] { return dialTo(*b); };
       b->sink.dial = [this] { return dialTo(*a); };
     }
@@ -40,14 +49,18 @@ struct Pair {
 
   ConnectionOptions optionsOf(memory::BlockPool& pool) const {
     ConnectionOptions options;
-    options.pool = way == Way::kSocket ? nullptr : &pool;
+    options.pool = way == Way::kSocket || way == Way::kTls ? nullptr : &pool;
     options.threads = &threads;
     options.offerBytes = way == Way::kOffered ? 1 : 0;
     return options;
   }
-  Sockets connected() const { return way == Way::kLanesOverTcp ? tcpSockets() : Sockets(); }
-  Result<io::Fd> dialTo(End& other) const {
-    Sockets lane = connected();
+  Streams connected() const {
+    // New keys all the while: what takes them must not be noticed.
+    if (way == Way::kTls || way == Way::kLanesOverTls) return tlsStreams(100'000);
+    return way == Way::kLanesOverTcp ? tcpSockets() : Sockets();
+  }
+  Result<io::Stream> dialTo(End& other) const {
+    Streams lane = connected();
     if (Status added = other->addLane(std::move(lane.b)); !added.ok()) return added;
     return std::move(lane.a);
   }
@@ -186,15 +199,16 @@ TEST_P(ChannelContract, failsSendersWhenThePeerGoes) {
 }
 
 std::string nameOf(const ::testing::TestParamInfo<Way>& info) {
-  constexpr std::array kNames = {"Socket",       "LanesOverUnix",        "LanesOverTcp",
-                                 "SharedMemory", "SharedWithinAProcess", "Offered"};
+  constexpr std::array kNames = {"Socket",       "Tls",          "LanesOverUnix",        "LanesOverTcp",
+                                 "LanesOverTls", "SharedMemory", "SharedWithinAProcess", "Offered"};
   return kNames[static_cast<size_t>(info.param)];
 }
 
 INSTANTIATE_TEST_SUITE_P(Ways, ChannelContract,
-                         ::testing::Values(Way::kSocket, Way::kLanesOverUnix, Way::kLanesOverTcp, Way::kSharedMemory,
-                                           Way::kSharedWithinAProcess, Way::kOffered),
+                         ::testing::Values(Way::kSocket, Way::kTls, Way::kLanesOverUnix, Way::kLanesOverTcp,
+                                           Way::kLanesOverTls, Way::kSharedMemory, Way::kSharedWithinAProcess,
+                                           Way::kOffered),
                          nameOf);
 
 }  // namespace
-}  // namespace treadle::link
+}  // namespace treadle::link::channel_contract_test

@@ -3,7 +3,7 @@
 #include "gtest/gtest.h"
 #include "treadle/core/base/error.h"
 
-namespace treadle {
+namespace treadle::channels_test {
 namespace {
 
 TEST(Channels, areThoseThatAreNamed) {
@@ -24,4 +24,4 @@ TEST(Channels, areRefusedWithTheNameThatIsNone) {
 }
 
 }  // namespace
-}  // namespace treadle
+}  // namespace treadle::channels_test

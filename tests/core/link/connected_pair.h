@@ -5,6 +5,7 @@
 
 #include "tests/support/gate.h"
 #include "tests/support/reactor_thread.h"
+#include "tests/support/stream_on.h"
 #include "treadle/core/base/error.h"
 #include "treadle/core/io/socket.h"
 #include "treadle/core/link/connection.h"
@@ -51,12 +52,12 @@ class Recorder final : public ConnectionSink {
     return closedWith_;
   }
 
-  Result<io::Fd> dialLane(Connection&, TimePoint) override {
-    return dial ? dial() : Result<io::Fd>(failedPrecondition("this test has no lanes"));
+  Result<io::Stream> dialLane(Connection&, TimePoint) override {
+    return dial ? dial() : Result<io::Stream>(failedPrecondition("this test has no lanes"));
   }
 
   std::function<void(Connection&, const Message&)> answer;  // set before the first message
-  std::function<Result<io::Fd>()> dial;                     // likewise
+  std::function<Result<io::Stream>()> dial;                 // likewise
   test::Counter arrived, closed;
   test::Counter heralded, failed;  // messages that came ahead of their bytes, and those of them that never came whole
 
@@ -78,14 +79,15 @@ class Recorder final : public ConnectionSink {
 // A connection, its sink and the thread that polls for it.
 class End {
  public:
-  End(io::Fd fd, Connection::Kind kind, const ConnectionOptions& options = {},
+  End(io::Stream stream, Connection::Kind kind, const ConnectionOptions& options = {},
       std::function<void(Connection&, const Message&)> answer = {}, std::shared_ptr<PeerMemory> memory = nullptr) {
     sink.answer = std::move(answer);
-    connection_ = valueOrThrow(Connection::start(*reactor, std::move(fd), kind, options, sink, std::move(memory)));
+    connection_ = valueOrThrow(Connection::start(*reactor, std::move(stream), kind, options, sink, std::move(memory)));
   }
   ~End() {
     connection_->close(cancelled("the test is over"));
     reactor.stop();
+    connection_->awaitReader();         // it may still tell the sink
     EXPECT_EQ(1, sink.closed.count());  // exactly once, whatever happened
   }
 
@@ -126,6 +128,27 @@ inline Sockets tcpSockets() {
   io::Fd dialed = valueOrThrow(io::connectTo(address, deadlineAfter(std::chrono::seconds(10))));
   EXPECT_TRUE(io::waitFor(listener.get(), POLLIN, deadlineAfter(std::chrono::seconds(10))));
   return {std::move(dialed), valueOrThrow(io::acceptFrom(listener.get()))};
+}
+
+struct Streams {
+  Streams(Sockets sockets) : a(std::move(sockets.a)), b(std::move(sockets.b)) {}
+  Streams(io::Stream a, io::Stream b) : a(std::move(a)), b(std::move(b)) {}
+  io::Stream a, b;
+};
+
+// Through TLS, with a key; `rekeyBytes` as in TlsOptions.
+inline Streams tlsStreams(uint64_t rekeyBytes = uint64_t{1} << 36, Sockets sockets = tcpSockets()) {
+  io::TlsOptions options;
+  options.key = "the key of this job";
+  options.rekeyBytes = rekeyBytes;
+  auto context = valueOrThrow(io::TlsContext::make(options));
+  auto dialer = valueOrThrow(io::Tls::make(context, sockets.a.get(), io::Tls::Role::kDialer));
+  auto acceptor = valueOrThrow(io::Tls::make(context, sockets.b.get(), io::Tls::Role::kAcceptor));
+  for (bool dialed = false, accepted = false; !dialed || !accepted;) {
+    if (!dialed) dialed = valueOrThrow(dialer->shakeHands());
+    if (!accepted) accepted = valueOrThrow(acceptor->shakeHands());
+  }
+  return {io::Stream(std::move(sockets.a), std::move(dialer)), io::Stream(std::move(sockets.b), std::move(acceptor))};
 }
 
 inline std::vector<std::byte> filled(size_t size, int value) {

@@ -5,13 +5,13 @@
 #include "treadle/core/io/socket.h"
 #include "treadle/core/wire/writer.h"
 
-namespace treadle::link {
+namespace treadle::link::connection_test {
 namespace {
 
 using namespace std::chrono_literals;
 using Kind = Connection::Kind;
 
-TimePoint patience() { return deadlineAfter(test::kHangs); }
+using test::patience;
 
 Status sendText(Connection& connection, std::string_view text, SendMode mode = SendMode::kCapture) {
   return connection.send(Subject::kRpc, std::as_bytes(std::span(text)), {}, mode, patience());
@@ -95,6 +95,7 @@ TEST(Connection, tellsTheReasonOfAFarewellAfterEverythingElse) {
   for (int i = 0; i < 20; ++i)
     ASSERT_TRUE(a->send(Subject::kRpc, filled(100'000, i), {}, SendMode::kCapture, patience()).ok());
   a->leave("it was told to", patience());
+  EXPECT_EQ(Code::kCancelled, sendText(*a.share(), "late").code()) << "it is not the peer that is gone";
   EXPECT_EQ(Code::kPeerLost, b.sink.closedWith().code());
   EXPECT_EQ(20U, b.sink.messages().size());
   EXPECT_EQ("it was told to", b.sink.leaveReason());
@@ -297,4 +298,4 @@ TEST(CallsConnection, servesSeveralWaitingThreads) {
 }
 
 }  // namespace
-}  // namespace treadle::link
+}  // namespace treadle::link::connection_test

@@ -3,9 +3,10 @@
 #include <sys/socket.h>
 
 #include "tests/support/seeds.h"
+#include "tests/support/tls_pair.h"
 #include "treadle/core/io/socket.h"
 
-namespace treadle::link {
+namespace treadle::link::frame_reader_test {
 namespace {
 
 using wire::FrameKind;
@@ -66,7 +67,7 @@ class Stream {
     int ends[2];
     EXPECT_EQ(0, ::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, ends));
     writing_ = io::Fd(ends[0]);
-    reading_ = io::Fd(ends[1]);
+    reading_ = io::Stream(io::Fd(ends[1]));
   }
 
   // Writes and reads in turn until all is through.
@@ -80,7 +81,7 @@ class Stream {
   }
   Status readAll() {
     for (;;) {
-      Result<bool> got = reader_.readFrom(reading_.get(), onFrame_);
+      Result<bool> got = reader_.readFrom(reading_, onFrame_);
       if (!got.ok()) return got.status();
       if (!*got) return {};
     }
@@ -90,7 +91,8 @@ class Stream {
   std::vector<Frame> frames;
 
  private:
-  io::Fd writing_, reading_;
+  io::Fd writing_;
+  io::Stream reading_;
   FrameReader reader_;
   UniqueFunction<void(Frame)> onFrame_;
 };
@@ -173,5 +175,32 @@ TEST(FrameReader, survivesDamageAnywhere) {
   });
 }
 
+// Also of one that sends without end, and where TLS keeps a part of what it has read.
+TEST(FrameReaderTurn, endsAfterAboutAMebibyte) {
+  constexpr size_t kFrames = 100'000, kTurnBytes = 1U << 20, kReadBytes = 64U << 10, kRecordBytes = 16U << 10;
+  test::TlsPair pair;
+  io::setBufferSizes(pair.a.fd(), 8U << 20);
+  std::vector<std::byte> stream;
+  for (size_t i = 0; i < kFrames; ++i) {
+    auto front = wire::frameFront(FrameKind::kMessage, 1, std::vector<std::byte>(43), {});
+    stream.insert(stream.end(), front.begin(), front.end());
+  }
+  std::thread writer([&] { EXPECT_TRUE(io::writeAll(pair.a, stream, deadlineAfter(test::kHangs)).ok()); });
+  FrameReader reader({});
+  size_t frames = 0;
+  UniqueFunction<void(Frame)> onFrame = [&](const Frame&) {
+    ++frames;
+    // Slower than the sender, which so always has more.
+    for (const TimePoint end = Clock::now() + std::chrono::microseconds(3); Clock::now() < end;) continue;
+  };
+  for (size_t before = 0; frames < kFrames; before = frames) {
+    EXPECT_TRUE(io::waitFor(pair.b.fd(), POLLIN, deadlineAfter(test::kHangs)));
+    throwIfError(reader.readFrom(pair.b, onFrame).status());
+    EXPECT_EQ(0U, pair.b.pending()) << "nobody would hear of it";
+    EXPECT_LT((frames - before) * (stream.size() / kFrames), kTurnBytes + kReadBytes + 2 * kRecordBytes);
+  }
+  writer.join();
+}
+
 }  // namespace
-}  // namespace treadle::link
+}  // namespace treadle::link::frame_reader_test

@@ -2,7 +2,7 @@
 
 #include "tests/support/seeds.h"
 
-namespace treadle::link {
+namespace treadle::link::handshake_messages_test {
 namespace {
 
 Nonce nonceOf(int value) {
@@ -129,4 +129,4 @@ TEST(HandshakeProofs, dependOnKeyRoleAndBothGreetings) {
 }
 
 }  // namespace
-}  // namespace treadle::link
+}  // namespace treadle::link::handshake_messages_test

@@ -1,10 +1,18 @@
 #include "treadle/core/link/handshake.h"
 
+#include <poll.h>
+#include <sys/resource.h>
+
+#include <thread>
+
 #include "tests/core/link/raw_peer.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/other_user.h"
 #include "tests/support/reactor_thread.h"
 #include "tests/support/seeds.h"
+#include "treadle/core/link/strangers.h"
 
-namespace treadle::link {
+namespace treadle::link::handshake_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -14,14 +22,14 @@ class Door {
  public:
   explicit Door(const std::string& where = "tcp://127.0.0.1:0", Duration timeout = kHandshakeTimeout) {
     Acceptor::Host host;
-    host.check = [this](const Hello& hello) {
+    host.check = [](const Hello& hello) {
       return hello.worker.name == "unwanted" ? failedPrecondition("'unwanted' may not come in") : Status();
     };
-    host.accept = [this](io::Fd fd, Hello hello) {
-      EXPECT_TRUE(io::writeAll(fd.get(), std::as_bytes(std::span(greeting)), patience()).ok());
+    host.accept = [this](io::Stream stream, Hello hello) {
+      EXPECT_TRUE(io::writeAll(stream, std::as_bytes(std::span(greeting)), patience()).ok());
       {
         MutexLock lock(mutex_);
-        guests_.emplace_back(std::move(fd), std::move(hello));
+        guests_.emplace_back(std::move(stream), std::move(hello));
       }
       arrived.add();
     };
@@ -34,7 +42,7 @@ class Door {
     reactor.stop();
   }
   const io::Address& address() const { return acceptor->address(); }
-  std::vector<std::pair<io::Fd, Hello>> takeGuests() {
+  std::vector<std::pair<io::Stream, Hello>> takeGuests() {
     MutexLock lock(mutex_);
     return std::move(guests_);
   }
@@ -46,7 +54,7 @@ class Door {
 
  private:
   Mutex mutex_;
-  std::vector<std::pair<io::Fd, Hello>> guests_;
+  std::vector<std::pair<io::Stream, Hello>> guests_;
 };
 
 TEST(Handshake, introducesBothSides) {
@@ -72,7 +80,7 @@ TEST(Handshake, losesNothingOfWhatFollowsTheWelcome) {
     Result<Dialed> dialed = dial(door.address(), credentialsOf("guest", 1), patience());
     ASSERT_TRUE(dialed.ok()) << dialed.status().toString();
     std::string heard(door.greeting.size(), ' ');
-    ASSERT_TRUE(io::readAll(dialed->fd.get(), std::as_writable_bytes(std::span(heard)), patience()).ok());
+    ASSERT_TRUE(io::readAll(dialed->stream, std::as_writable_bytes(std::span(heard)), patience()).ok());
     EXPECT_EQ(door.greeting, heard);
   }
 }
@@ -97,8 +105,26 @@ TEST(Handshake, losesNothingWhenWelcomeAndMoreAreOneWrite) {
   acceptor.join();
   ASSERT_TRUE(dialed.ok()) << dialed.status().toString();
   std::vector<std::byte> more(5);
-  ASSERT_TRUE(io::readAll(dialed->fd.get(), more, patience()).ok());
+  ASSERT_TRUE(io::readAll(dialed->stream, more, patience()).ok());
   EXPECT_EQ(std::vector<std::byte>(5, std::byte{42}), more);
+}
+
+// ---- another user of this host
+
+TEST(Handshake, hasNoWordForAnotherUser) {
+  TREADLE_SKIP_WITHOUT_OTHER_USERS();
+  Door door("unix:treadle-handshake-of-one-user");
+  EXPECT_EQ(0, test::OtherUser::bytesHeardFrom(door.address()));
+  EXPECT_TRUE(dial(door.address(), credentialsOf("guest", 1), patience()).ok());
+}
+
+TEST(Handshake, doesNotGreetAnotherUser) {
+  TREADLE_SKIP_WITHOUT_OTHER_USERS();
+  const io::Address address = *io::Address::parse("unix:treadle-handshake-impostor");
+  const auto impostor = test::OtherUser::listeningAt(address);
+  Status refused = dial(address, credentialsOf("guest", 1), patience()).status();
+  EXPECT_EQ(Code::kUnauthenticated, refused.code());
+  EXPECT_TRUE(test::contains(refused.message(), "another user")) << refused.message();
 }
 
 // ---- who does not know the key
@@ -152,10 +178,10 @@ TEST(Handshake, aProofOfAnEarlierConnectionIsWorthNothing) {
 TEST(Handshake, anAcceptorTellsADialerOfAnotherVersion) {
   Door door;
   RawPeer peer(door.address());
-  peer.sayHello({7, Purpose::kPeer, {"guest", 1}, randomNonce()});
+  peer.sayHello({77, Purpose::kPeer, {"guest", 1}, randomNonce()});
   Status rejection = peer.heardRejection();
   EXPECT_EQ(Code::kFailedPrecondition, rejection.code());
-  EXPECT_NE(std::string::npos, rejection.message().find("version 7")) << rejection.message();
+  EXPECT_NE(std::string::npos, rejection.message().find("version 77")) << rejection.message();
   EXPECT_NE(std::string::npos, rejection.message().find("version " + std::to_string(kProtocolVersion)));
 }
 
@@ -175,10 +201,10 @@ Status dialAgainst(std::vector<std::byte> answer) {
 }
 
 TEST(Handshake, aDialerSaysThatTheAcceptorSpeaksAnotherVersion) {
-  Greeting other{7, Purpose::kPeer, {"door", 0}, randomNonce()};
+  Greeting other{77, Purpose::kPeer, {"door", 0}, randomNonce()};
   Status status = dialAgainst(handshakeFrame(encodeGreeting(Step::kChallenge, other)));
   EXPECT_EQ(Code::kFailedPrecondition, status.code());
-  EXPECT_NE(std::string::npos, status.message().find("version 7")) << status.message();
+  EXPECT_NE(std::string::npos, status.message().find("version 77")) << status.message();
 }
 
 TEST(Handshake, theAcceptorsReasonReachesTheDialer) {
@@ -237,8 +263,20 @@ TEST(Handshake, messagesOutOfTurnAreTurnedAway) {
   EXPECT_EQ(0, door.arrived.count());
 }
 
+TEST(Handshake, strangersInARowWaitForTheirTurn) {
+  Door door;
+  const TimePoint begin = Clock::now();
+  for (int i = 0; i < Strangers::kAtOnce + Strangers::kPerSecond; ++i) {
+    RawPeer stranger(door.address());
+    stranger.say(encodeStep(Step::kProof, Proof{}));
+    EXPECT_EQ(Code::kDataLoss, stranger.heardRejection().code());
+  }
+  EXPECT_GE(Clock::now() - begin, 500ms) << "a second's worth came beyond those that are let in at once";
+  EXPECT_TRUE(dial(door.address(), credentialsOf("guest", 1), patience()).ok()) << "and so does who is honest";
+}
+
 TEST(Handshake, whoSaysNothingOrDawdlesIsDroppedAtTheTimeout) {
-  Door door("tcp://127.0.0.1:0", 100ms);
+  Door door("tcp://127.0.0.1:0", 2s);
   RawPeer silent(door.address()), slow(door.address());
   Greeting hello{kProtocolVersion, Purpose::kPeer, {"slow", 1}, randomNonce()};
   slow.sayHello(hello);
@@ -287,6 +325,64 @@ TEST(Handshake, servesManyAtOnceWithSilentOnesAmongThem) {
   EXPECT_EQ(seen, std::vector<bool>(seen.size(), true));
 }
 
+// Who fills the acceptor with connections that say nothing does not keep others out.
+TEST(Handshake, whoTakesAllPlacesGivesWay) {
+  rlimit before{};
+  ASSERT_EQ(0, ::getrlimit(RLIMIT_NOFILE, &before));
+  const rlimit few{.rlim_cur = 1024, .rlim_max = before.rlim_max};  // of which strangers get an eighth
+  ASSERT_EQ(0, ::setrlimit(RLIMIT_NOFILE, &few));
+  {
+    Door door;
+    std::vector<RawPeer> silent;
+    for (int i = 0; i < 200; ++i) silent.emplace_back(door.address());
+    EXPECT_TRUE(dial(door.address(), credentialsOf("guest", 1), patience()).ok());
+  }
+  ASSERT_EQ(0, ::setrlimit(RLIMIT_NOFILE, &before));
+}
+
+// Passes bytes on between one who connects to it and `to`, until either closes.
+class Relay {
+ public:
+  explicit Relay(const io::Address& to) {
+    thread_ = std::thread([this, to] {
+      EXPECT_TRUE(io::waitFor(listener_.get(), POLLIN, patience()));
+      io::Fd from = valueOrThrow(io::acceptFrom(listener_.get())), on = valueOrThrow(io::connectTo(to, patience()));
+      std::array<pollfd, 2> ends = {pollfd{from.get(), POLLIN, 0}, pollfd{on.get(), POLLIN, 0}};
+      std::array<std::byte, 4096> bytes;
+      for (;;) {
+        ASSERT_GT(::poll(ends.data(), ends.size(), 60'000), 0);
+        for (size_t i = 0; i < ends.size(); ++i) {
+          if (ends[i].revents == 0) continue;
+          const ssize_t got = ::recv(ends[i].fd, bytes.data(), bytes.size(), MSG_DONTWAIT);
+          if (got <= 0 || ::send(ends[1 - i].fd, bytes.data(), static_cast<size_t>(got), MSG_NOSIGNAL) != got) return;
+        }
+      }
+    });
+  }
+  ~Relay() { thread_.join(); }
+  io::Address address() const { return valueOrThrow(io::Address::ofSocket(listener_.get())); }
+
+ private:
+  const io::Fd listener_ = valueOrThrow(io::listenOn(*io::Address::parse("tcp://127.0.0.1:0")));
+  std::thread thread_;
+};
+
+// A process of another user may listen at a port where workers look for the meeting before rank 0 does. Elsewhere a
+// relay may stand between two workers: what they announce is theirs.
+TEST(Handshake, nobodyStandsBetweenThoseThatMeet) {
+  Door door;
+  Credentials guest = credentialsOf("guest", 1);
+  {
+    Relay relay(door.address());
+    EXPECT_TRUE(dial(relay.address(), guest, patience()).ok());
+    door.arrived.waitFor(1);
+    door.takeGuests();
+  }
+  guest.self.purpose = Purpose::kRendezvous;
+  Relay relay(door.address());
+  EXPECT_EQ(Code::kUnauthenticated, dial(relay.address(), guest, patience()).status().code());
+}
+
 TEST(Handshake, anAcceptorThatGoesDropsWhoIsStillAtTheDoor) {
   Door door;
   RawPeer peer(door.address());
@@ -299,4 +395,4 @@ TEST(Handshake, anAcceptorThatGoesDropsWhoIsStillAtTheDoor) {
 }
 
 }  // namespace
-}  // namespace treadle::link
+}  // namespace treadle::link::handshake_test

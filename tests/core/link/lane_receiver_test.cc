@@ -7,7 +7,7 @@
 #include "tests/support/seeds.h"
 #include "treadle/core/base/error.h"
 
-namespace treadle::link {
+namespace treadle::link::lane_receiver_test {
 namespace {
 
 using wire::BufferEntry;
@@ -134,4 +134,4 @@ TEST(LaneReceiver, refusesAnnouncementsThatCannotBe) {
 }
 
 }  // namespace
-}  // namespace treadle::link
+}  // namespace treadle::link::lane_receiver_test

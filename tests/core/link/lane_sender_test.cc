@@ -4,13 +4,14 @@
 #include <poll.h>
 
 #include "tests/core/link/connected_pair.h"
+#include "tests/support/tls_pair.h"
 
-namespace treadle::link {
+namespace treadle::link::lane_sender_test {
 namespace {
 
 constexpr size_t kBytes = 8U << 20, kPieces = 16;
 
-TimePoint patience() { return deadlineAfter(test::kHangs); }
+using test::patience;
 
 // One lane, of which nothing is read before all is waiting: the first piece has begun by then, and does not fit into
 // it.
@@ -71,5 +72,40 @@ TEST_F(OneLane, letsAHigherPriorityGoFirst) {
   EXPECT_EQ(expected, receive(4 * kPieces));
 }
 
+// What TLS has taken, and the socket has not, goes out too when there is nothing to be sent behind it.
+TEST(SecureLane, sendsTheLastRecordOfTheLastPieceToo) {
+  test::ReactorThread reactor;
+  io::ThreadCache threads;
+  const auto connect = [] {
+    auto pair = std::make_unique<test::TlsPair>();
+    io::setBufferSizes(pair->a.fd(), 256U << 10);
+    io::setBufferSizes(pair->b.fd(), 256U << 10);
+    return pair;
+  };
+  // From what the sockets take at once on.
+  int full = 0;
+  for (size_t bytes = 256U << 10; full < 6; bytes += 6000) {
+    auto connected = connect();
+    test::TlsPair& pair = *connected;
+    auto sender = std::make_shared<LaneSender>(*reactor, threads, nullptr, 16 * kBytes);
+    throwIfError(sender->addLane(std::move(pair.a)));
+    std::array buffers = {allocateBuffer(bytes)};
+    auto transfers = valueOrThrow(sender->prepare(buffers, SendMode::kCapture, patience()));
+    const TimePoint begin = Clock::now();
+    sender->begin(transfers, patience());
+    sender->drain(begin + std::chrono::milliseconds(150));
+    if (Clock::now() > begin + std::chrono::milliseconds(80)) ++full;  // a write has waited in vain
+    size_t left = bytes;
+    while (left > 0) {
+      std::vector<std::byte> piece(wire::kPieceFrontBytes);
+      throwIfError(io::readAll(pair.b, piece, patience()));
+      piece.resize(valueOrThrow(wire::parsePieceFront(piece, {})).sizeBytes);
+      ASSERT_TRUE(io::readAll(pair.b, piece, deadlineAfter(std::chrono::seconds(10))).ok()) << left << " of " << bytes;
+      left -= piece.size();
+    }
+    sender->close(cancelled("the test is over"));
+  }
+}
+
 }  // namespace
-}  // namespace treadle::link
+}  // namespace treadle::link::lane_sender_test

@@ -5,8 +5,9 @@
 
 #include "tests/core/link/connected_pair.h"
 #include "tests/core/link/raw_peer.h"
+#include "treadle/core/wire/writer.h"
 
-namespace treadle::link {
+namespace treadle::link::lanes_test {
 namespace {
 
 constexpr size_t kMiB = 1U << 20;
@@ -14,11 +15,11 @@ constexpr size_t kMiB = 1U << 20;
 // A sends to B; A's lanes end at sockets that the test has, and reads or gives to B when it likes.
 struct LanesOfTheTest {
   LanesOfTheTest() {
-    a.sink.dial = [this]() -> Result<io::Fd> {
+    a.sink.dial = [this]() -> Result<io::Stream> {
       Sockets lane;
       MutexLock lock(mutex);
       farEnds.push_back(std::move(lane.b));
-      return std::move(lane.a);
+      return io::Stream(std::move(lane.a));
     };
   }
   ~LanesOfTheTest() {
@@ -91,7 +92,7 @@ TEST(Lanes, areWaitedForWhileAnotherDials) {
 TEST(Lanes, areNotWaitedForOnceTheConnectionIsClosed) {
   LanesOfTheTest pair;
   test::Gate dialing, dialed;
-  pair.a.sink.dial = [&]() -> Result<io::Fd> {
+  pair.a.sink.dial = [&]() -> Result<io::Stream> {
     dialing.open();
     dialed.wait();
     return cancelled("the test says so");
@@ -116,7 +117,7 @@ TEST(Lanes, areNotWaitedForOnceTheConnectionIsClosed) {
 TEST(Lanes, areDialedAgainOnlyAfterAWhile) {
   LanesOfTheTest pair;
   std::atomic<int> dials = 0;
-  pair.a.sink.dial = [&]() -> Result<io::Fd> {
+  pair.a.sink.dial = [&]() -> Result<io::Stream> {
     ++dials;
     return failedPrecondition("the peer has none");
   };
@@ -198,6 +199,56 @@ TEST(Lanes, takeTheConnectionAlongWhenTheyBreak) {
   EXPECT_EQ("it has had enough", pair.a.sink.leaveReason());
 }
 
+// Whoever dials gives up when the time is over, perhaps while it is being welcomed: nothing was on that lane.
+TEST(Lanes, mayEndBeforeTheyBegin) {
+  LanesOfTheTest pair;
+  for (int i = 0; i < 20; ++i) {
+    Sockets lane;
+    ASSERT_TRUE(pair.b->addLane(std::move(lane.b)).ok());
+    ASSERT_EQ(0, ::shutdown(lane.a.get(), SHUT_WR));
+    std::array<std::byte, 1> nothing;  // b has closed its end
+    ASSERT_EQ(Code::kPeerLost, io::readAll(lane.a.get(), nothing, patience()).code());
+  }
+  ASSERT_TRUE(pair.send(0, 1).ok());
+  pair.b.sink.arrived.waitFor(1);
+  EXPECT_EQ(0, pair.b.sink.closed.count());
+}
+
+// A connection whose peer, a bare socket, ended a lane within a piece.
+struct EndedLane {
+  EndedLane() {
+    Sockets lane;
+    throwIfError(b->addLane(std::move(lane.b)));
+    throwIfError(io::writeAll(lane.a.get(), filled(1, 'T'), patience()));
+  }
+
+  Sockets sockets;
+  io::ThreadCache threads;
+  End b{std::move(sockets.b), Connection::Kind::kServing, {.limits = {}, .threads = &threads}};
+};
+
+// A lane's end may overtake what its peer said before: that is on another socket.
+TEST(Lanes, letTheLastWordCome) {
+  EndedLane ended;
+  auto& sockets = ended.sockets;
+  auto& b = ended.b;
+  std::array<std::byte, 1> nothing;
+  EXPECT_EQ(Code::kPeerLost, io::readAll(sockets.a.get(), nothing, patience()).code());  // b has nothing more to say
+  wire::Writer reason;
+  reason.string("it has had enough");
+  ASSERT_TRUE(
+      io::writeAll(sockets.a.get(), wire::frameFront(wire::FrameKind::kLeave, 0, reason.bytes()), patience()).ok());
+  sockets.a.reset();
+  EXPECT_EQ(Code::kPeerLost, b.sink.closedWith().code());
+  EXPECT_EQ("it has had enough", b.sink.leaveReason());
+}
+
+// One that hears the end and goes on as if nothing were is not waited for.
+TEST(Lanes, areNotWaitedForAfterTheirEnd) {
+  EndedLane ended;
+  EXPECT_EQ(Code::kPeerLost, ended.b.sink.closedWith().code());
+}
+
 TEST(Lanes, areForCallsAlone) {
   Sockets sockets;
   End b(std::move(sockets.b), Connection::Kind::kServing);
@@ -209,4 +260,4 @@ TEST(Lanes, areForCallsAlone) {
 }
 
 }  // namespace
-}  // namespace treadle::link
+}  // namespace treadle::link::lanes_test

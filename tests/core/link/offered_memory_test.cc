@@ -7,7 +7,7 @@
 #include "tests/core/link/connected_pair.h"
 #include "tests/support/seeds.h"
 
-namespace treadle::link {
+namespace treadle::link::offered_memory_test {
 namespace {
 
 constexpr size_t kMiB = 1U << 20;
@@ -165,4 +165,4 @@ TEST_F(OfferedMemory, isWaitedForUntilTheConnectionEnds) {
 }
 
 }  // namespace
-}  // namespace treadle::link
+}  // namespace treadle::link::offered_memory_test

@@ -8,7 +8,7 @@
 #include "gtest/gtest.h"
 #include "treadle/core/base/error.h"
 
-namespace treadle::link {
+namespace treadle::link::peer_memory_test {
 namespace {
 
 using wire::BufferEntry;
@@ -128,6 +128,17 @@ TEST(PeerMemory, takesBackWhatAMessageThatWasNotSentWouldHaveLent) {
   EXPECT_FALSE(two.a->released(std::array{lent.at}).ok());
 }
 
+// Who leaves ends its two connections one after the other, and what it said last may still be unread on the second.
+TEST(PeerMemory, isThereUntilTheLastConnectionEnds) {
+  Two two;
+  for (int i = 0; i < 2; ++i) two.b->addConnection();
+  BufferEntry lent = two.a->place(blockOf(*two.aPool, kMiB, 1)), late = two.a->place(blockOf(*two.aPool, kMiB, 2));
+  two.b->removeConnection();
+  EXPECT_EQ(kMiB, valueOrThrow(two.b->resolve(lent)).sizeBytes);
+  two.b->removeConnection();
+  EXPECT_EQ(Code::kPeerLost, two.b->resolve(late).status().code());
+}
+
 TEST(PeerMemory, tellsReleasesAgainThatWereNotSent) {
   Two two;
   BufferEntry lent = two.a->place(blockOf(*two.aPool, kMiB, 1));
@@ -215,4 +226,4 @@ TEST(PeerMemory, asksToBeVisitedOncePerBatchOfReleases) {
 }
 
 }  // namespace
-}  // namespace treadle::link
+}  // namespace treadle::link::peer_memory_test

@@ -2,12 +2,13 @@
 // The other side of a handshake made by hand, byte by byte where a test wants it wrong.
 
 #include "tests/support/gate.h"
+#include "tests/support/stream_on.h"
 #include "treadle/core/base/error.h"
 #include "treadle/core/link/handshake_messages.h"
 
 namespace treadle::link {
 
-inline TimePoint patience() { return deadlineAfter(test::kHangs); }
+using test::patience;
 
 inline Credentials credentialsOf(const std::string& name, int rank, const std::string& key = "the key of this job") {
   return {key, {Purpose::kPeer, {name, rank}}};
@@ -30,7 +31,8 @@ class RawPeer {
     std::optional<Frame> frame;
     UniqueFunction<void(Frame)> onFrame = [&](Frame got) { frame = std::move(got); };
     while (!frame) {
-      Result<bool> got = reader_.readFrom(fd_.get(), onFrame);
+      io::Stream stream = test::streamOn(fd_.get());
+      Result<bool> got = reader_.readFrom(stream, onFrame);
       if (!got.ok()) return got.status();
       if (!*got && !io::waitFor(fd_.get(), POLLIN, patience())) return deadlineExceeded("it says nothing");
     }

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <thread>
 
 #include "tests/support/gate.h"
@@ -13,7 +14,7 @@
 #include "treadle/core/base/error.h"
 #include "treadle/core/io/socket.h"
 
-namespace treadle::memory {
+namespace treadle::memory::block_pool_test {
 namespace {
 
 constexpr size_t kMiB = 1U << 20;
@@ -229,6 +230,27 @@ TEST(BlockPool, isNotTouchedByAChildOfFork) {
   EXPECT_TRUE(std::all_of(block->data(), block->data() + kMiB, [](std::byte byte) { return byte == std::byte{7}; }));
 }
 
+// Also when another thread was just asking for its parent's.
+TEST(BlockPool, isThereForEachChildOfFork) {
+  std::atomic<bool> over = false;
+  std::thread other([&] {
+    while (!over) EXPECT_NE(nullptr, BlockPool::ofProcess());
+  });
+  for (int i = 0; i < 300; ++i) {
+    pid_t child = ::fork();
+    if (child == 0) {
+      ::alarm(20);  // instead of waiting for a lock that nobody holds here
+      ::_exit(BlockPool::ofProcess() != nullptr ? 0 : 1);
+    }
+    int status = -1;
+    EXPECT_EQ(child, ::waitpid(child, &status, 0));
+    EXPECT_EQ(0, status);
+    if (status != 0) break;
+  }
+  over = true;
+  other.join();
+}
+
 TEST(BlockPool, prefaultsTheFirstPagesAndTrimGivesThemBack) {
   auto pool = poolOf(64 * kMiB);
   const std::byte* arena = pool->arena().bytes().data();
@@ -295,4 +317,4 @@ TEST(Copier, servesManyThreadsAtOnce) {
 }
 
 }  // namespace
-}  // namespace treadle::memory
+}  // namespace treadle::memory::block_pool_test

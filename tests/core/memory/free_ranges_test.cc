@@ -5,7 +5,7 @@
 
 #include "tests/support/seeds.h"
 
-namespace treadle::memory {
+namespace treadle::memory::free_ranges_test {
 namespace {
 
 TEST(FreeRanges, areTakenFromTheFrontAndJoinedAgain) {
@@ -54,4 +54,4 @@ TEST(FreeRanges, agreeWithAMapOfBytes) {
 }
 
 }  // namespace
-}  // namespace treadle::memory
+}  // namespace treadle::memory::free_ranges_test

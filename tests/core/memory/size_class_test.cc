@@ -2,7 +2,7 @@
 
 #include "gtest/gtest.h"
 
-namespace treadle::memory {
+namespace treadle::memory::size_class_test {
 namespace {
 
 constexpr size_t kPage = 4096;
@@ -27,4 +27,4 @@ TEST(SizeClass, isTheSmallestThatHoldsASize) {
 }
 
 }  // namespace
-}  // namespace treadle::memory
+}  // namespace treadle::memory::size_class_test

@@ -5,7 +5,7 @@
 #include "treadle/core/rpc/references.h"
 #include "treadle/core/rpc/rref.h"
 
-namespace treadle::rpc {
+namespace treadle::rpc::codec_test {
 namespace {
 
 struct Coding {
@@ -25,6 +25,14 @@ struct Coding {
     return value;
   }
 };
+
+// What is yet to come does not travel, in whatever it lies: a reference does.
+template <class T>
+constexpr bool kNeverTravels =
+    !Travels<T> && !Travels<std::vector<T>> && !Travels<std::map<int, T>> && !Travels<std::optional<T>> &&
+    !Travels<std::tuple<int, T>> && !Travels<std::pair<int, T>>;
+static_assert(kNeverTravels<Future<int>> && kNeverTravels<Future<void>> && kNeverTravels<Task<int>>);
+static_assert(!kNeverTravels<RRef<int>>);
 
 template <class T>
 void expectRoundTrip(const T& value) {
@@ -153,6 +161,8 @@ TEST(Loose, makesNumbersOfWhatWasWrittenAndRefusesWhatDoesNotFit) {
   EXPECT_THROW(tighten<int>(loosen(2.0)), ArgumentError) << "and not the other way";
   EXPECT_THROW(tighten<uint8_t>(loosen(256)), ArgumentError);
   EXPECT_THROW(tighten<uint8_t>(loosen(-1)), ArgumentError);
+  EXPECT_THROW(tighten<float>(loosen(1e300)), ArgumentError);
+  EXPECT_TRUE(std::isinf(tighten<float>(loosen(std::numeric_limits<double>::infinity()))));
   EXPECT_THROW(loosen(UINT64_MAX), ArgumentError);
 }
 
@@ -169,4 +179,4 @@ TEST(Loose, numbersComeBackOverTheWire) {
 }
 
 }  // namespace
-}  // namespace treadle::rpc
+}  // namespace treadle::rpc::codec_test

@@ -7,13 +7,13 @@
 #include "tests/support/gate.h"
 #include "tests/support/seeds.h"
 
-namespace treadle::rpc {
+namespace treadle::rpc::credits_test {
 namespace {
 
 using test::contains;
 using test::eventually;
 
-TimePoint patience() { return deadlineAfter(test::kHangs); }
+using test::patience;
 
 // A thread that takes; its order among those who got theirs.
 class Taker {
@@ -108,7 +108,7 @@ TEST(Credits, ofOneThatGivesUpGoToTheNext) {
   Credits credits(100);
   std::atomic<int> order = 0;
   ASSERT_TRUE(credits.tryTake(60));
-  Taker large(credits, 80, order, Clock::now() + std::chrono::milliseconds(200));
+  Taker large(credits, 80, order, Clock::now() + std::chrono::seconds(1));
   EXPECT_TRUE(eventually([&] { return somebodyWaits(credits); }));
   Taker small(credits, 30, order);
   EXPECT_EQ(Code::kResourceExhausted, large.status().code());
@@ -160,4 +160,4 @@ TEST(Credits, ofManyThreadsNeverExceedTheLimitAndAllComeBack) {
 }
 
 }  // namespace
-}  // namespace treadle::rpc
+}  // namespace treadle::rpc::credits_test

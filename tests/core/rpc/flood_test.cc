@@ -8,7 +8,7 @@
 #include "treadle/core/rpc/engine.h"
 #include "treadle/core/wire/frame.h"
 
-namespace treadle::rpc {
+namespace treadle::rpc::flood_test {
 namespace {
 
 using test::eventually;
@@ -26,9 +26,9 @@ Functions functions() {
   return all;
 }
 
-std::shared_ptr<Engine> engineOf(test::LocalWorker& worker) {
-  return Engine::make(*worker.membership, *worker.reactor, *worker.executor, functions(), nullptr,
-                      {.unansweredLimitBytes = kLimit, .sendLimitBytes = kSendLimit}, nullptr);
+std::unique_ptr<Engine> engineOf(test::LocalWorker& worker) {
+  return std::make_unique<Engine>(*worker.membership, *worker.reactor, *worker.executor, functions(), nullptr,
+                                  EngineOptions{.unansweredLimitBytes = kLimit, .sendLimitBytes = kSendLimit}, nullptr);
 }
 
 const GlobalId kThing{1, 1};  // of the peer's making, once it asks for it
@@ -104,7 +104,7 @@ class Flood : public ::testing::Test {
   }
 
   Listener listener;
-  std::shared_ptr<Engine> engine;
+  std::unique_ptr<Engine> engine;
   std::unique_ptr<test::LocalJob> job = std::make_unique<test::LocalJob>(2, [this](test::LocalWorker& worker) {
     if (worker.membership->self().rank == 1) return worker.membership->setHandler(link::Subject::kRpc, listener);
     engine = engineOf(worker);
@@ -203,7 +203,7 @@ TEST(DeafFlood, isCutOff) {
   io::Fd theirs(ends[1]);
   cluster::MembershipOptions options{.lostAfter = std::chrono::seconds(60), .connection = {}};
   test::LocalWorker worker({"w0", 0}, 2, options, {});
-  std::shared_ptr<Engine> engine = engineOf(worker);
+  std::unique_ptr<Engine> engine = engineOf(worker);
   worker.membership->setHandler(link::Subject::kRpc, *engine);
   throwIfError(worker.membership->attach({"w1", 1}, io::Fd(ends[0]), link::Connection::Kind::kServing));
   constexpr uint64_t kMost = 100'000;  // far more than it takes
@@ -224,4 +224,4 @@ TEST(DeafFlood, isCutOff) {
 }
 
 }  // namespace
-}  // namespace treadle::rpc
+}  // namespace treadle::rpc::flood_test

@@ -3,7 +3,7 @@
 #include "gtest/gtest.h"
 #include "treadle/core/rpc/rref.h"
 
-namespace treadle {
+namespace treadle::functions_test {
 namespace {
 
 int add(int a, int b) { return a + b; }
@@ -99,4 +99,4 @@ TEST(Functions, mergeTakesAllAndRefusesContradictions) {
 }
 
 }  // namespace
-}  // namespace treadle
+}  // namespace treadle::functions_test

@@ -2,7 +2,7 @@
 
 #include "tests/support/seeds.h"
 
-namespace treadle::rpc {
+namespace treadle::rpc::messages_test {
 namespace {
 
 constexpr int kWorld = 4;
@@ -167,4 +167,4 @@ TEST(RpcMessages, inputsNameEachArgumentOnceAndInOrder) {
 }
 
 }  // namespace
-}  // namespace treadle::rpc
+}  // namespace treadle::rpc::messages_test

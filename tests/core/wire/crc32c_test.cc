@@ -5,8 +5,9 @@
 #include <vector>
 
 #include "tests/support/seeds.h"
+#include "treadle/core/wire/crc32c_x86.h"
 
-namespace treadle::wire {
+namespace treadle::wire::crc32c_test {
 namespace {
 
 std::vector<std::byte> bytesOf(const std::vector<int>& values) {
@@ -73,5 +74,37 @@ TEST(Crc32c, bothPathsAgreeWithTheDefinitionAtEveryLengthAndAlignment) {
   });
 }
 
+// Long stretches are summed in parts of 768, 12,288 and 256 bytes: around every boundary of these, by every way that
+// this processor has.
+TEST(Crc32c, ofLongStretchesIsThatOfTheDefinitionAndACopyIsExact) {
+  using Way = uint32_t (*)(Bytes, std::byte*, uint32_t);
+  std::vector<Way> ways;
+#if defined(__x86_64__)
+  if (x86::hasCrcInstruction()) ways.push_back(&x86::inThrees);
+  if (x86::hasWideMultiplication()) ways.push_back(&x86::byFolding);
+#endif
+  test::forSeeds(200, [&](test::Random& random) {
+    constexpr size_t kParts[] = {0, 256, 512, 768, 1024, 1536, 12'288, 13'056, 24'576};
+    const size_t size = kParts[test::pick(random, std::size(kParts))] + test::pick(random, 70);
+    std::vector<std::byte> bytes(size + 8), copy(size + 9);
+    for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
+    Bytes part = Bytes(bytes).subspan(test::pick(random, 8), size);
+    const auto before = static_cast<uint32_t>(random());
+    const uint32_t expected = crc32cPortable(part, before);
+    ASSERT_EQ(oracle(part), crc32cPortable(part));
+    ASSERT_EQ(expected, crc32c(part, before));
+    for (Way way : ways) ASSERT_EQ(expected, ~way(part, nullptr, ~before));
+    MutableBytes room = MutableBytes(copy).subspan(test::pick(random, 8), size);
+    ASSERT_EQ(expected, copyWithCrc32c(room, part, before));
+    ASSERT_TRUE(std::equal(part.begin(), part.end(), room.begin()));
+    for (Way way : ways) {
+      std::fill(copy.begin(), copy.end(), std::byte{0});
+      ASSERT_EQ(expected, ~way(part, room.data(), ~before));
+      ASSERT_TRUE(std::equal(part.begin(), part.end(), room.begin()));
+    }
+    ASSERT_EQ(std::byte{0}, copy.back()) << "it wrote beyond the end";
+  });
+}
+
 }  // namespace
-}  // namespace treadle::wire
+}  // namespace treadle::wire::crc32c_test

@@ -6,7 +6,7 @@
 #include "treadle/core/base/error.h"
 #include "treadle/core/wire/crc32c.h"
 
-namespace treadle::wire {
+namespace treadle::wire::frame_test {
 namespace {
 
 std::vector<std::byte> randomBytes(test::Random& random, size_t size) {
@@ -40,9 +40,32 @@ TEST(Frame, hasTheDocumentedLayout) {
                                5,   4,   3,   2,   1,  0, 0, 2, 7, 0, 0, 0, 0, 0, 0, 0, 0xAA, 0xBB};
   std::vector<std::byte> plain;
   for (int value : expected) plain.push_back(static_cast<std::byte>(value));
+  // The header's own check is the lower half of a checksum of its fields but the crc.
+  auto check = static_cast<uint16_t>(crc32c(Bytes(plain).subspan(16, 6), crc32c(Bytes(plain).first(12))));
+  std::memcpy(plain.data() + 22, &check, sizeof check);
   uint32_t crc = crc32c(plain);
   std::memcpy(plain.data() + 12, &crc, sizeof crc);
   EXPECT_EQ(plain, front);
+}
+
+// Workers of before version 7 wrote none, and are to understand whom they talk to.
+TEST(Frame, ofTheHandshakeHasNoCheckOfItsHeader) {
+  std::vector<std::byte> front = frameFront(FrameKind::kHandshake, 0, {});
+  EXPECT_EQ(std::byte{0}, front[22]);
+  EXPECT_EQ(std::byte{0}, front[23]);
+  EXPECT_TRUE(receive(front).ok());
+}
+
+// Nobody waits for the bytes of a length that was damaged.
+TEST(Frame, withADamagedLengthIsRefusedAtOnce) {
+  std::vector<std::byte> payload(1000);
+  const std::vector<std::byte> front = frameFront(FrameKind::kMessage, 2, payload, entriesOf({3, 9}));
+  for (size_t bit = 0; bit < 8 * kHeaderBytes; ++bit) {
+    std::vector<std::byte> header(front.begin(), front.begin() + kHeaderBytes);
+    header[bit / 8] ^= static_cast<std::byte>(1U << (bit % 8));
+    const bool inCrc = bit / 8 >= 12 && bit / 8 < 16;  // its turn comes with the rest of the front
+    EXPECT_EQ(inCrc, parseHeader(header, {}).ok()) << "bit " << bit;
+  }
 }
 
 TEST(Frame, comesBackAsItWasMade) {
@@ -128,7 +151,9 @@ TEST(Frame, isTakenUpToTheLimitsAndRefusedBeyond) {
 TEST(Frame, isRefusedWhenBufferSizesDoNotAddUp) {
   auto withSizes = [](uint64_t sum, std::vector<uint64_t> sizes) {
     std::vector<std::byte> front = frameFront(FrameKind::kMessage, 1, {}, entriesOf(std::vector<size_t>(sizes.size())));
-    std::memcpy(front.data() + 16, &sum, sizeof sum);
+    std::memcpy(front.data() + 16, &sum, 6);
+    auto check = static_cast<uint16_t>(crc32c(Bytes(front).subspan(16, 6), crc32c(Bytes(front).first(12))));
+    std::memcpy(front.data() + 22, &check, sizeof check);
     for (size_t i = 0; i < sizes.size(); ++i) std::memcpy(front.data() + kHeaderBytes + 16 * i, &sizes[i], 8);
     uint32_t crc = 0;
     std::memcpy(front.data() + 12, &crc, sizeof crc);
@@ -156,7 +181,7 @@ TEST(Frame, ofAnUnknownKindOrAnotherProtocolSaysSo) {
 }
 
 TEST(Piece, comesBackAsItWasMadeAndIsRefusedOtherwise) {
-  const Piece made{7, 1 << 20, 5 << 20, 4096};
+  const Piece made{7, 1 << 20, 5 << 20, 4096, 0x12345678};
   std::vector<std::byte> front = pieceFront(made);
   ASSERT_EQ(kPieceFrontBytes, front.size());
   EXPECT_EQ(made, valueOrThrow(parsePieceFront(front, {})));
@@ -179,4 +204,4 @@ TEST(Piece, comesBackAsItWasMadeAndIsRefusedOtherwise) {
 }
 
 }  // namespace
-}  // namespace treadle::wire
+}  // namespace treadle::wire::frame_test

@@ -7,7 +7,7 @@
 #include "tests/support/seeds.h"
 #include "treadle/core/wire/writer.h"
 
-namespace treadle::wire {
+namespace treadle::wire::reader_test {
 namespace {
 
 using Value = std::variant<uint8_t, int16_t, uint32_t, int64_t, float, double, bool, std::string>;
@@ -165,4 +165,4 @@ TEST(Writer, isLittleEndianAndPatchesInPlace) {
 }
 
 }  // namespace
-}  // namespace treadle::wire
+}  // namespace treadle::wire::reader_test

@@ -4,7 +4,7 @@
 
 #include "tests/core/worker/here.h"
 
-namespace treadle {
+namespace treadle::call_errors_test {
 namespace {
 
 using test::contains;
@@ -223,4 +223,4 @@ TEST_F(CallErrors, whatIsTooLargeIsRefusedAndTheNextCallGoesThrough) {
 }
 
 }  // namespace
-}  // namespace treadle
+}  // namespace treadle::call_errors_test

@@ -7,7 +7,7 @@
 
 #include "tests/core/worker/here.h"
 
-namespace treadle {
+namespace treadle::calls_test {
 namespace {
 
 using test::contains;
@@ -53,6 +53,13 @@ Future<int> addThere(Call& call, const std::string& where, int a, int b) {
 Future<void> countThere(Call& call, const std::string& where, test::Here<test::Counter> counter) {
   return call.worker().async<&count>(where, counter);
 }
+// The same answer for all who ask, and for whoever looks at `kept`.
+using Numbers = std::vector<int>;
+Future<Numbers> sharedAnswer(Call& call, test::Here<Future<Numbers>> kept) {
+  Future<Numbers>& future = *kept.operator->();
+  if (!future.valid()) future = call.worker().fork([] { return Numbers{1, 2, 3}; });
+  return future;
+}
 int overloaded(int number) { return number; }
 [[maybe_unused]] int overloaded(const std::string&) { return 0; }
 
@@ -77,6 +84,7 @@ Functions functions() {
   Functions all;
   all.add<&add>("add").add<&count>("count").add<&join>("join").add<&mirrored>("mirrored").add<&byLabel>("byLabel");
   all.add<&mixed>("mixed").add<&served>("served").add<&millisecondsLeft>("millisecondsLeft");
+  all.add<&sharedAnswer>("sharedAnswer");
   all.add<&addThere>("addThere")
       .add<&countThere>("countThere")
       .addType<Account, std::string, int64_t, double>("Account");
@@ -170,6 +178,14 @@ TEST_F(Calls, areAnsweredLaterByAFunctionThatReturnsAFuture) {
   EXPECT_EQ(1, counter.count());
 }
 
+TEST_F(Calls, leaveTheFuturesOfTheirHandlersToOthersWhoHaveThem) {
+  Future<Numbers> kept;
+  EXPECT_EQ((Numbers{1, 2, 3}), a.call<&sharedAnswer>("b", test::Here(kept)));
+  EXPECT_EQ((Numbers{1, 2, 3}), a.call<&sharedAnswer>("b", test::Here(kept)));
+  EXPECT_EQ((Numbers{1, 2, 3}), a.remote<&sharedAnswer>("b", test::Here(kept)).toHere());
+  EXPECT_EQ((Numbers{1, 2, 3}), kept.wait());
+}
+
 TEST_F(Calls, giveTheirHandlerTheTimeThatIsLeft) {
   int64_t byDefault = a.call<&millisecondsLeft>("b");
   EXPECT_GT(byDefault, 10'000);
@@ -218,4 +234,4 @@ TEST_F(Calls, knowTheWorkersOfTheJob) {
 }
 
 }  // namespace
-}  // namespace treadle
+}  // namespace treadle::calls_test

@@ -9,7 +9,7 @@
 #include "tests/core/worker/peer_process.h"
 #include "tests/support/seeds.h"
 
-namespace treadle {
+namespace treadle::channel_contract_test {
 namespace {
 
 using test::Bulk;
@@ -22,6 +22,7 @@ struct Way {
   const char* channels;              // as in TREADLE_CHANNELS
   ChannelUse PeerChannels::* takes;  // what large arguments of a blocking call go by
   bool across = false;               // processes
+  TlsUse tls = TlsUse::kBeyondLoopback;
 };
 
 std::ostream& operator<<(std::ostream& out, const Way& way) { return out << way.name; }
@@ -29,6 +30,8 @@ std::ostream& operator<<(std::ostream& out, const Way& way) { return out << way.
 std::vector<Way> ways() {
   const std::vector<Way> all = {{"Tcp", "tcp", &PeerChannels::tcp},
                                 {"LanesOverTcp", "tcp,lanes", &PeerChannels::lanes},
+                                {"Tls", "tcp", &PeerChannels::tcp, false, TlsUse::kAlways},
+                                {"LanesOverTls", "tcp,lanes", &PeerChannels::lanes, false, TlsUse::kAlways},
                                 {"Unix", "unix", &PeerChannels::unixSockets},
                                 {"LanesOverUnix", "unix,lanes", &PeerChannels::lanes},
                                 {"SharedMemory", "unix,lanes,shm", &PeerChannels::sharedMemory},
@@ -49,8 +52,10 @@ class JobOfTwo {
     if (way.across) {
       startProcess(way, channels);
     } else {
-      within_.emplace(std::vector<std::string>{"parent", "child"}, test::peerFunctions(),
-                      [&](JoinOptions& options) { options.channels = channels; });
+      within_.emplace(std::vector<std::string>{"parent", "child"}, test::peerFunctions(), [&](JoinOptions& options) {
+        options.channels = channels;
+        options.tls = way.tls;
+      });
     }
   }
   ~JobOfTwo() {
@@ -67,9 +72,11 @@ class JobOfTwo {
  private:
   void startProcess(const Way& way, const Channels& channels) {
     uint16_t port = test::freePort();
-    child_.emplace(test::startPeer(port, {{"TREADLE_CHANNELS", way.channels}}));
+    const std::string tls = way.tls == TlsUse::kAlways ? "always" : "auto";
+    child_.emplace(test::startPeer(port, {{"TREADLE_CHANNELS", way.channels}, {"TREADLE_TLS", tls}}));
     JoinOptions join = test::joinOptions("parent", 0, 2, port, test::peerFunctions());
     join.channels = channels;
+    join.tls = way.tls;
     worker_ = Worker::join(join);
   }
 
@@ -172,4 +179,4 @@ INSTANTIATE_TEST_SUITE_P(All, WorkerChannels, ::testing::ValuesIn(ways()), [](co
 });
 
 }  // namespace
-}  // namespace treadle
+}  // namespace treadle::channel_contract_test

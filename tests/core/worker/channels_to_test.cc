@@ -4,7 +4,7 @@
 #include "tests/core/worker/bulk.h"
 #include "tests/support/worker_job.h"
 
-namespace treadle {
+namespace treadle::channels_to_test {
 namespace {
 
 using test::Bulk;
@@ -106,4 +106,4 @@ TEST(ChannelsTo, throwsForALostPeer) {
 }
 
 }  // namespace
-}  // namespace treadle
+}  // namespace treadle::channels_to_test

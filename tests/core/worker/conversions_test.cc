@@ -6,7 +6,7 @@
 #include "tests/core/worker/bulk.h"
 #include "tests/core/worker/here.h"
 
-namespace treadle {
+namespace treadle::conversions_test {
 namespace {
 
 using test::Bulk;
@@ -225,4 +225,4 @@ TEST_F(Conversions, aLostOwnerFailsTheCallAndIsNamed) {
 }
 
 }  // namespace
-}  // namespace treadle
+}  // namespace treadle::conversions_test

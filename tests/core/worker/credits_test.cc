@@ -8,7 +8,7 @@
 #include "tests/core/worker/here.h"
 #include "tests/support/seeds.h"
 
-namespace treadle {
+namespace treadle::credits_test {
 namespace {
 
 using test::contains;
@@ -47,6 +47,13 @@ Future<void> keep(Here<Kept> kept, const std::string&) {
   return future;
 }
 size_t sizeOf(const std::string& text) { return text.size(); }
+struct Tally {
+  explicit Tally(std::string all) : text(std::move(all)) {}
+  size_t size() const { return text.size(); }
+  std::string text;
+};
+size_t half(size_t number) { return number / 2; }
+size_t readThere(const RRef<size_t>& size) { return size.toHere(); }
 
 // Answered by a thread that another one reads beside, which may have the next request before that one goes on.
 Future<size_t> sizeLater(Call& call, const std::string& text) {
@@ -71,6 +78,8 @@ int bounce(Call& call, int depth, const std::string& text) {
 Functions functions() {
   Functions all;
   all.add<&keep>("keep").add<&sizeOf>("sizeOf").add<&arrive>("arrive").add<&bounce>("bounce");
+  all.add<&half>("half").add<&readThere>("readThere");
+  all.addType<Tally, std::string>("Tally").add<&Tally::size>("Tally.size");
   all.add<&sizeLater>("sizeLater");
   return all;
 }
@@ -87,6 +96,7 @@ class CreditsOfCalls : public ::testing::Test {
   std::vector<Future<void>> fill() {
     std::vector<Future<void>> calls;
     for (int i = 0; i < 2; ++i) calls.push_back(a.async<&keep>("b", kept, std::string(kHalf, 'x')));
+    kept.begun.waitFor(2);
     return calls;
   }
   // For small calls that is so when they would have to wait behind a large one that waits.
@@ -121,6 +131,13 @@ TEST_F(CreditsOfCalls, endACallThatGetsNoneWithWhomItWasForAndWhatToDo) {
       EXPECT_TRUE(contains(why.message(), part));
   }
   EXPECT_EQ(kHalf, a.call<&sizeOf>("c", text));  // per peer
+  // Nobody waits for a value that was never asked for, wherever the reference to it was to go.
+  auto unasked = hasty.remote<&sizeOf>("b", text);
+  messageOf<ResourceError>([&] { a.call<&readThere>("c", unasked); });
+  messageOf<ResourceError>([&] { a.call<&half>("c", unasked); });
+  auto tally = hasty.make<Tally>("b", text);
+  messageOf<ResourceError>([&] { tally.call<&Tally::size>(); });
+  messageOf<ResourceError>([&] { tally.remote<&Tally::size>().toHere(); });
   EXPECT_LE(b.metrics().bytesToAnswer, kLimit);
   kept.answer();
   for (auto& one : calls) one.wait();
@@ -177,7 +194,7 @@ TEST_F(CreditsOfCalls, letARequestOfAnySizeGoBesideOnesThatRunForLong) {
 // The callee counts it as long, and would refuse what comes instead.
 TEST_F(CreditsOfCalls, ofACallThatWasGivenUpComeBackWithItsAnswer) {
   Future<void> one = a.async<&keep>("b", kept, std::string(kHalf, 'x'));
-  Future<void> two = a.with({.timeout = kShort}).async<&keep>("b", kept, std::string(kHalf, 'x'));
+  Future<void> two = a.with({.timeout = 2s}).async<&keep>("b", kept, std::string(kHalf, 'x'));
   kept.begun.waitFor(2);
   one.cancel();
   messageOf<TimeoutError>([&] { two.wait(); });
@@ -303,4 +320,4 @@ TEST_F(CreditsOfCalls, ofManyThreadsAllComeBackAndNobodyIsRefused) {
 }
 
 }  // namespace
-}  // namespace treadle
+}  // namespace treadle::credits_test

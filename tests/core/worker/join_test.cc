@@ -2,14 +2,20 @@
 // in tests/core/cluster, and with real processes in tests/jobs.
 
 #include <gtest/gtest.h>
+#include <sys/socket.h>
+#include <unistd.h>
 
+#include <array>
 #include <cstdlib>
 #include <thread>
 
+#include "tests/core/worker/bulk.h"
 #include "tests/core/worker/here.h"
+#include "tests/support/meeting_at.h"
 #include "treadle/core/cluster/rendezvous.h"
+#include "treadle/core/io/socket.h"
 
-namespace treadle {
+namespace treadle::join_test {
 namespace {
 
 using test::contains;
@@ -77,11 +83,11 @@ TEST_F(Join, refusesANameThatIsUsedTwice) {
 
 TEST_F(Join, namesTheRankThatDoesNotCome) {
   std::vector<JoinOptions> two = {options("a", 0, 3), options("c", 2, 3)};
-  for (JoinOptions& one : two) one.joinTimeout = 1s;
+  for (JoinOptions& one : two) one.joinTimeout = 4s;  // of which rank 0 has 0.2 s to tell the other
   for (const Status& why : joinAll(two)) {
     EXPECT_EQ(Code::kDeadlineExceeded, why.code());
     EXPECT_TRUE(contains(why.message(), "rank 1 of 3"));
-    EXPECT_TRUE(contains(why.message(), "1 s"));
+    EXPECT_TRUE(contains(why.message(), "4 s"));
   }
 }
 
@@ -92,8 +98,8 @@ TEST_F(Join, namesForAllWhoCannotBeConnectedTo) {
   auto silent = std::async(std::launch::async, [&] {
     link::Credentials known{"a key of this job", {link::Purpose::kRendezvous, {"c", 2}}};
     TimePoint patience = deadlineAfter(test::kHangs);
-    auto client = valueOrThrow(
-        cluster::RendezvousClient::connect({valueOrThrow(io::Address::tcp("127.0.0.1", port))}, known, patience));
+    auto client = valueOrThrow(cluster::RendezvousClient::connect(
+        test::meetingAt({valueOrThrow(io::Address::tcp("127.0.0.1", port))}), known, patience));
     valueOrThrow(client->exchange(3, {"unix:treadle-test-nobody-" + std::to_string(port)}, patience));
     return client->ready(patience);
   });
@@ -168,6 +174,96 @@ TEST_F(Join, worksOverTcpAndOverUnixSockets) {
   }
 }
 
+TEST_F(Join, meetsThroughAFile) {
+  const std::string file = testing::TempDir() + "/treadle join " + std::to_string(port);
+  std::vector<JoinOptions> two = {options("a", 0, 2), options("b", 1, 2)};
+  for (JoinOptions& one : two) {
+    one.launch->meetingFile = file;
+    one.functions.add<&add>("add");
+  }
+  two[1].launch->masterPort = test::freePort();  // by the file alone they find each other
+  auto other = std::async(std::launch::async, [&] { Worker::join(two[1])->shutdown(); });
+  auto worker = Worker::join(two[0]);
+  EXPECT_EQ(3, worker->call<&add>("b", 1, 2));
+  EXPECT_NE(0, ::access(file.c_str(), F_OK)) << "all are there: it is of no more use";
+  worker->shutdown();
+  other.get();
+}
+
+// The others reach it through a port that leads to its own, and by no other way.
+TEST_F(Join, announcesAnotherAddressThanItListensAt) {
+  io::Fd announced = valueOrThrow(io::listenOn(*io::Address::tcp("127.0.0.1", 0)));
+  const io::Address own = *io::Address::tcp("127.0.0.1", test::freePort());
+  std::atomic<int> passed = 0;
+  std::atomic<bool> over = false;
+  auto forward = std::async(std::launch::async, [&] {
+    std::vector<std::future<void>> passing;
+    while (!over) {
+      if (!io::waitFor(announced.get(), POLLIN, deadlineAfter(20ms))) continue;
+      auto from = std::make_shared<io::Fd>(valueOrThrow(io::acceptFrom(announced.get())));
+      auto to = std::make_shared<io::Fd>(valueOrThrow(io::connectTo(own, deadlineAfter(20s))));
+      ++passed;
+      for (auto [source, target] : {std::pair(from, to), std::pair(to, from)})
+        passing.push_back(std::async(std::launch::async, [source = source, target = target] {
+          std::array<std::byte, 4096> piece;
+          while (io::waitFor(source->get(), POLLIN, kNever)) {
+            const ssize_t got = ::recv(source->get(), piece.data(), piece.size(), 0);
+            if (got <= 0 || !io::writeAll(target->get(), Bytes(piece).first(static_cast<size_t>(got)), kNever).ok())
+              break;
+          }
+          ::shutdown(target->get(), SHUT_WR);
+        }));
+    }
+  });
+  std::vector<JoinOptions> two = {options("a", 0, 2), options("b", 1, 2)};
+  two[1].listenAddress = own.toString();
+  two[1].announceAddress = valueOrThrow(io::Address::ofSocket(announced.get())).toString();
+  two[1].functions.add<&add>("add");
+  two[0].functions.declare<&add>("add");
+  auto other = std::async(std::launch::async, [&] { Worker::join(two[1])->shutdown(); });
+  auto worker = Worker::join(two[0]);
+  EXPECT_EQ(3, worker->call<&add>("b", 1, 2));
+  worker->shutdown();
+  other.get();
+  over = true;
+  forward.get();
+  EXPECT_EQ(1, passed) << "a's connection to b; b's own goes the short way";
+}
+
+TEST_F(Join, reachesItselfWhereWhatItAnnouncesDoesNotLeadHere) {
+  JoinOptions alone = options("a", 0, 1);
+  alone.announceAddress = "tcp://127.0.0.1:" + std::to_string(test::freePort());
+  alone.channels = valueOrThrow(Channels::parse("tcp,lanes"));
+  alone.functions.add<&test::sumOf>("sumOf");
+  auto worker = Worker::join(alone);
+  EXPECT_EQ(3 << 20, worker->call<&test::sumOf>("a", test::bulkOf(1 << 20, 3)));
+  EXPECT_TRUE(worker->channelsTo("a").lanes.inUse) << worker->channelsTo("a").lanes.why;
+  worker->shutdown();
+}
+
+TEST_F(Join, refusesToAnnounceWhatLeadsNowhere) {
+  auto refused = [&](const std::string& listen, const std::string& announce) {
+    JoinOptions wrong = options("a", 0, 1);
+    if (!listen.empty()) wrong.listenAddress = listen;
+    wrong.announceAddress = announce;
+    return messageOf<Error>([&] { Worker::join(wrong); });
+  };
+  for (const char* none : {"unix:a", "tcp://0.0.0.0:4000", "tcp://127.0.0.1:0"})
+    EXPECT_TRUE(contains(refused("", none), std::string("announceAddress is ") + none));
+  EXPECT_TRUE(contains(refused("", "nonsense"), "announceAddress"));
+  EXPECT_TRUE(contains(refused("unix:treadle-test-" + std::to_string(port), "tcp://127.0.0.1:4000"), "no TCP address"));
+  EXPECT_TRUE(contains(refused("", "tcp://203.0.113.5:4000"), "loopback"));
+}
+
+TEST_F(Join, refusesToAnnounceWhatWouldBeEncryptedAtOneEndOnly) {
+  JoinOptions wrong = options("a", 0, 1);
+  wrong.launch->jobKey = "a key that both ends have";
+  wrong.announceAddress = "tcp://203.0.113.5:4000";
+  EXPECT_TRUE(contains(messageOf<ArgumentError>([&] { Worker::join(wrong); }), "TREADLE_TLS"));
+  wrong.tls = TlsUse::kAlways;
+  Worker::join(wrong)->shutdown();
+}
+
 TEST_F(Join, checksItsOptions) {
   auto refused = [&](auto change) {
     JoinOptions wrong = options("a", 0, 1);
@@ -204,4 +300,4 @@ TEST_F(Join, ofExtensionsWhoseNamesContradictTheProgramsIsRefused) {
 }
 
 }  // namespace
-}  // namespace treadle
+}  // namespace treadle::join_test

@@ -2,11 +2,15 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <unistd.h>
+
+#include <array>
 
 #include "tests/core/worker/here.h"
 #include "tests/core/worker/peer_process.h"
+#include "treadle/core/io/socket.h"
 
-namespace treadle {
+namespace treadle::loss_test {
 namespace {
 
 using test::contains;
@@ -33,6 +37,8 @@ struct Number {
   int get() { return number; }
   int number;
 };
+std::string nameOfOwner(const RRef<int>& ref) { return ref.owner().name; }
+std::string passOn(Call& call, const RRef<int>& ref) { return call.worker().call<&nameOfOwner>("a", ref); }
 int getOf(const RRef<Number>& ref) { return ref.call<&Number::get>(); }
 // Waits until its caller is lost.
 void watchCaller(Call& call, Here<Counter> begun, Here<Counter> saw) {
@@ -187,14 +193,46 @@ TEST(StoppedProcess, isGivenUpAfterTheLimit) {
   uint16_t port = test::freePort();
   io::Process process = test::startPeer(port);
   JoinOptions join = test::joinOptions("parent", 0, 2, port, test::peerFunctions());
-  join.lostAfter = 1s;
+  join.lostAfter = 3s;
   auto worker = Worker::join(join);
   Future<void> waiting = worker->with({.timeout = kWhilePeerLives}).async<&test::peerWait>("child");
+  const TimePoint stopped = Clock::now();
   process.signal(SIGSTOP);
   Status why = statusOf<PeerLostError>([&] { waiting.wait(); });
+  EXPECT_LT(Clock::now() - stopped, 30s) << "4.2 s as a rule; without the option it is a minute here";
   EXPECT_EQ("child", why.worker());
   EXPECT_TRUE(contains(why.message(), "nothing was heard of it"));
+  process.signal(SIGCONT);
+  const std::string learnt = "'parent' (rank 0) was lost: it has given this worker up: nothing was heard of it";
+  std::string said;
+  while (!contains(said, learnt) && io::waitFor(process.standardError().get(), POLLIN, deadlineAfter(test::kHangs))) {
+    std::array<char, 4096> bytes;
+    const ssize_t size = ::read(process.standardError().get(), bytes.data(), bytes.size());
+    if (size <= 0) break;
+    said.append(bytes.data(), static_cast<size_t>(size));
+  }
+  EXPECT_TRUE(contains(said, learnt));
+}
+
+// Who passes it on and who is called need nothing of the owner: its bookkeeping may come later.
+TEST(StoppedProcess, doesNotHoldUpACallThatIsGivenAReferenceToItsValue) {
+  const uint16_t port = test::freePort();
+  io::Process process = test::startPeer(port, {}, 3);
+  const Functions functions = test::peerFunctions().add<&nameOfOwner>("nameOfOwner").add<&passOn>("passOn");
+  auto joinAs = [&](const char* name, int rank) {
+    return std::async(std::launch::async,
+                      [=] { return Worker::join(test::joinOptions(name, rank, 3, port, functions)); });
+  };
+  auto joining = joinAs("a", 0), other = joinAs("b", 2);
+  std::shared_ptr<Worker> a = joining.get(), b = other.get();
+  RRef<int> made = a->remote<&test::peerAdd>("child", 2, 3);
+  EXPECT_EQ(5, made.toHere());
+  process.signal(SIGSTOP);
+  EXPECT_EQ("child", a->call<&nameOfOwner>("b", made));
+  EXPECT_EQ("child", a->call<&passOn>("b", made)) << "nor when it is passed on before its owner knows of it";
+  process.signal(SIGCONT);
+  EXPECT_EQ(5, made.toHere());
 }
 
 }  // namespace
-}  // namespace treadle
+}  // namespace treadle::loss_test

@@ -9,7 +9,7 @@
 #include "tests/core/worker/here.h"
 #include "tests/support/seeds.h"
 
-namespace treadle {
+namespace treadle::many_calls_test {
 namespace {
 
 using test::contains;
@@ -114,9 +114,14 @@ TEST_F(ManyCalls, longHandlersHoldUpNeitherAnswersNorHeartbeats) {
     options.maxRunning = 2;
     options.lostAfter = kLostAfter;
   });
+  RRef<int> held = job[0].remote<&add>("b", 1, 1);
+  EXPECT_EQ(2, held.toHere());
   std::vector<Future<void>> running;
   for (int i = 0; i < 2; ++i) running.push_back(job[0].async<&runUntil>("b", arrived, gate));
   arrived.waitFor(2);
+  held = {};
+  EXPECT_TRUE(test::eventually([&] { return job[0].metrics().referencesPending == 0; })) << "b has acknowledged it";
+  EXPECT_EQ(0U, job[1].metrics().valuesOwned);
   TimePoint end = Clock::now() + 2 * kLostAfter;
   int answers = 0;
   for (; Clock::now() < end; ++answers) ASSERT_EQ(answers, job[1].async<&add>("a", answers, 0).wait());
@@ -154,6 +159,7 @@ TEST_F(ManyCalls, atALimitOfEightTheNinthThatWouldWaitFailsAndAllEnds) {
   EXPECT_EQ(16, sixteen.wait()) << "eight at each";
   EXPECT_TRUE(test::eventually(allEnded));
 
+  statusOf<ResourceError>([&] { job[0].call<&nest>("b", 18, arrived, gate); }).ignore();
   Status why = statusOf<ResourceError>([&] { job[0].call<&nest>("a", 9, arrived, gate); });
   EXPECT_TRUE(contains(why.message(), "maxBlocked"));
   // Whichever comes to wait as the ninth.
@@ -214,4 +220,4 @@ TEST_F(ManyCalls, aThousandAtATimeAreAllAnswered) {
 }
 
 }  // namespace
-}  // namespace treadle
+}  // namespace treadle::many_calls_test

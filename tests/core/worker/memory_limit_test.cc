@@ -6,7 +6,7 @@
 #include "tests/core/worker/here.h"
 #include "tests/core/worker/peer_process.h"
 
-namespace treadle {
+namespace treadle::memory_limit_test {
 namespace {
 
 using test::Bulk;
@@ -67,4 +67,4 @@ TEST_F(MemoryLimit, isKeptUntilItIsTrimmed) {
 }
 
 }  // namespace
-}  // namespace treadle
+}  // namespace treadle::memory_limit_test

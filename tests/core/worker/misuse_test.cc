@@ -5,7 +5,7 @@
 
 #include "tests/core/worker/here.h"
 
-namespace treadle {
+namespace treadle::misuse_test {
 namespace {
 
 using test::Counter;
@@ -101,4 +101,4 @@ TEST(Misuse, whatIsNothingIsRefused) {
 }
 
 }  // namespace
-}  // namespace treadle
+}  // namespace treadle::misuse_test

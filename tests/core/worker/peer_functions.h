@@ -33,9 +33,21 @@ inline std::vector<uint64_t> peerMemory(Call& call) {
 }
 inline void peerTrim() { trimMemory(); }
 
+// For as long as the process lives.
+inline void peerKeep(RRef<std::string> ref) {
+  static Mutex mutex;
+  static auto* const kept = new std::vector<RRef<std::string>>;
+  MutexLock lock(mutex);
+  kept->push_back(std::move(ref));
+}
+
 inline Functions peerFunctions() {
   Functions functions;
-  functions.add<&peerSize>("size").add<&peerMake>("make").add<&peerMemory>("memory").add<&peerTrim>("trim");
+  functions.add<&peerKeep>("keepForGood")
+      .add<&peerSize>("size")
+      .add<&peerMake>("make")
+      .add<&peerMemory>("memory")
+      .add<&peerTrim>("trim");
   functions.add<&peerEcho>("echo").add<&peerSum>("sum").add<&peerSums>("sums");
   return functions.add<&peerAdd>("add").add<&peerDie>("die").add<&peerWait>("wait");
 }

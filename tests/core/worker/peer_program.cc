@@ -1,4 +1,4 @@
-// Rank 1 of a job of two in a process of its own, which the test kills or stops: peer_program PORT. Serves
+// Rank 1 of a job in a process of its own, which the test kills or stops: peer_program PORT SIZE. Serves
 // until then, or until it has lost the test. TREADLE_TEST_MEMORY_LIMIT: its JoinOptions::memoryLimitBytes.
 
 #include <cstdlib>
@@ -11,7 +11,8 @@ int main(int, char** arguments) {
   treadle::JoinOptions options;
   options.name = "child";
   options.functions = treadle::test::peerFunctions();
-  options.launch = treadle::Launch{1, 2, "127.0.0.1", static_cast<uint16_t>(std::atoi(arguments[1])), ""};
+  options.launch =
+      treadle::Launch{1, std::atoi(arguments[2]), "127.0.0.1", static_cast<uint16_t>(std::atoi(arguments[1])), ""};
   options.joinTimeout = options.lostAfter = std::chrono::seconds(60);
   if (const char* limit = std::getenv("TREADLE_TEST_MEMORY_LIMIT")) options.memoryLimitBytes = std::stoull(limit);
   try {

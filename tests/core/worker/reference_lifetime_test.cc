@@ -10,7 +10,7 @@
 #include "tests/core/worker/here.h"
 #include "tests/support/seeds.h"
 
-namespace treadle {
+namespace treadle::reference_lifetime_test {
 namespace {
 
 using test::Counter;
@@ -240,5 +240,57 @@ TEST_F(ReferenceLifetime, endsOnceForEachValueOfManyPassedAtRandom) {
   });
 }
 
+TEST(ReferenceLimit, isOfEachPeerAndEndsWithTheReferencesThatGo) {
+  constexpr size_t kLimit = 4;
+  Counter gone;
+  WorkerJob job({"a", "b"}, functions(), [](JoinOptions& options) { options.referenceLimit = kLimit; });
+  std::vector<RRef<Watched>> held;
+  for (size_t i = 0; i < kLimit; ++i) {
+    held.push_back(job[0].remote<&make>("b", gone));
+    EXPECT_EQ(1, held.back().call<&Watched::alive>());
+  }
+  RRef<Watched> asked = job[0].remote<&make>("b", gone);
+  const std::string refusal = test::messageOf<ResourceError>([&] { asked.waitUntilMade(); });
+  EXPECT_TRUE(test::contains(refusal, "JoinOptions::referenceLimit")) << refusal;
+  EXPECT_TRUE(test::contains(refusal, "rank 0")) << refusal;
+  test::messageOf<ResourceError>([&] { job[0].call<&makeHere>("b", gone); });  // given back, it would be one more
+  EXPECT_EQ(1, job[0].remote<&make>("a", gone).call<&Watched::alive>()) << "its own are its own business";
+  EXPECT_EQ(1, job[1].remote<&make>("a", gone).call<&Watched::alive>());
+  held.clear();
+  asked = {};
+  EXPECT_TRUE(test::eventually([&] { return job[1].metrics().forksOfOwned == 0; }));
+  EXPECT_EQ(1, job[0].remote<&make>("b", gone).call<&Watched::alive>());
+}
+
+// References are not bound to the life of their worker: threads that have some may use them at the very moment when it
+// ends, and later.
+TEST(ReferencesOfAWorkerThatEnds, endWithErrorsAndDoNoHarm) {
+  for (int round = 0; round < 20; ++round) {
+    Counter gone;
+    test::Counter calls;
+    std::vector<std::thread> threads;
+    {
+      WorkerJob job{{"a", "b"}, functions()};
+      for (int i = 0; i < 4; ++i)
+        threads.emplace_back([&, ref = job[0].remote<&make>(i % 2 == 0 ? "a" : "b", gone)]() mutable {
+          std::vector<Future<int>> futures;
+          try {
+            for (;;) {
+              RRef<Watched> copy = ref.call<&Watched::alive>() == 1 ? ref : RRef<Watched>();
+              futures.push_back(copy.async<&Watched::alive>());
+              (void)copy.owner();
+              calls.add();
+            }
+          } catch (const Error&) {}
+          EXPECT_THROW(ref.call<&Watched::alive>(), Error);
+          for (Future<int>& future : futures) future.cancel();
+        });
+      calls.waitFor(20);
+      job.kill(0);
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+}
+
 }  // namespace
-}  // namespace treadle
+}  // namespace treadle::reference_lifetime_test

@@ -6,7 +6,7 @@
 
 #include "tests/core/worker/here.h"
 
-namespace treadle {
+namespace treadle::references_test {
 namespace {
 
 using test::contains;
@@ -280,4 +280,4 @@ TEST_F(References, toNoValueAtAllAreRefused) {
 }
 
 }  // namespace
-}  // namespace treadle
+}  // namespace treadle::references_test

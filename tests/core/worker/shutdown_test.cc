@@ -7,7 +7,7 @@
 
 #include "tests/core/worker/here.h"
 
-namespace treadle {
+namespace treadle::shutdown_test {
 namespace {
 
 using test::contains;
@@ -110,8 +110,8 @@ TEST_F(Shutdown, withALimitSaysWhatIsLeft) {
   EXPECT_TRUE(contains(why, "shutdown"));
   EXPECT_TRUE(contains(why, "b, c"));
   messageOf<TimeoutError>([&] { job[1].shutdown({.timeout = 100ms}); });
-  why = messageOf<TimeoutError>([&] { job[0].shutdown({.timeout = 100ms}); });
-  EXPECT_TRUE(contains(why, ": c"));           // b is in its shutdown now, and has come to its own limit there
+  why = messageOf<TimeoutError>([&] { job[0].shutdown({.timeout = 1s}); });
+  EXPECT_TRUE(contains(why, "b, c")) << why;   // b has come to its own limit there, and works on
   EXPECT_EQ(3, job[2].call<&add>("a", 1, 2));  // nobody has left
   EXPECT_EQ(3, job[0].call<&add>("c", 1, 2));
 }
@@ -124,6 +124,13 @@ TEST_F(Shutdown, withALimitSaysWhatThisWorkerWaitsFor) {
   std::string c = messageOf<TimeoutError>([&] { job[2].shutdown({.timeout = 100ms}); });
   EXPECT_TRUE(contains(c, "1 answer"));
   gate.open();
+}
+
+TEST_F(Shutdown, withALimitSaysWhoHoldsWhat) {
+  RRef<int> held = job[1].remote<&add>("a", 1, 2);
+  EXPECT_EQ(3, held.toHere());
+  const std::string why = messageOf<TimeoutError>([&] { job[0].shutdown({.timeout = 100ms}); });
+  EXPECT_TRUE(contains(why, "1 by 'b'"));
 }
 
 TEST_F(Shutdown, mayBeCalledAgainAfterItsLimitAndAfterItsEnd) {
@@ -180,6 +187,14 @@ TEST_F(Shutdown, letsTheNextJobHaveTheSamePort) {
   }
 }
 
+TEST_F(Shutdown, allGatherGivesAllWhatEachGaveInAJobOfAFixedSize) {
+  job.onAll([&](Worker& worker) {
+    std::map<std::string, std::vector<int>> expected;
+    for (const WorkerInfo& one : worker.peers()) expected[one.name] = {one.rank, 7};
+    EXPECT_EQ(expected, worker.allGather(std::vector<int>{worker.self().rank, 7}));
+  });
+}
+
 TEST_F(Shutdown, barriersLetNobodyPassBeforeAllHaveCome) {
   for (int round = 1; round <= 20; ++round)
     job.onAll([&](Worker& worker) {
@@ -190,4 +205,4 @@ TEST_F(Shutdown, barriersLetNobodyPassBeforeAllHaveCome) {
 }
 
 }  // namespace
-}  // namespace treadle
+}  // namespace treadle::shutdown_test

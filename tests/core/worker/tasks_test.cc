@@ -3,8 +3,9 @@
 #include <gtest/gtest.h>
 
 #include "tests/core/worker/here.h"
+#include "treadle/core/group/group.h"
 
-namespace treadle {
+namespace treadle::tasks_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -34,6 +35,19 @@ Task<int> sumOfAll(Call& call, const std::vector<std::string>& whom, const int& 
   int sum = 0;
   for (Future<int>& part : parts) sum += co_await part;
   co_return sum;
+}
+Task<int> sumOfGroup(Call& call, const std::vector<std::string>& whom, int number) {
+  std::vector<Future<int>> parts;
+  for (const std::string& name : whom) parts.push_back(call.worker().async<&addOne>(name, number));
+  int sum = 0;
+  for (int part : co_await whenAll(parts)) sum += part;
+  co_return sum;
+}
+Task<int64_t> sumTogether(Call& call, const std::vector<std::string>& members, int64_t number) {
+  Group group = Group::make(call.worker(), members);
+  co_await allReduce(group, std::span(&number, 1));
+  co_await barrier(group);
+  co_return number;
 }
 Task<> fail(const std::string& text) {
   throw std::invalid_argument(text);
@@ -75,6 +89,7 @@ const Functions& functions() {
     Functions some;
     some.add<&addOne>("addOne").add<&afterGate>("afterGate").add<&untilCancelled>("untilCancelled");
     some.add<&sumOfAll>("sumOfAll").add<&fail>("fail").add<&pingPong>("pingPong").add<&sleepy>("sleepy");
+    some.add<&sumOfGroup>("sumOfGroup").add<&sumTogether>("sumTogether");
     return some.add<&chain>("chain").add<&newCounted>("newCounted").add<&Counted::add>("Counted.add");
   }();
   return all;
@@ -97,6 +112,10 @@ TEST_F(TaskHandlers, answerWithWhatTheyReturnOrThrow) {
   EXPECT_EQ("b", why.worker());
 }
 
+TEST_F(TaskHandlers, awaitGroups) {
+  EXPECT_EQ(18, a.call<&sumOfGroup>("b", std::vector<std::string>{"a", "b", "c"}, 5));
+}
+
 TEST_F(TaskHandlers, serveObjects) {
   RRef<Counted> counted = a.call<&newCounted>("b");
   counted.call<&Counted::add>(2);
@@ -111,6 +130,13 @@ TEST_F(TaskHandlers, sleepWithoutAThread) {
   for (auto& one : many) EXPECT_EQ("slept at b", one.wait());
 }
 
+TEST_F(TaskHandlers, awaitTheOthersOfTheirGroup) {
+  const std::vector<std::string> members = {"b", "c"};
+  Future<int64_t> one = a.async<&sumTogether>("b", members, 40), other = a.async<&sumTogether>("c", members, 2);
+  EXPECT_EQ(42, one.wait());
+  EXPECT_EQ(42, other.wait());
+}
+
 TEST_F(TaskHandlers, areCancelledWithTheirCaller) {
   Future<void> call = a.async<&chain>("b", "c", arrived, seen, noted);
   arrived.waitFor(1);
@@ -120,7 +146,7 @@ TEST_F(TaskHandlers, areCancelledWithTheirCaller) {
 }
 
 TEST_F(TaskHandlers, areCancelledAtTheirCallersTimeLimit) {
-  messageOf<TimeoutError>([&] { a.with({.timeout = 50ms}).call<&chain>("b", "c", arrived, seen, noted); });
+  messageOf<TimeoutError>([&] { a.with({.timeout = 1s}).call<&chain>("b", "c", arrived, seen, noted); });
   noted.wait();
   seen.wait();
 }
@@ -164,4 +190,4 @@ TEST(Timers, areNoLongerSetOnceTheWorkerHasLeft) {
 }
 
 }  // namespace
-}  // namespace treadle
+}  // namespace treadle::tasks_test

@@ -3,9 +3,12 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <future>
+
 #include "tests/core/worker/here.h"
 
-namespace treadle {
+namespace treadle::time_limits_test {
 namespace {
 
 using test::contains;
@@ -16,7 +19,7 @@ using test::WorkerJob;
 using namespace std::chrono_literals;
 
 constexpr Duration kShort = 100ms;
-constexpr Duration kTimeToBegin = 1s;  // for what has to have begun before its limit, on a busy machine too
+constexpr Duration kTimeToBegin = 2s;  // for what has to have begun before its limit, on a busy machine too
 
 int add(int a, int b) { return a + b; }
 
@@ -46,6 +49,18 @@ Future<int> answerByPromise(Here<Kept> kept) {
 std::string callOn(Call& call, Here<Late> late) {
   return call.worker().with({.timeout = kShort}).call<&answerLate>("c", late);
 }
+// Works, without ever waiting, until its caller has given up; when that was.
+struct Busy {
+  test::Gate begun;
+  std::promise<TimePoint> sawIt;
+};
+void workUntilCancelled(Call& call, Here<Busy> busy) {
+  busy->begun.open();
+  while (!call.cancelled()) std::this_thread::yield();
+  busy->sawIt.set_value(Clock::now());
+}
+void note(Here<test::Counter> ran) { ran->add(); }
+int readHere(const RRef<int>& ref) { return ref.toHere(test::kHangs); }
 struct Slow {
   explicit Slow(uint64_t late) {
     auto* state = reinterpret_cast<Late*>(late);
@@ -59,6 +74,7 @@ struct Slow {
 Functions functions() {
   Functions all;
   all.add<&add>("add").add<&answerLate>("answerLate").add<&answerByPromise>("answerByPromise").add<&callOn>("callOn");
+  all.add<&workUntilCancelled>("workUntilCancelled").add<&note>("note").add<&readHere>("readHere");
   all.addType<Slow, uint64_t>("Slow").add<&Slow::get>("Slow.get");
   return all;
 }
@@ -85,6 +101,67 @@ TEST_F(TimeLimits, endACallWithAnErrorThatNamesFunctionAndWorker) {
   late.go.open();
 }
 
+// Within 100 ms: the median of several, as a busy machine may hold up any one of them.
+TEST_F(TimeLimits, aHandlerThatIsAtWorkSeesThatItsCallerHasGivenUp) {
+  for (bool byItsLimit : {false, true}) {
+    std::vector<Duration> took;
+    for (int i = 0; i < 7; ++i) {
+      Busy busy;
+      const Duration limit = byItsLimit ? Duration(500ms) : test::kHangs;
+      Future<void> call = a.with({.timeout = limit}).async<&workUntilCancelled>("b", busy);
+      busy.begun.wait();
+      if (!byItsLimit) call.cancel();
+      const TimePoint gaveUp = Clock::now() + (byItsLimit ? limit : Duration::zero());  // at the latest
+      auto saw = busy.sawIt.get_future();
+      ASSERT_EQ(std::future_status::ready, saw.wait_for(test::kHangs));
+      took.push_back(saw.get() - gaveUp);
+    }
+    std::sort(took.begin(), took.end());
+    EXPECT_LT(took[took.size() / 2], 100ms) << (byItsLimit ? "its limit passed" : "it was cancelled");
+  }
+}
+
+// With one handler at a time what is called behind one that works waits for its turn.
+// b runs one handler at a time, and has one.
+class QueuedWork : public ::testing::Test {
+ protected:
+  QueuedWork() { busy.begun.wait(); }
+
+  Busy busy;  // these outlive the job
+  test::Counter ran;
+  WorkerJob job{{"a", "b", "c"}, functions(), [](JoinOptions& options) { options.maxRunning = 1; }};
+  Worker& a = job[0];
+  Future<void> working = a.async<&workUntilCancelled>("b", busy);
+};
+
+TEST_F(QueuedWork, isDroppedWhenItsTimeIsUp) {
+  std::vector<Future<void>> queued;
+  for (int i = 0; i < 100; ++i) queued.push_back(a.with({.timeout = kShort}).async<&note>("b", ran));
+  for (Future<void>& one : queued) messageOf<TimeoutError>([&] { one.wait(); });
+  working.cancel();
+  EXPECT_EQ(3, a.call<&add>("b", 1, 2));  // behind all of them
+  EXPECT_EQ(0, ran.count());
+}
+
+TEST_F(QueuedWork, isDroppedWhenItsCallerGivesUp) {
+  std::vector<Future<void>> queued;
+  for (int i = 0; i < 100; ++i) queued.push_back(a.async<&note>("b", ran));
+  for (Future<void>& one : queued) one.cancel();
+  working.cancel();
+  EXPECT_EQ(3, a.call<&add>("b", 1, 2));
+  EXPECT_EQ(0, ran.count());
+}
+
+// Who asked for the value got tired of waiting, and whoever it was passed on to did not.
+TEST_F(QueuedWork, isDoneAllTheSameWhenOthersWantItsResult) {
+  RRef<int> sum = a.with({.timeout = 2 * kTimeToBegin}).remote<&add>("b", 1, 2);
+  Future<int> read = a.async<&readHere>("c", sum);
+  EXPECT_TRUE(test::eventually([&] { return job[1].metrics().forksOfOwned >= 2; })) << "b knows of c's";
+  EXPECT_TRUE(test::eventually([&] { return a.metrics().callsPending == 2; })) << "its own time is up";
+  working.cancel();
+  EXPECT_EQ(3, read.wait());
+}
+
 TEST_F(TimeLimits, endAsynchronousAndNamedCallsToo) {
   Caller impatient = a.with({.timeout = kShort});
   Future<std::string> future = impatient.async<&answerLate>("b", late);
@@ -100,12 +177,17 @@ TEST_F(TimeLimits, ofTheWorkerHoldForCallsThatSayNothing) {
   EXPECT_EQ("y", statusOf<TimeoutError>([&] { hasty[0].call<&answerLate>("y", late); }).worker());
   RRef<std::string> ref = hasty[0].remote<&answerLate>("y", late);
   EXPECT_EQ("y", statusOf<TimeoutError>([&] { ref.toHere(); }).worker());
+  RRef<std::string> mine = hasty[0].with({.timeout = kWhilePeerLives}).remote<&answerLate>("x", late);
+  Future<std::string> fetched = mine.toHereAsync();
+  EXPECT_EQ("x", statusOf<TimeoutError>([&] { fetched.wait(); }).worker()) << "a value of one's own";
   late.go.open();
+  EXPECT_EQ(100'000U, mine.toHere(test::kHangs).size());
 }
 
 TEST_F(TimeLimits, aHandlerThatOutlivesItsCallersPatienceDoesNoHarm) {
   messageOf<TimeoutError>([&] { a.with({.timeout = kTimeToBegin}).call<&answerLate>("b", late); });
   late.begun.wait();
+  a.call<&add>("b", 0, 0);  // b has read that the caller has given up: this came behind it
   late.go.open();
   late.done.waitFor(1);
   EXPECT_TRUE(late.cancelled);
@@ -190,4 +272,4 @@ TEST_F(TimeLimits, aCallWhilePeersLiveOutlastsTheWorkersDefault) {
 }
 
 }  // namespace
-}  // namespace treadle
+}  // namespace treadle::time_limits_test

@@ -12,8 +12,9 @@
 #include <thread>
 
 #include "tests/tensor/autograd/loopback.h"
+#include "treadle/core/base/error.h"
 
-namespace treadle::autograd {
+namespace treadle::autograd::concurrency_test {
 namespace {
 
 constexpr int kThreads = 8;
@@ -73,7 +74,7 @@ TEST(Concurrency, AnOptimizerMayStepTheParametersOfPendingPasses) {
 
 // A sink that only counts; for passes whose messages come from the test.
 struct CountingSink : GradientSink {
-  Status sendGradients(Pass&, const MessageInfo&, std::vector<at::Tensor>) override {
+  Status sendGradients(Pass&, int, std::vector<MessageGradients>) override {
     ++sent;
     return {};
   }
@@ -96,9 +97,9 @@ struct CountingSink : GradientSink {
 TEST(Concurrency, GradientsMayArriveOnManyThreadsWhileOneRunsThem) {
   constexpr int kMessages = 400;
   at::Tensor w = parameter({4});
-  auto graph = std::make_shared<ContextGraph>(1);
+  auto graph = std::make_shared<ContextGraph>(1, 0, AutogradMode::kFast);
   std::vector<at::Tensor> received = {at::ones({4}, at::kDouble)};
-  ASSERT_TRUE(graph->addReceive({-1, 1, ""}, received).ok());
+  ASSERT_TRUE(graph->addReceive({0, 1, ""}, nullptr, received).ok());
   std::atomic<int> running = 0, most = 0;
   for (int id = 0; id < kMessages; ++id) {
     at::Tensor y = w * received[0];
@@ -108,7 +109,7 @@ TEST(Concurrency, GradientsMayArriveOnManyThreadsWhileOneRunsThem) {
       while (now > seen && !most.compare_exchange_weak(seen, now)) {}
       --running;
     });
-    ASSERT_TRUE(graph->addSend({id, 1, ""}, std::vector<at::Tensor>{y}).ok());
+    ASSERT_EQ(id, valueOrThrow(graph->addSend(1, "", std::vector<at::Tensor>{y})).messageId);
   }
   CountingSink sink;
   LeafSlots slots;
@@ -138,7 +139,7 @@ TEST(Concurrency, FinishAfterAFailureWaitsForTheNodeThatStillRuns) {
     released.arrive_and_wait();
     left = true;
   });
-  auto graph = std::make_shared<ContextGraph>(1);
+  auto graph = std::make_shared<ContextGraph>(1, 0, AutogradMode::kFast);
   CountingSink sink;
   LeafSlots slots;
   auto pass = *Pass::create(graph, sink, slots, {}, {{y.sum(), {}}});
@@ -187,4 +188,4 @@ TEST(Memory, ARetainedGraphKeepsItsTensorsUntilTheContextGoes) {
 }
 
 }  // namespace
-}  // namespace treadle::autograd
+}  // namespace treadle::autograd::concurrency_test

@@ -8,7 +8,7 @@
 #include "tests/tensor/autograd/loopback.h"
 #include "treadle/tensor/autograd/accumulate.h"
 
-namespace treadle::autograd {
+namespace treadle::autograd::gradients_test {
 namespace {
 
 TEST(Gradients, HasNothingAtFirst) {
@@ -26,6 +26,19 @@ TEST(Gradients, TakesOverWhatNobodyElseHolds) {
   EXPECT_EQ(gradients.gradient(leaf).data_ptr(), memory);
 }
 
+// What a linear layer's weight gets is a transposed product.
+TEST(Gradients, TakesOverAViewOfWhatNobodyElseHolds) {
+  Gradients gradients;
+  at::Tensor leaf = parameter({2, 3}), view = at::ones({2, 3}, at::kDouble).t().t();
+  ASSERT_TRUE(view.is_view());
+  void* memory = view.data_ptr();
+  gradients.add(leaf, std::move(view));
+  EXPECT_EQ(gradients.gradient(leaf).data_ptr(), memory);
+  EXPECT_FALSE(gradients.gradient(leaf).is_view());
+  gradients.add(leaf, at::ones({2, 3}, at::kDouble));
+  EXPECT_EQ(gradients.gradient(leaf).data_ptr(), memory) << "and adds to it in place";
+}
+
 TEST(Gradients, CopiesWhatSomebodyElseHolds) {
   Gradients gradients;
   at::Tensor leaf = parameter({2}), other = parameter({2}), held = at::ones({2}, at::kDouble);
@@ -36,6 +49,20 @@ TEST(Gradients, CopiesWhatSomebodyElseHolds) {
   EXPECT_TRUE(at::equal(gradients.gradient(leaf), at::full({2}, 2.0, at::kDouble)));
   EXPECT_TRUE(at::equal(gradients.gradient(other), at::ones({2}, at::kDouble)));
   EXPECT_TRUE(at::equal(held, at::zeros({2}, at::kDouble)));
+}
+
+TEST(Gradients, AreReplacedWhole) {
+  Gradients gradients;
+  at::Tensor leaf = parameter({2}), other = parameter({2}), held = at::ones({2}, at::kDouble);
+  gradients.add(leaf, at::full({2}, 5.0, at::kDouble));
+  const at::Tensor before = gradients.gradient(leaf);
+  gradients.replace(leaf, at::Tensor(held));
+  gradients.replace(other, at::Tensor(held));
+  held.zero_();
+  for (const at::Tensor& one : {leaf, other})
+    EXPECT_TRUE(at::equal(gradients.gradient(one), at::ones({2}, at::kDouble)));
+  EXPECT_TRUE(at::equal(before, at::full({2}, 5.0, at::kDouble)));
+  EXPECT_EQ(gradients.all().size(), 2U);
 }
 
 TEST(Gradients, HaveTheLayoutOfTheirLeaf) {
@@ -110,4 +137,4 @@ TEST(AddGradient, NeverWritesToMemoryThatIsSeenElsewhere) {
 }
 
 }  // namespace
-}  // namespace treadle::autograd
+}  // namespace treadle::autograd::gradients_test

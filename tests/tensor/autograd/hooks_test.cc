@@ -6,7 +6,7 @@
 
 #include "tests/tensor/autograd/loopback.h"
 
-namespace treadle::autograd {
+namespace treadle::autograd::hooks_test {
 namespace {
 
 using torch::autograd::variable_list;
@@ -97,7 +97,7 @@ TEST(Hooks, WhatArrivesDuringAQueuedCallbackIsRunByTheSameCall) {
   y.register_hook([&](const at::Tensor&) {
     torch::autograd::Engine::get_default_engine().queue_callback([&] {
       Pass& pass = *job.worker(0).pass;
-      EXPECT_TRUE(pass.addReady(1, {full(1)}).ok());
+      EXPECT_TRUE(pass.addReady(0, {full(1)}).ok());
       EXPECT_TRUE(pass.runUntilIdle().ok());
       EXPECT_FALSE(pass.idle());
     });
@@ -162,6 +162,23 @@ TEST(HookedLeaves, TwoRetainedPassesAddUp) {
   EXPECT_TRUE(closeTo(job.worker(0).gradient(w), full(4)));
 }
 
+// Where it cannot be added up the pass fails, and its parameters are free for the next.
+TEST(HookedLeaves, WhatAHookLeavesThatIsNoGradientFailsThePass) {
+  at::Tensor w = parameter({3});
+  bool wrong = false;
+  onAccumulated(w, [&](const at::Tensor& leaf) {
+    if (wrong) leaf.mutable_grad() = at::ones({7}, at::kDouble);
+  });
+  LoopbackJob job(2, 1);
+  ASSERT_TRUE(job.backward(1, {{job.send(0, 1, w * 1).sum(), {}}}).ok());
+  wrong = true;
+  EXPECT_FALSE(job.backward(1, {{job.send(0, 1, w * 1).sum(), {}}}).ok());
+  wrong = false;
+  LoopbackJob other(2, 2);
+  ASSERT_TRUE(other.backward(1, {{other.send(0, 1, w * 1).sum(), {}}}).ok());
+  EXPECT_TRUE(closeTo(other.worker(0).gradient(w), full(1)));
+}
+
 TEST(HookedLeaves, TwoPassesAtOnceAreRefusedByShapeAndContexts) {
   at::Tensor w = parameter({3});
   onAccumulated(w, [](const at::Tensor&) {});
@@ -200,4 +217,4 @@ TEST(HookedLeaves, GetTheirGradBackWhenThePassFailsOrIsGivenUp) {
 }
 
 }  // namespace
-}  // namespace treadle::autograd
+}  // namespace treadle::autograd::hooks_test

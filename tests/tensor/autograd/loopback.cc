@@ -4,12 +4,12 @@
 
 namespace treadle::autograd {
 
-Status LoopbackWorker::sendGradients(Pass&, const MessageInfo& message, std::vector<at::Tensor> gradients) {
+Status LoopbackWorker::sendGradients(Pass&, int rank, std::vector<MessageGradients> messages) {
   // A network hands over bytes, not memory.
-  for (at::Tensor& gradient : gradients) {
-    if (gradient.defined()) gradient = gradient.clone();
-  }
-  job_.mail_.push_back({message.peerRank, message.messageId, std::move(gradients)});
+  for (MessageGradients& message : messages)
+    for (MaybeGradient& gradient : message.gradients)
+      if (gradient && gradient->defined()) gradient = gradient->clone();
+  job_.mail_.push_back({rank, std::move(messages)});
   return {};
 }
 
@@ -18,23 +18,21 @@ void LoopbackWorker::onIdle(Pass& pass) {
   ++idleCalls;
 }
 
-LoopbackJob::LoopbackJob(int workers, int64_t contextId, uint64_t seed, LeafSlots* slots)
+LoopbackJob::LoopbackJob(int workers, int64_t contextId, uint64_t seed, LeafSlots* slots, AutogradMode mode)
     : slots_(slots ? *slots : ownSlots_), random_(seed) {
   for (int rank = 0; rank < workers; ++rank) {
-    workers_.push_back(std::make_unique<LoopbackWorker>(*this, rank, contextId));
+    workers_.push_back(std::make_unique<LoopbackWorker>(*this, rank, contextId, mode));
   }
 }
 
 std::vector<at::Tensor> LoopbackJob::send(int from, int to, const std::vector<at::Tensor>& tensors,
                                           std::string function) {
-  int64_t messageId = nextMessageId_++;
-  auto indexes = worker(from).graph->addSend({messageId, to, function}, tensors);
-  throwIfError(indexes.status());
+  Departure departure = valueOrThrow(worker(from).graph->addSend(to, function, tensors));
   std::vector<at::Tensor> received;
   for (const at::Tensor& tensor : tensors) received.push_back(tensor.detach().clone());
   std::vector<at::Tensor> withGradient;
-  for (int64_t index : *indexes) withGradient.push_back(received[static_cast<size_t>(index)]);
-  throwIfError(worker(to).graph->addReceive({messageId, from, function}, withGradient));
+  for (int64_t index : departure.indexes) withGradient.push_back(received[static_cast<size_t>(index)]);
+  throwIfError(worker(to).graph->addReceive({departure.messageId, from, function}, departure.lineage, withGradient));
   return received;
 }
 
@@ -43,8 +41,18 @@ at::Tensor LoopbackJob::send(int from, int to, const at::Tensor& tensor) {
 }
 
 Status LoopbackJob::start(int rank, std::vector<Root> roots, bool retainGraph) {
+  ContextGraph& own = *worker(rank).graph;
+  const bool smart = own.mode() == AutogradMode::kSmart;
+  Lineage sends;
+  if (smart) {
+    Result<Lineage> found = own.lineageOf(roots);
+    if (!found.ok()) return found.status();
+    sends = *std::move(found);
+  }
   for (int each = 0; each < static_cast<int>(workers_.size()); ++each) {
-    auto made = Pass::create(worker(each).graph, worker(each), slots_, {1, retainGraph},
+    PassOptions options{1, retainGraph};
+    if (smart) options.sends = sends.numbers(each);
+    auto made = Pass::create(worker(each).graph, worker(each), slots_, options,
                              each == rank ? std::move(roots) : std::vector<Root>());
     if (!made.ok()) return made.status();
     worker(each).pass = *made;
@@ -56,9 +64,11 @@ Status LoopbackJob::deliverOne() {
   std::swap(mail_[std::uniform_int_distribution<size_t>(0, mail_.size() - 1)(random_)], mail_.back());
   Mail mail = std::move(mail_.back());
   mail_.pop_back();
-  ++delivered_;
+  ++mails_;
+  delivered_ += mail.messages.size();
   Pass& pass = *worker(mail.to).pass;
-  TREADLE_RETURN_IF_ERROR(pass.addReady(mail.messageId, std::move(mail.gradients)));
+  for (MessageGradients& message : mail.messages)
+    TREADLE_RETURN_IF_ERROR(pass.addReady(message.messageId, std::move(message.gradients)));
   // Now and then two arrive before either is worked on.
   if (!mail_.empty() && random_() % 3 == 0) TREADLE_RETURN_IF_ERROR(deliverOne());
   return pass.runUntilIdle();

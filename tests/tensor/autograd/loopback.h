@@ -21,10 +21,10 @@ class LoopbackJob;
 
 class LoopbackWorker final : public GradientSink {
  public:
-  LoopbackWorker(LoopbackJob& job, int rank, int64_t contextId)
-      : graph(std::make_shared<ContextGraph>(contextId)), job_(job), rank_(rank) {}
+  LoopbackWorker(LoopbackJob& job, int rank, int64_t contextId, AutogradMode mode)
+      : graph(std::make_shared<ContextGraph>(contextId, rank, mode)), job_(job), rank_(rank) {}
 
-  Status sendGradients(Pass& pass, const MessageInfo& message, std::vector<at::Tensor> gradients) override;
+  Status sendGradients(Pass& pass, int rank, std::vector<MessageGradients> messages) override;
   void onIdle(Pass& pass) override;
 
   at::Tensor gradient(const at::Tensor& leaf) const { return graph->gradient(leaf); }
@@ -40,7 +40,8 @@ class LoopbackWorker final : public GradientSink {
 
 class LoopbackJob {
  public:
-  LoopbackJob(int workers, int64_t contextId, uint64_t seed = 1, LeafSlots* slots = nullptr);
+  LoopbackJob(int workers, int64_t contextId, uint64_t seed = 1, LeafSlots* slots = nullptr,
+              AutogradMode mode = AutogradMode::kFast);
 
   LoopbackWorker& worker(int rank) { return *workers_.at(static_cast<size_t>(rank)); }
 
@@ -51,19 +52,20 @@ class LoopbackJob {
   // Runs a whole pass; the first failure anywhere, or OK. Every worker's pass is finished and dropped.
   Status backward(int rank, std::vector<Root> roots, bool retainGraph = false);
 
-  // The steps of it. start(): every worker makes its pass; deliverAll(): until no message is left.
+  // The steps of it. start(): every worker makes its pass, in SMART mode with what takes part; deliverAll(): until no
+  // message is left.
   Status start(int rank, std::vector<Root> roots, bool retainGraph = false);
   Status deliverAll();
   Status finish();
 
-  size_t delivered() const { return delivered_; }
+  size_t delivered() const { return delivered_; }  // messages of the forward pass that got their gradients
+  size_t mails() const { return mails_; }          // in which these came
 
  private:
   friend class LoopbackWorker;
   struct Mail {
     int to;
-    int64_t messageId;
-    std::vector<at::Tensor> gradients;
+    std::vector<MessageGradients> messages;
   };
   Status deliverOne();
 
@@ -72,8 +74,7 @@ class LoopbackJob {
   std::vector<std::unique_ptr<LoopbackWorker>> workers_;
   std::vector<Mail> mail_;
   std::mt19937_64 random_;
-  int64_t nextMessageId_ = 1;
-  size_t delivered_ = 0;
+  size_t delivered_ = 0, mails_ = 0;
 };
 
 // |a - b| <= 1e-10 * max(1, |b|), and the same shape. Undefined equals undefined or zeros.

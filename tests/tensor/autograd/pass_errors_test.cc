@@ -6,7 +6,7 @@
 #include "tests/tensor/autograd/loopback.h"
 #include "treadle/core/base/error.h"
 
-namespace treadle::autograd {
+namespace treadle::autograd::pass_errors_test {
 namespace {
 
 TEST(PassErrors, ASecondPassOverAConsumedGraphNamesTheNode) {
@@ -54,6 +54,7 @@ TEST(PassErrors, APlainBackwardThroughAReceivedTensorSaysWhatToDo) {
   }
 }
 
+// One that names its leaves, so that it writes to no others'.
 TEST(PassErrors, ALocalBackwardInsideANodeDoesNotBelongToThePass) {
   at::Tensor w = parameter({3}), other = parameter({3});
   LoopbackJob job(2, 1);
@@ -63,9 +64,9 @@ TEST(PassErrors, ALocalBackwardInsideANodeDoesNotBelongToThePass) {
   y.register_hook([&](const at::Tensor&) {
     EXPECT_EQ(Pass::current(), job.worker(1).pass.get());
     at::AutoGradMode grad(true);
-    (other * 2).sum().backward();
+    torch::autograd::backward({(other * 2).sum()}, {}, false, false, {other});
     try {
-      (received * 2).sum().backward();
+      torch::autograd::backward({(received * 2).sum()}, {}, false, false, {received});
     } catch (const StateError&) {
       threw = true;
     }
@@ -75,6 +76,32 @@ TEST(PassErrors, ALocalBackwardInsideANodeDoesNotBelongToThePass) {
   EXPECT_TRUE(threw);
   EXPECT_TRUE(closeTo(other.grad(), at::full({3}, 2.0, at::kDouble)));
   EXPECT_EQ(Pass::current(), nullptr);
+}
+
+// Directly, and in a hook of a local pass within.
+TEST(PassErrors, ABackwardInsideANodeThatWouldWriteToAllLeavesIsRefused) {
+  at::Tensor w = parameter({3}), other = parameter({3}), plain = parameter({3});
+  auto plainBackward = [](const at::Tensor& leaf) {
+    at::AutoGradMode grad(true);
+    (leaf * 2).sum().backward();
+  };
+  for (const bool nested : {false, true}) {
+    at::Tensor y = w * 1;
+    y.register_hook([&](const at::Tensor&) {
+      if (!nested) return plainBackward(plain);
+      at::AutoGradMode grad(true);
+      at::Tensor inner = other * 2;
+      inner.register_hook([&](const at::Tensor&) { plainBackward(plain); });
+      torch::autograd::grad({inner.sum()}, {other});
+    });
+    LoopbackJob job(1, 1);
+    Status ran = job.backward(0, {{y.sum(), {}}});
+    EXPECT_EQ(ran.code(), Code::kFailedPrecondition);
+    EXPECT_NE(ran.message().find("plain backward()"), std::string::npos) << ran.message();
+    EXPECT_FALSE(other.grad().defined() || plain.grad().defined());
+  }
+  plainBackward(plain);
+  EXPECT_TRUE(closeTo(plain.grad(), full(2))) << "outside of passes it is what it was";
 }
 
 TEST(PassErrors, TensorsOfAnotherContextAreRefused) {
@@ -105,8 +132,8 @@ TEST(PassErrors, SendsWithoutAGradientAreNamed) {
   job.send(0, 1, {at::ones({1}), w * 3}, "lookup");
   Status ran = job.backward(1, {{used.sum(), {}}});
   EXPECT_EQ(ran.code(), Code::kFailedPrecondition);
-  for (const char* part :
-       {"1 of 2 messages", "context 42", "message 2 to worker 1", "(lookup)", "tensors [1]", "FAST"}) {
+  for (const char* part : {"1 of 2 messages that worker 0 sent", "context 42", "message 1 to worker 1", "(lookup)",
+                           "tensors [1]", "FAST"}) {
     EXPECT_NE(ran.message().find(part), std::string::npos) << part << " in: " << ran.message();
   }
 }
@@ -119,16 +146,16 @@ TEST(PassErrors, WrongArrivalsAreRefusedAndHarmless) {
   Pass& pass = *job.worker(0).pass;
   at::Tensor gradient = at::ones({3}, at::kDouble);
   EXPECT_EQ(pass.addReady(99, {gradient}).code(), Code::kInvalidArgument);
-  EXPECT_EQ(pass.addReady(1, {gradient, gradient}).code(), Code::kInvalidArgument);
+  EXPECT_EQ(pass.addReady(0, {gradient, gradient}).code(), Code::kInvalidArgument);
   EXPECT_TRUE(pass.idle());
-  EXPECT_TRUE(pass.addReady(1, {gradient}).ok());
-  EXPECT_EQ(pass.addReady(1, {gradient}).code(), Code::kInvalidArgument) << "twice";
+  EXPECT_TRUE(pass.addReady(0, {gradient}).ok());
+  EXPECT_EQ(pass.addReady(0, {gradient}).code(), Code::kInvalidArgument) << "twice";
   EXPECT_FALSE(pass.idle());
   EXPECT_EQ(pass.finish().code(), Code::kFailedPrecondition) << "too early";
   EXPECT_TRUE(pass.runUntilIdle().ok());
   EXPECT_TRUE(pass.idle());
   EXPECT_TRUE(pass.finish().ok());
-  EXPECT_EQ(pass.addReady(1, {gradient}).code(), Code::kFailedPrecondition) << "over";
+  EXPECT_EQ(pass.addReady(0, {gradient}).code(), Code::kFailedPrecondition) << "over";
   EXPECT_TRUE(closeTo(job.worker(0).gradient(w), 2 * gradient));
 }
 
@@ -138,10 +165,10 @@ TEST(PassErrors, AGradientOfTheWrongShapeFromAPeerIsAnError) {
   job.send(0, 1, w * 2);
   ASSERT_TRUE(job.start(1, {}).ok());
   Pass& pass = *job.worker(0).pass;
-  ASSERT_TRUE(pass.addReady(1, {at::ones({4}, at::kDouble)}).ok());
+  ASSERT_TRUE(pass.addReady(0, {at::ones({4}, at::kDouble)}).ok());
   Status ran = pass.runUntilIdle();
   ASSERT_FALSE(ran.ok());
-  EXPECT_NE(ran.message().find("message 1 to worker 1"), std::string::npos) << ran.message();
+  EXPECT_NE(ran.message().find("message 0 to worker 1"), std::string::npos) << ran.message();
   EXPECT_NE(ran.message().find("shape"), std::string::npos) << ran.message();
 }
 
@@ -151,7 +178,7 @@ TEST(PassErrors, FailEndsItAndTheFirstFailureStays) {
   at::Tensor received = job.send(0, 1, w * 2);
   ASSERT_TRUE(job.start(1, {{received.sum(), {}}}).ok());
   Pass& pass = *job.worker(0).pass;
-  ASSERT_TRUE(pass.addReady(1, {at::ones({3}, at::kDouble)}).ok());
+  ASSERT_TRUE(pass.addReady(0, {at::ones({3}, at::kDouble)}).ok());
   pass.fail(peerLost("trainer1", "trainer1 was lost"));
   pass.fail(cancelled("later"));
   EXPECT_EQ(pass.runUntilIdle().code(), Code::kPeerLost);
@@ -159,25 +186,23 @@ TEST(PassErrors, FailEndsItAndTheFirstFailureStays) {
   EXPECT_FALSE(job.worker(0).gradient(w).defined());
 }
 
-TEST(PassErrors, AMessageIdIsUsedOnce) {
-  at::Tensor w = parameter({3});
-  ContextGraph graph(5);
-  std::vector<at::Tensor> sent = {w}, received = {at::ones({3})}, again = {at::ones({3})};
-  EXPECT_TRUE(graph.addSend({1, 1, ""}, sent).ok());
-  EXPECT_EQ(graph.addSend({1, 1, ""}, sent).status().code(), Code::kInvalidArgument);
-  EXPECT_TRUE(graph.addReceive({1, 1, ""}, received).ok());
-  EXPECT_EQ(graph.addReceive({1, 1, ""}, again).code(), Code::kInvalidArgument);
+TEST(PassErrors, ASenderUsesAMessageIdOnce) {
+  ContextGraph graph(5, 0, AutogradMode::kFast);
+  std::vector<at::Tensor> received = {at::ones({3})}, again = {at::ones({3})}, ofAnother = {at::ones({3})};
+  EXPECT_TRUE(graph.addReceive({1, 1, ""}, nullptr, received).ok());
+  EXPECT_EQ(graph.addReceive({1, 1, ""}, nullptr, again).code(), Code::kInvalidArgument);
   EXPECT_FALSE(again[0].requires_grad());
+  EXPECT_TRUE(graph.addReceive({1, 2, ""}, nullptr, ofAnother).ok());
 }
 
 TEST(PassErrors, TensorsThatCannotCarryAGradientAreRefusedTogether) {
-  ContextGraph graph(5);
+  ContextGraph graph(5, 0, AutogradMode::kFast);
   std::vector<at::Tensor> received = {at::ones({3}), at::ones({3}, at::kLong)};
-  Status attached = graph.addReceive({1, 1, ""}, received);
+  Status attached = graph.addReceive({1, 1, ""}, nullptr, received);
   EXPECT_EQ(attached.code(), Code::kInvalidArgument);
   EXPECT_NE(attached.message().find("Long"), std::string::npos) << attached.message();
   EXPECT_FALSE(received[0].requires_grad());
 }
 
 }  // namespace
-}  // namespace treadle::autograd
+}  // namespace treadle::autograd::pass_errors_test

@@ -6,7 +6,7 @@
 
 #include "tests/tensor/autograd/loopback.h"
 
-namespace treadle::autograd {
+namespace treadle::autograd::pending_test {
 namespace {
 
 // What DDP does: an all-reduce that ends on another thread, then the average is written at the end of the
@@ -54,7 +54,7 @@ TEST(Pending, ItsFailureFailsThePassAndTellsTheCallbacks) {
 TEST(Pending, KeepsThePassAndItsSinkUntilItCompletes) {
   struct Sink : GradientSink {
     explicit Sink(bool& told) : told(told) {}
-    Status sendGradients(Pass&, const MessageInfo&, std::vector<at::Tensor>) override { return {}; }
+    Status sendGradients(Pass&, int, std::vector<MessageGradients>) override { return {}; }
     void onIdle(Pass&) override { told = true; }
     bool& told;
   };
@@ -62,7 +62,7 @@ TEST(Pending, KeepsThePassAndItsSinkUntilItCompletes) {
   LeafSlots slots;
   auto sink = std::make_shared<Sink>(told);
   std::weak_ptr<Sink> watched = sink;
-  auto pass = *Pass::create(std::make_shared<ContextGraph>(1), std::move(sink), slots, {});
+  auto pass = *Pass::create(std::make_shared<ContextGraph>(1, 0, AutogradMode::kFast), std::move(sink), slots, {});
   Pass::Pending pending = pass->addPending();
   pass.reset();
   EXPECT_FALSE(watched.expired());
@@ -105,5 +105,26 @@ TEST(Finish, ACallbackThatThrowsFailsThePass) {
   EXPECT_NE(finished.message().find("cannot average"), std::string::npos) << finished.message();
 }
 
+// The average of what the context held and of what the pass made takes the place of both, unless another callback
+// fails. `unused` is a parameter that the pass does not reach.
+TEST(Finish, ACallbackMayReplaceWhatTheContextHas) {
+  at::Tensor w = parameter({3}), unused = parameter({3});
+  LoopbackJob job(1, 1);
+  LoopbackWorker& worker = job.worker(0);
+  worker.graph->gradients().add(w, full(5));
+  for (const bool fails : {false, true}) {
+    const double sum = fails ? 70 : 50;
+    ASSERT_TRUE(job.start(0, {{(w * 2).sum(), {}}}).ok());
+    worker.pass->onFinish([&](const Status&) {
+      worker.pass->replaceGradient(w, full(sum));
+      worker.pass->replaceGradient(unused, full(sum + 1));
+    });
+    if (fails) worker.pass->onFinish([](const Status&) { throw std::runtime_error("cannot average"); });
+    EXPECT_EQ(job.finish().ok(), !fails);
+    EXPECT_TRUE(closeTo(worker.gradient(w), fails ? full(52) : full(50)));
+    EXPECT_TRUE(closeTo(worker.gradient(unused), full(51)));
+  }
+}
+
 }  // namespace
-}  // namespace treadle::autograd
+}  // namespace treadle::autograd::pending_test

@@ -1,11 +1,13 @@
-// Random graphs, cut up over two to four workers, against libtorch's own backward over the same graph uncut.
+// Random graphs, cut up over two to five workers, against libtorch's own backward over the same graph uncut: in FAST
+// mode from all that was made, in SMART mode from some of it, once more from some of the same.
 
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include "tests/support/seeds.h"
 #include "tests/tensor/autograd/loopback.h"
 
-namespace treadle::autograd {
+namespace treadle::autograd::random_graph_test {
 namespace {
 
 struct Placed {
@@ -15,9 +17,8 @@ struct Placed {
 
 using Transfer = std::function<std::vector<at::Tensor>(int from, int to, const std::vector<at::Tensor>&)>;
 
-// Builds a graph of `steps` operations on [4, 4] tensors from random draws alone, so that the same seed gives
-// the same graph whatever `transfer` does. Everything that nothing consumed goes to worker 0 and into the
-// loss: FAST mode wants a gradient for all that was sent.
+// Builds a graph of operations on [4, 4] tensors from random draws alone, so that the same seed gives the same graph
+// whatever `transfer` does.
 class GraphBuilder {
  public:
   GraphBuilder(uint64_t seed, int workers, const std::vector<at::Tensor>& leaves, Transfer transfer)
@@ -26,10 +27,16 @@ class GraphBuilder {
     leaves_ = open_;
   }
 
-  at::Tensor loss(int steps) {
+  void grow(int steps) {
     for (int i = 0; i < steps; ++i) step();
-    at::Tensor sum = at::zeros({}, at::kDouble);
+  }
+
+  // Of what nothing consumed, all or some goes to worker 0 and into the loss. FAST mode wants a gradient for all that
+  // was sent.
+  at::Tensor loss(bool all) {
+    at::Tensor sum = at::zeros({}, at::kDouble).requires_grad_();
     for (const Placed& rest : open_) {
+      if (!all && draw(3) > 0) continue;
       at::Tensor here = rest.worker == 0 ? rest.tensor : transfer_(rest.worker, 0, {rest.tensor}).front();
       sum = sum + at::tanh(here).sum();
     }
@@ -97,38 +104,80 @@ class GraphBuilder {
   std::vector<Placed> open_, leaves_;
 };
 
-class RandomGraph : public ::testing::TestWithParam<int> {};
+// What all workers of a job have for a leaf.
+at::Tensor gradientOf(LoopbackJob& job, int workers, const at::Tensor& leaf) {
+  at::Tensor total;
+  for (int rank = 0; rank < workers; ++rank) {
+    at::Tensor part = job.worker(rank).gradient(leaf);
+    if (part.defined()) total = total.defined() ? total + part : part;
+  }
+  return total;
+}
+
+std::vector<at::Tensor> leavesOf(uint64_t seed) {
+  at::manual_seed(seed);
+  std::vector<at::Tensor> leaves;
+  for (int i = 0; i < 6; ++i) leaves.push_back(parameter({4, 4}));
+  return leaves;
+}
+
+class RandomGraph : public ::testing::TestWithParam<int> {
+ protected:
+  static std::vector<at::Tensor> sameTensors(int, int, const std::vector<at::Tensor>& sent) { return sent; }
+};
 
 TEST_P(RandomGraph, GradientsEqualThoseOfTheUncutGraph) {
   const int workers = GetParam();
-  for (uint64_t seed = 1; seed <= 100; ++seed) {
+  for (uint64_t seed = 1; seed <= test::oracleSeeds(); ++seed) {
     SCOPED_TRACE(::testing::Message() << "seed " << seed << ", workers " << workers);
-    at::manual_seed(seed);
-    std::vector<at::Tensor> leaves;
-    for (int i = 0; i < 6; ++i) leaves.push_back(parameter({4, 4}));
+    std::vector<at::Tensor> leaves = leavesOf(seed);
+    GraphBuilder plain(seed, workers, leaves, sameTensors);
+    plain.grow(40);
+    auto expected = torch::autograd::grad({plain.loss(true)}, leaves, {}, false, false, /*allow_unused=*/true);
 
-    GraphBuilder plain(seed, workers, leaves, [](int, int, const std::vector<at::Tensor>& sent) { return sent; });
-    auto expected = torch::autograd::grad({plain.loss(40)}, leaves, {}, false, false, /*allow_unused=*/true);
-
-    LoopbackJob job(workers, 7, seed);
-    GraphBuilder cut(seed, workers, leaves,
-                     [&](int from, int to, const std::vector<at::Tensor>& sent) { return job.send(from, to, sent); });
-    Status ran = job.backward(0, {{cut.loss(40), {}}});
-    ASSERT_TRUE(ran.ok()) << ran.toString();
-    for (size_t i = 0; i < leaves.size(); ++i) {
-      at::Tensor total;
-      for (int rank = 0; rank < workers; ++rank) {
-        at::Tensor part = job.worker(rank).gradient(leaves[i]);
-        if (part.defined()) total = total.defined() ? total + part : part;
+    for (AutogradMode mode : {AutogradMode::kFast, AutogradMode::kSmart}) {
+      LoopbackJob job(workers, 7, seed, nullptr, mode);
+      GraphBuilder cut(seed, workers, leaves,
+                       [&](int from, int to, const std::vector<at::Tensor>& sent) { return job.send(from, to, sent); });
+      cut.grow(40);
+      Status ran = job.backward(0, {{cut.loss(true), {}}});
+      ASSERT_TRUE(ran.ok()) << ran.toString();
+      for (size_t i = 0; i < leaves.size(); ++i) {
+        EXPECT_TRUE(closeTo(gradientOf(job, workers, leaves[i]), expected[i])) << "leaf " << i;
+        EXPECT_FALSE(leaves[i].grad().defined()) << "a pass writes no .grad";
       }
-      EXPECT_TRUE(closeTo(total, expected[i])) << "leaf " << i;
-      EXPECT_FALSE(leaves[i].grad().defined()) << "a pass writes no .grad";
+      EXPECT_GT(job.delivered(), 0u);
     }
-    EXPECT_GT(job.delivered(), 0u);
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Workers, RandomGraph, ::testing::Values(2, 3, 4));
+TEST_P(RandomGraph, SmartModeIsRightFromAnySubset) {
+  const int workers = GetParam();
+  for (uint64_t seed = 1; seed <= test::oracleSeeds(); ++seed) {
+    SCOPED_TRACE(::testing::Message() << "seed " << seed << ", workers " << workers);
+    std::vector<at::Tensor> leaves = leavesOf(seed);
+    GraphBuilder plain(seed, workers, leaves, sameTensors);
+    LoopbackJob job(workers, 7, seed, nullptr, AutogradMode::kSmart);
+    GraphBuilder cut(seed, workers, leaves,
+                     [&](int from, int to, const std::vector<at::Tensor>& sent) { return job.send(from, to, sent); });
+    std::vector<at::Tensor> expected(leaves.size());
+    for (int passes = 3; passes > 0; --passes) {
+      plain.grow(20);
+      cut.grow(20);
+      auto more = torch::autograd::grad({plain.loss(false)}, leaves, {}, true, false, /*allow_unused=*/true);
+      Status ran = job.backward(0, {{cut.loss(false), {}}}, passes > 1);
+      ASSERT_TRUE(ran.ok()) << ran.toString();
+      for (size_t i = 0; i < leaves.size(); ++i) {
+        if (more[i].defined()) expected[i] = expected[i].defined() ? expected[i] + more[i] : more[i];
+        at::Tensor found = gradientOf(job, workers, leaves[i]);
+        EXPECT_TRUE(closeTo(found, expected[i])) << "leaf " << i;
+        EXPECT_EQ(found.defined(), expected[i].defined()) << "leaf " << i;
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Workers, RandomGraph, ::testing::Values(2, 3, 4, 5));
 
 }  // namespace
-}  // namespace treadle::autograd
+}  // namespace treadle::autograd::random_graph_test

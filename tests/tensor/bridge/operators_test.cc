@@ -8,7 +8,7 @@
 #include "treadle/autograd.h"
 #include "treadle/rpc.h"
 
-namespace treadle {
+namespace treadle::operators_test {
 namespace {
 
 using test::contains;
@@ -72,6 +72,8 @@ TEST_F(Operators, thatThereAreNoneOfAreNamed) {
   EXPECT_TRUE(contains(messageOf<NotFoundError>([&] { op(a, "b", "aten::ad.Tensor", {x, y}); }), "'aten::ad.Tensor'"));
   std::string others = messageOf<NotFoundError>([&] { op(a, "b", "aten::add.Tensors", {x, y}); });
   EXPECT_TRUE(contains(others, "'aten::add.Tensor'") && contains(others, "'aten::add.Scalar'"));
+  for (const char* schema : {"", "add.Tensor", "at::add", "aten::", ".", "torch.add"})
+    EXPECT_TRUE(contains(messageOf<NotFoundError>([&] { op(a, "b", schema, {x, y}); }), "names are like")) << schema;
 }
 
 TEST_F(Operators, sayWhichArgumentDoesNotFit) {
@@ -86,8 +88,8 @@ TEST_F(Operators, sayWhichArgumentDoesNotFit) {
 
 TEST_F(Operators, thatTrustTheirArgumentsAreRefused) {
   for (const char* schema :
-       {"aten::from_file", "aten::_unsafe_index.Tensor", "aten::empty.memory_format", "aten::resize_", "prim::Print",
-        "aten::max_pool2d_with_indices_backward", "aten::set_.source_Tensor", "aten::new_empty", "quantized::add", "",
+       {"aten::from_file", "aten::_unsafe_index.Tensor", "aten::empty.memory_format", "aten::resize_",
+        "aten::max_pool2d_with_indices_backward", "aten::set_.source_Tensor", "aten::new_empty", "quantized::add",
         "aten::segment_reduce", "aten::sparse_coo_tensor.indices_size", "aten::as_strided"})
     EXPECT_TRUE(contains(messageOf<ArgumentError>([&] { op(a, "b", schema, {}); }), "is not run for others")) << schema;
 }
@@ -170,8 +172,9 @@ TEST_F(Operators, ofDifferentOwnersNameBoth) {
 TEST_F(Operators, tellOfFailuresWhenTheResultIsWanted) {
   RRef<at::Tensor> sum = at_("b", x) + at::rand({7});
   EXPECT_TRUE(contains(messageOf<ArgumentError>([&] { sum.toHere(); }), "must match"));
-  RRef<at::Tensor> further = (a.remote<&failing>("b") * 2).relu();
-  EXPECT_TRUE(contains(messageOf<RemoteError>([&] { further.toHere(); }), "nothing came of it"));
+  // Every use throws why, so where it is known already the second operator does.
+  auto further = [&] { (a.remote<&failing>("b") * 2).relu().toHere(); };
+  for (int i = 0; i < 20; ++i) EXPECT_TRUE(contains(messageOf<RemoteError>(further), "nothing came of it"));
   EXPECT_TRUE(
       contains(messageOf<ArgumentError>([&] { opRemote("aten::max.dim", {at_("b", x), 1}).toHere(); }), "2 results"));
 }
@@ -190,4 +193,4 @@ TEST_F(Operators, onWorkersWithoutTensorsAreNotOffered) {
 }
 
 }  // namespace
-}  // namespace treadle
+}  // namespace treadle::operators_test

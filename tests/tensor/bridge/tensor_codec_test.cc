@@ -11,7 +11,7 @@
 #include "tests/support/gate.h"
 #include "tests/support/tensor_job.h"
 
-namespace treadle::test {
+namespace treadle::test::tensor_codec_test {
 namespace {
 
 at::Tensor echo(const at::Tensor& x) { return x; }
@@ -167,8 +167,23 @@ TEST_F(TensorCodec, WhetherItRequiresAGradientDoesNotTravel) {
   expectArrived(x, a.call<&echo>("B", x * 2 - x));
 }
 
+TEST_F(TensorCodec, SparseTensorsTravel) {
+  at::Tensor indices = at::tensor({0, 2, 2, 1, 0, 3}, at::kLong).view({2, 3}), values = at::rand({3, 5}, at::kDouble);
+  const at::Tensor uncoalesced = at::sparse_coo_tensor(at::tensor({1, 1}, at::kLong).view({1, 2}), at::ones({2}), {4});
+  for (const at::Tensor& sent :
+       {at::sparse_coo_tensor(indices, values, {3, 4, 5}), at::eye(4).to_sparse(), uncoalesced, uncoalesced.coalesce(),
+        at::zeros({3, 2}).to_sparse(), at::sparse_coo_tensor({7, 0, 2}, at::TensorOptions(at::kFloat))}) {
+    at::Tensor came = a.call<&echo>("B", sent);
+    ASSERT_TRUE(came.is_sparse());
+    EXPECT_EQ(came.sizes(), sent.sizes());
+    EXPECT_EQ(came.is_coalesced(), sent.is_coalesced());
+    EXPECT_TRUE(at::equal(came._indices(), sent._indices()));
+    EXPECT_TRUE(at::equal(came._values(), sent._values()));
+    EXPECT_EQ(came.scalar_type(), sent.scalar_type());
+  }
+}
+
 TEST_F(TensorCodec, WhatCannotTravelIsRefusedByName) {
-  EXPECT_TRUE(contains(refusal(at::ones({3}).to_sparse()), "Sparse"));
   EXPECT_TRUE(contains(refusal(at::eye(3).to_sparse_csr()), "SparseCsr"));
   EXPECT_TRUE(contains(refusal(at::empty({3}, at::TensorOptions(at::kMeta))), "meta"));
   EXPECT_TRUE(contains(refusal(at::quantize_per_tensor(at::ones({3}), 0.1, 0, at::kQInt8)), "quantized"));
@@ -200,7 +215,7 @@ TEST_F(TensorCodec, HostileBytesAreErrors) {
       {"a product that wraps to little", f32, {int64_t{1} << 31, int64_t{1} << 31, 4}, 0, "too large"},
       {"a product that wraps, and a zero", f32, {huge, huge, 0}, 0, "too large"},
       {"an unknown dtype", static_cast<uint8_t>(std::size(kTypes)), {1}, 4, "unknown dtype 18"},
-      {"another unknown dtype", 254, {1}, 4, "unknown dtype 254"},
+      {"another unknown dtype", 253, {1}, 4, "unknown dtype 253"},
   };
   for (const Hostile& one : all) {
     SCOPED_TRACE(one.what);
@@ -211,6 +226,38 @@ TEST_F(TensorCodec, HostileBytesAreErrors) {
     std::string why = messageOf<DataError>([&] { decode(writer.bytes(), {allocateBuffer(one.bytes)}); });
     EXPECT_TRUE(contains(why, one.told));
   }
+}
+
+TEST_F(TensorCodec, HostileSparseTensorsAreErrors) {
+  const auto came = [&](const std::vector<int64_t>& sizes, uint8_t coalesced, const at::Tensor& indices,
+                        const at::Tensor& values) {
+    rpc::Encoder encoder(a.engine().references(), 0, nullptr);
+    encoder.writer().number(uint8_t{254});
+    encoder.writer().number(static_cast<uint8_t>(sizes.size()));
+    for (int64_t size : sizes) encoder.writer().number(size);
+    encoder.writer().number(coalesced);
+    bridge::encodeTensor(encoder, indices);
+    bridge::encodeTensor(encoder, values);
+    return decode(encoder.writer().bytes(), encoder.buffers());
+  };
+  const auto at = [](std::vector<int64_t> numbers) { return at::tensor(numbers, at::kLong).view({1, -1}); };
+  const at::Tensor two = at::ones({2});
+  EXPECT_TRUE(came({4}, 1, at({1, 3}), two).is_coalesced());
+  messageOf<DataError>([&] { came({4}, 0, at({1, 4}), two); });   // beyond the end
+  messageOf<DataError>([&] { came({4}, 0, at({-1, 2}), two); });  // before the beginning
+  messageOf<DataError>([&] { came({4}, 1, at({1, 1}), two); });   // one twice, and said to be coalesced
+  messageOf<DataError>([&] { came({4}, 1, at({3, 1}), two); });   // not in order
+  messageOf<DataError>([&] { came({4}, 2, at({1, 3}), two); });
+  messageOf<DataError>([&] { came({4}, 0, at({1, 2, 3}), two); });            // an index without a value
+  messageOf<DataError>([&] { came({4, 5}, 0, at({1, 2}), two); });            // values of another shape
+  messageOf<DataError>([&] { came({4}, 0, at({1, 2}).to(at::kInt), two); });  // indices of another type
+  messageOf<DataError>([&] { came({4}, 0, at::Tensor(), two); });             // no indices
+  messageOf<DataError>([&] { came({4}, 0, at({1, 2}), two.to_sparse()); });   // sparse values
+  messageOf<DataError>([&] { came({-4}, 0, at({1, 2}), two); });              // a negative size
+  // Without sparse dimensions: more elements than any bytes stand for.
+  constexpr int64_t kMany = int64_t{1} << 59;
+  messageOf<DataError>([&] { came({0}, 0, at::empty({0, kMany}, at::kLong), at::empty({kMany, 0})); });
+  messageOf<DataError>([&] { came({int64_t{1} << 62, 4}, 0, at({1}), two); });  // too large to exist
 }
 
 TEST_F(TensorCodec, BoolsOfOtherBytesThanZeroAndOneAreErrors) {
@@ -299,4 +346,4 @@ TEST_F(TensorCodec, NothingElseMeetsAHandlersThreadState) {
 }
 
 }  // namespace
-}  // namespace treadle::test
+}  // namespace treadle::test::tensor_codec_test

@@ -9,7 +9,7 @@
 #include "treadle/core/memory/block_pool.h"
 #include "treadle/tensor/bridge/tensor_codec.h"
 
-namespace treadle {
+namespace treadle::tensor_memory_test {
 namespace {
 
 constexpr int64_t kElements = 1 << 18;  // 1 MiB of float
@@ -167,4 +167,4 @@ TEST(TensorMemory, isTakenWhereChannelsAllowNoSharing) {
 }
 
 }  // namespace
-}  // namespace treadle
+}  // namespace treadle::tensor_memory_test

@@ -5,7 +5,7 @@
 
 #include "tests/support/tensor_job.h"
 
-namespace treadle::test {
+namespace treadle::test::collectives_test {
 namespace {
 
 class Collectives : public ::testing::Test {
@@ -110,4 +110,4 @@ TEST_F(Collectives, WhatCannotBeReducedIsRefused) {
 }
 
 }  // namespace
-}  // namespace treadle::test
+}  // namespace treadle::test::collectives_test

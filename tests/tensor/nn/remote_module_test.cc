@@ -10,7 +10,7 @@
 #include "tests/support/gate.h"
 #include "tests/support/tensor_job.h"
 
-namespace treadle::test {
+namespace treadle::test::remote_module_test {
 namespace {
 
 torch::nn::EmbeddingBag makeBag(int64_t rows, int64_t width) {
@@ -129,6 +129,46 @@ TEST_F(RemoteModules, ParametersAreReferencesToThoseOfTheModule) {
   EXPECT_TRUE(RemoteModule<PairImpl>(a, "B").remoteParameters().empty());
 }
 
+TEST_F(RemoteModules, BuffersAreReferencesToThoseOfTheModule) {
+  RemoteModule<Scaler> gate(a, "B", 2, 5.0, "");
+  gate.forward(kX);
+  gate.forward(kX);
+  auto buffers = gate.remoteBuffers();
+  ASSERT_EQ(buffers.size(), 1u);
+  EXPECT_EQ(buffers[0].owner().name, "B");
+  EXPECT_EQ(buffers[0].toHere().item<int64_t>(), 2);
+}
+
+TEST_F(RemoteModules, TheStateIsACopyAndIsLoadedWhole) {
+  for (const char* owner : {"A", "B"}) {
+    RemoteModule<Scaler> gate(a, owner, 2, 5.0, ""), other(a, "C", 2, 7.0, "");
+    gate.forward(kX);
+    ModuleState state = gate.state();
+    gate.load(other.state());
+    EXPECT_TRUE(close(state.at("weight"), at::full({2}, 5.0, at::kDouble))) << "a copy";
+    EXPECT_EQ(state.at("calls").item<int64_t>(), 1);
+    EXPECT_TRUE(close(gate.forward(kX), kX * 14));
+    state["weight"] = at::ones({3}, at::kDouble);
+    EXPECT_TRUE(contains(messageOf<ArgumentError>([&] { gate.load(state); }), "'weight'"));
+    EXPECT_EQ(gate.state().at("calls").item<int64_t>(), 1) << "what the other had, and a forward";
+  }
+}
+
+TEST_F(RemoteModules, AreConvertedAtTheirOwner) {
+  RemoteModule<Scaler> gate(a, "B", 2, 5.0, "");
+  auto weight = gate.remoteParameters().at(0);
+  gate.to(torch::kFloat32);
+  EXPECT_EQ(weight.toHere().scalar_type(), at::kFloat) << "the reference is to the parameter still";
+  at::Tensor x = kX.to(at::kFloat).requires_grad_();
+  AutogradContext context(a);
+  context.backward({gate.forward(x).sum()});
+  EXPECT_TRUE(close(context.gradient(x), at::full({2}, 10.0F)));
+  gate.to(torch::kCPU);
+  EXPECT_TRUE(contains(messageOf<ArgumentError>([&] { gate.to(torch::kInt64); }), "floating"));
+  EXPECT_THROW(gate.to(at::Device("cuda:99")), RemoteError);
+  EXPECT_EQ(gate.forward(x).scalar_type(), at::kFloat) << "it goes on";
+}
+
 TEST_F(RemoteModules, TravelToOtherWorkersAndCarryGradients) {
   RemoteModule<Scaler> gate(a, "B", 2, 5.0, "");
   at::Tensor x = kX.clone().requires_grad_();
@@ -194,4 +234,4 @@ TEST_F(RemoteModules, AWorkerWhereItWasNotAddedSaysSo) {
 }
 
 }  // namespace
-}  // namespace treadle::test
+}  // namespace treadle::test::remote_module_test

@@ -1,7 +1,11 @@
 // DistributedOptimizer steps what a local optimizer would, wherever the parameters live.
 
 #include <ATen/ATen.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/lbfgs.h>
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
 #include <treadle/autograd.h>
@@ -12,17 +16,7 @@
 #include "tests/support/gate.h"
 #include "tests/support/tensor_job.h"
 
-namespace treadle::rpc {
-// Options that travel for an optimizer that no worker offers.
-template <>
-struct Codec<torch::optim::RMSpropOptions> {
-  static void encode(Encoder&, const torch::optim::RMSpropOptions&) {}
-  static torch::optim::RMSpropOptions decode(Decoder&) { return {}; }
-  static std::string name() { return "RMSpropOptions"; }
-};
-}  // namespace treadle::rpc
-
-namespace treadle::test {
+namespace treadle::test::distributed_optimizer_test {
 namespace {
 
 at::Tensor begun() { return at::arange(1, 7, at::kDouble).reshape({2, 3}) / 3; }
@@ -33,12 +27,23 @@ at::Tensor lossThere(const RRef<at::Tensor>& parameter, const at::Tensor& x) {
   return (parameter.local().pow(2) * x).sum();
 }
 
+// An optimizer that no worker offers.
+struct Unoffered : torch::optim::SGD {
+  using torch::optim::SGD::SGD;
+};
+
+// Steps with the context of the call.
+void stepThere(Call& call, const RRef<at::Tensor>& parameter) {
+  DistributedOptimizer::make<torch::optim::SGD>(call.worker(), {parameter}, torch::optim::SGDOptions(1)).step();
+}
+
 class Optimizers : public ::testing::Test {
  protected:
   static Functions functions() {
     Functions functions;
     functions.add<&makeParameter>("makeParameter").add<&makePlain>("makePlain").add<&lossThere>("lossThere");
-    return functions.declare<&optim::makePart<torch::optim::RMSprop, torch::optim::RMSpropOptions>>("RMSprop");
+    functions.add<&stepThere>("stepThere");
+    return functions.declare<&optim::makePart<Unoffered, torch::optim::SGDOptions>>("Unoffered");
   }
 
   // Five steps over a parameter here and one on each of two other workers; and the same by one optimizer in one
@@ -79,6 +84,51 @@ TEST_F(Optimizers, AdamStepsLikeALocalOne) {
   expectAsLocal<torch::optim::Adam>(torch::optim::AdamOptions(0.05));
   expectAsLocal<torch::optim::Adam>(
       torch::optim::AdamOptions(0.05).betas({0.7, 0.8}).eps(1e-3).weight_decay(0.1).amsgrad(true));
+}
+
+TEST_F(Optimizers, AdamWStepsLikeALocalOne) {
+  expectAsLocal<torch::optim::AdamW>(torch::optim::AdamWOptions(0.05));
+  expectAsLocal<torch::optim::AdamW>(
+      torch::optim::AdamWOptions(0.05).betas({0.7, 0.8}).eps(1e-3).weight_decay(0.2).amsgrad(true));
+}
+
+TEST_F(Optimizers, AdagradStepsLikeALocalOne) {
+  expectAsLocal<torch::optim::Adagrad>(torch::optim::AdagradOptions(0.05));
+  expectAsLocal<torch::optim::Adagrad>(
+      torch::optim::AdagradOptions(0.05).lr_decay(0.1).weight_decay(0.1).initial_accumulator_value(0.5).eps(1e-3));
+}
+
+TEST_F(Optimizers, RMSpropStepsLikeALocalOne) {
+  expectAsLocal<torch::optim::RMSprop>(torch::optim::RMSpropOptions(0.05));
+  expectAsLocal<torch::optim::RMSprop>(
+      torch::optim::RMSpropOptions(0.05).alpha(0.8).eps(1e-3).weight_decay(0.1).momentum(0.5).centered(true));
+}
+
+TEST_F(Optimizers, LbfgsIsRefusedWithAReason) {
+  auto parameter = a.own(begun().requires_grad_());
+  std::string why = messageOf<ArgumentError>(
+      [&] { DistributedOptimizer::make<torch::optim::LBFGS>(a, {parameter}, torch::optim::LBFGSOptions(1)); });
+  EXPECT_TRUE(contains(why, "closure"));
+}
+
+TEST_F(Optimizers, AStepWithoutAContextTakesTheCurrentOne) {
+  auto here = a.own(begun().requires_grad_()), elsewhere = a.call<&makeParameter>("C");
+  auto optimizer = DistributedOptimizer::make<torch::optim::SGD>(a, {here, elsewhere}, torch::optim::SGDOptions(1));
+  const at::Tensor x = at::ones({2, 3}, at::kDouble);
+  {
+    AutogradContext outer(a);
+    outer.backward({here.local().sum()});
+    AutogradContext context(a);
+    context.backward({lossThere(here, x) + a.call<&lossThere>("C", elsewhere, x)});
+    optimizer.step();
+    optimizer.stepAsync().wait();
+    EXPECT_TRUE(close(here.local().detach(), begun() - 4 * begun())) << "the gradient is 2 * begun(), twice";
+    EXPECT_TRUE(close(elsewhere.toHere().detach(), begun() - 4 * begun()));
+    a.call<&stepThere>("B", elsewhere);
+    EXPECT_TRUE(close(elsewhere.toHere().detach(), begun() - 6 * begun())) << "B is in the same context";
+  }
+  EXPECT_TRUE(contains(messageOf<StateError>([&] { optimizer.step(); }), "context"));
+  EXPECT_TRUE(contains(messageOf<StateError>([&] { optimizer.stepAsync(); }), "'A'"));
 }
 
 TEST_F(Optimizers, AStepNeedsNoGradientForEveryParameterOrWorker) {
@@ -138,6 +188,19 @@ TEST_F(Optimizers, AStepDoesNotBreakAnotherContextsPendingBackward) {
   EXPECT_TRUE(pending.gradient(parameter).defined());
 }
 
+TEST_F(Optimizers, ParametersOfAModuleHereAreGivenAsReferences) {
+  torch::nn::Linear linear(3, 2);
+  std::vector<RRef<at::Tensor>> references = parameterRefs(a, *linear);
+  ASSERT_EQ(2U, references.size());
+  EXPECT_TRUE(references[0].local().is_same(linear->weight) && references[1].local().is_same(linear->bias));
+  auto optimizer = DistributedOptimizer::make<torch::optim::SGD>(a, references, torch::optim::SGDOptions(1));
+  const at::Tensor before = linear->bias.detach().clone();
+  AutogradContext context(a);
+  context.backward({linear->forward(at::ones({3})).sum()});
+  optimizer.step(context);
+  EXPECT_TRUE(close(linear->bias.detach(), before - 1));
+}
+
 TEST_F(Optimizers, WhatCannotBeMadeIsRefused) {
   using torch::optim::SGD, torch::optim::SGDOptions;
   auto make = [&](std::vector<RRef<at::Tensor>> parameters) {
@@ -149,10 +212,12 @@ TEST_F(Optimizers, WhatCannotBeMadeIsRefused) {
   messageOf<ArgumentError>([&] { make({a.own(begun().requires_grad_() * 2)}); });
   messageOf<StateError>([&] { make({RRef<at::Tensor>()}); });
   auto there = a.call<&makeParameter>("B");
-  std::string why = messageOf<NotFoundError>(
-      [&] { DistributedOptimizer::make<torch::optim::RMSprop>(a, {there}, torch::optim::RMSpropOptions()); });
-  EXPECT_TRUE(contains(why, "RMSprop"));
+  std::string why =
+      messageOf<NotFoundError>([&] { DistributedOptimizer::make<Unoffered>(a, {there}, SGDOptions(0.1)); });
+  EXPECT_TRUE(contains(why, "Unoffered"));
+  EXPECT_TRUE(contains(messageOf<RemoteError>([&] { DistributedOptimizer::make<SGD>(a, {there}, SGDOptions(-1)); }),
+                       "Invalid learning rate"));
 }
 
 }  // namespace
-}  // namespace treadle::test
+}  // namespace treadle::test::distributed_optimizer_test

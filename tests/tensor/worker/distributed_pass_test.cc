@@ -1,6 +1,7 @@
 // Distributed autograd over real connections: gradients through calls of any shape, many contexts at once, failures
 // that name who failed, and contexts that leave nothing behind.
 
+#include <torch/csrc/autograd/anomaly_mode.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/optim/sgd.h>
 #include <treadle/autograd.h>
@@ -12,14 +13,28 @@
 #include "tests/support/tensor_job.h"
 #include "treadle/core/wire/writer.h"
 
-namespace treadle::test {
+namespace treadle::test::distributed_pass_test {
 namespace {
+
+using namespace std::chrono_literals;
 
 // ---- what the workers offer
 
 at::Tensor cube(const at::Tensor& x) { return x * x * x; }
 at::Tensor detached(const at::Tensor& x) { return x.detach(); }
 std::vector<at::Tensor> bothWays(const at::Tensor& x) { return {x * 2, x * 3}; }
+std::vector<at::Tensor> swapped(const at::Tensor& a, const at::Tensor& b) { return {b * 1, a * 1}; }
+at::Tensor lookUp(const at::Tensor& table, const at::Tensor& indices) {
+  return at::embedding(table, indices, -1, false, /*sparse=*/true);
+}
+at::Tensor asLeaf(const at::Tensor& x) { return x.clone().requires_grad_(); }
+at::Tensor lookUpThere(const RRef<at::Tensor>& table, const at::Tensor& indices) {
+  return lookUp(table.local(), indices);
+}
+std::vector<at::Tensor> withItsMask(const at::Tensor& x) { return {x > 0, x * x, at::arange(3)}; }
+at::Tensor plusOne(const at::Tensor& x) { return x + 1; }
+at::Tensor sumOf(const at::Tensor& x) { return x.sum(); }
+at::Tensor rootOfDifference(const at::Tensor& x) { return (x - x).sqrt(); }
 at::Tensor weighted(const RRef<at::Tensor>& weight, const at::Tensor& x) { return (weight.local() * x).sum(); }
 at::Tensor cubeAtC(Call& call, const at::Tensor& x) { return call.worker().call<&cube>("C", x.sin()) * 2; }
 
@@ -36,6 +51,11 @@ struct FailingNode : torch::autograd::Function<FailingNode> {
   }
 };
 at::Tensor failsInBackward(const at::Tensor& x) { return FailingNode::apply(x); }
+std::vector<at::Tensor> copies(const at::Tensor& x, int64_t count) {
+  std::vector<at::Tensor> copies;
+  for (int64_t i = 0; i < count; ++i) copies.push_back(x * 1);
+  return copies;
+}
 
 // Of the test that runs; each makes new ones.
 Gate* reached = nullptr;
@@ -50,6 +70,14 @@ struct GatedNode : torch::autograd::Function<GatedNode> {
     return gradients;
   }
 };
+struct FailsWhenReached : torch::autograd::Function<FailsWhenReached> {
+  static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) { return x.clone(); }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*, torch::autograd::variable_list) {
+    reached->wait();
+    throw std::runtime_error("the glue came off");
+  }
+};
+at::Tensor gatedCube(const at::Tensor& x) { return GatedNode::apply(cube(x)); }
 at::Tensor gatedCubeAtC(Call& call, const at::Tensor& x) { return GatedNode::apply(call.worker().call<&cube>("C", x)); }
 at::Tensor lateCubeAtC(Call& call, const at::Tensor& x) {
   reached->open();
@@ -60,14 +88,25 @@ at::Tensor lateCubeAtC(Call& call, const at::Tensor& x) {
 Functions functions() {
   Functions functions;
   functions.add<&cube>("cube").add<&detached>("detached").add<&bothWays>("bothWays").add<&weighted>("weighted");
-  functions.add<&cubeAtC>("cubeAtC").add<&pingPong>("pingPong").add<&failsInBackward>("failsInBackward");
+  functions.add<&asLeaf>("asLeaf")
+      .add<&lookUp>("lookUp")
+      .add<&lookUpThere>("lookUpThere")
+      .add<&withItsMask>("withItsMask");
+  functions.add<&plusOne>("plusOne").add<&sumOf>("sumOf").add<&rootOfDifference>("rootOfDifference");
+  functions.add<&swapped>("swapped")
+      .add<&cubeAtC>("cubeAtC")
+      .add<&pingPong>("pingPong")
+      .add<&failsInBackward>("failsInBackward")
+      .add<&copies>("copies")
+      .add<&gatedCube>("gatedCube");
   return functions.add<&gatedCubeAtC>("gatedCubeAtC").add<&lateCubeAtC>("lateCubeAtC");
 }
 
 at::Tensor leaf() { return at::tensor({0.3, -1.2, 2.5}, at::kDouble).requires_grad_(); }
 
-class DistributedPass : public ::testing::Test {
+class DistributedPass : public ::testing::TestWithParam<AutogradMode> {
  protected:
+  DistributedPass() { reached = &isReached, released = &isReleased; }
   ~DistributedPass() override { reached = released = nullptr; }
 
   // Each test leaves no context open on any worker.
@@ -75,9 +114,18 @@ class DistributedPass : public ::testing::Test {
     EXPECT_TRUE(eventually([this] { return job.openContexts() == 0; })) << job.openContexts();
   }
 
-  TensorJob job{{"A", "B", "C"}, functions()};
+  Gate isReached, isReleased;  // handlers may run until the job is over
+  TensorJob job{{"A", "B", "C"}, functions(), {GetParam()}};
   Worker& a = job[0];
 };
+INSTANTIATE_TEST_SUITE_P(Modes, DistributedPass, ::testing::Values(AutogradMode::kSmart, AutogradMode::kFast),
+                         [](const auto& mode) { return mode.param == AutogradMode::kSmart ? "Smart" : "Fast"; });
+
+class FastPass : public DistributedPass {};
+INSTANTIATE_TEST_SUITE_P(Modes, FastPass, ::testing::Values(AutogradMode::kFast));
+
+class SmartPass : public DistributedPass {};
+INSTANTIATE_TEST_SUITE_P(Modes, SmartPass, ::testing::Values(AutogradMode::kSmart));
 
 // The gradient of forward(x).sum() for a leaf x, by one process.
 template <class F>
@@ -86,7 +134,7 @@ at::Tensor localGradient(F forward) {
   return torch::autograd::grad({forward(x).sum()}, {x})[0];
 }
 
-TEST_F(DistributedPass, GoesThroughACallAndBack) {
+TEST_P(DistributedPass, GoesThroughACallAndBack) {
   at::Tensor x = leaf();
   {
     AutogradContext context(a);
@@ -102,14 +150,14 @@ TEST_F(DistributedPass, GoesThroughACallAndBack) {
   expectAllReleased();
 }
 
-TEST_F(DistributedPass, OutsideOfAContextNoGradientTravels) {
+TEST_P(DistributedPass, OutsideOfAContextNoGradientTravels) {
   EXPECT_FALSE(a.call<&cube>("B", leaf()).requires_grad());
   AutogradContext context(a);
   at::NoGradGuard noGradients;
   EXPECT_FALSE(a.call<&cube>("B", leaf()).requires_grad());
 }
 
-TEST_F(DistributedPass, GoesThroughNestedCalls) {
+TEST_P(DistributedPass, GoesThroughNestedCalls) {
   at::Tensor x = leaf();
   {
     AutogradContext context(a);
@@ -119,7 +167,7 @@ TEST_F(DistributedPass, GoesThroughNestedCalls) {
   expectAllReleased();
 }
 
-TEST_F(DistributedPass, GoesRoundInCircles) {
+TEST_P(DistributedPass, GoesRoundInCircles) {
   auto alone = [](at::Tensor x) {
     std::vector<at::Tensor> kept;
     for (int depth = 7; depth > 0; --depth) kept.push_back(std::exchange(x, x.sin()));
@@ -136,7 +184,7 @@ TEST_F(DistributedPass, GoesRoundInCircles) {
   expectAllReleased();
 }
 
-TEST_F(DistributedPass, GoesThroughAReference) {
+TEST_P(DistributedPass, GoesThroughAReference) {
   at::Tensor x = leaf();
   {
     AutogradContext context(a);
@@ -147,7 +195,7 @@ TEST_F(DistributedPass, GoesThroughAReference) {
   expectAllReleased();
 }
 
-TEST_F(DistributedPass, WorksOnItsOwnWorkerToo) {
+TEST_P(DistributedPass, WorksOnItsOwnWorkerToo) {
   at::Tensor x = leaf();
   {
     AutogradContext context(a);
@@ -157,14 +205,14 @@ TEST_F(DistributedPass, WorksOnItsOwnWorkerToo) {
   expectAllReleased();
 }
 
-TEST_F(DistributedPass, OneTensorOfAMessageIsEnough) {
+TEST_P(DistributedPass, OneTensorOfAMessageIsEnough) {
   at::Tensor x = leaf();
   AutogradContext context(a);
   context.backward({a.call<&bothWays>("B", x)[1].sum()});
   EXPECT_TRUE(close(context.gradient(x), at::full({3}, 3.0, at::kDouble)));
 }
 
-TEST_F(DistributedPass, AsynchronousCallsTakePart) {
+TEST_P(DistributedPass, AsynchronousCallsTakePart) {
   at::Tensor x = leaf();
   AutogradContext context(a);
   auto first = a.async<&cube>("B", x);
@@ -173,7 +221,27 @@ TEST_F(DistributedPass, AsynchronousCallsTakePart) {
   EXPECT_TRUE(close(context.gradient(x), localGradient([](const at::Tensor& x) { return cube(x) * cube(x); })));
 }
 
-TEST_F(DistributedPass, ARetainedGraphServesAgainAndGradientsAddUp) {
+// No recursion, neither over the network nor on the stack.
+TEST_P(DistributedPass, AChainOfAThousandHops) {
+  at::Tensor x = leaf(), y = x;
+  AutogradContext context(a);
+  for (int i = 0; i < 500; ++i) y = a.call<&plusOne>(i % 2 == 0 ? "B" : "C", y);
+  context.backward({(y * y).sum()});
+  EXPECT_TRUE(close(context.gradient(x), (2 * (x + 500)).detach()));
+}
+
+TEST_P(DistributedPass, AFanOfAThousandCalls) {
+  at::Tensor x = leaf();
+  AutogradContext context(a);
+  std::vector<Future<at::Tensor>> all;
+  for (int i = 0; i < 1000; ++i) all.push_back(a.async<&cube>("B", x));
+  std::vector<at::Tensor> came;
+  for (Future<at::Tensor>& one : all) came.push_back(one.wait());
+  context.backward({at::stack(came).sum()});
+  EXPECT_TRUE(close(context.gradient(x), 1000 * localGradient(cube), 1e-9));
+}
+
+TEST_P(DistributedPass, ARetainedGraphServesAgainAndGradientsAddUp) {
   at::Tensor x = leaf();
   {
     AutogradContext context(a);
@@ -190,7 +258,7 @@ TEST_F(DistributedPass, ARetainedGraphServesAgainAndGradientsAddUp) {
   expectAllReleased();
 }
 
-TEST_F(DistributedPass, AContextServesSeveralForwardPasses) {
+TEST_P(DistributedPass, AContextServesSeveralForwardPasses) {
   at::Tensor x = leaf();
   AutogradContext context(a);
   for (int pass = 1; pass <= 3; ++pass) {
@@ -199,7 +267,7 @@ TEST_F(DistributedPass, AContextServesSeveralForwardPasses) {
   }
 }
 
-TEST_F(DistributedPass, TheInnermostContextIsCurrent) {
+TEST_P(DistributedPass, TheInnermostContextIsCurrent) {
   at::Tensor x = leaf();
   {
     AutogradContext outer(a);
@@ -219,7 +287,7 @@ TEST_F(DistributedPass, TheInnermostContextIsCurrent) {
 
 // Eight threads, one server, one parameter: every pass finds its own gradient there, though others step the parameter
 // between its forward and its backward.
-TEST_F(DistributedPass, ManyContextsShareAServerThatOptimizersStep) {
+TEST_P(DistributedPass, ManyContextsShareAServerThatOptimizersStep) {
   constexpr int kThreads = 8, kSteps = 10;
   constexpr double kLearningRate = 0.01;
   at::Tensor begun = leaf().detach().clone();
@@ -227,7 +295,7 @@ TEST_F(DistributedPass, ManyContextsShareAServerThatOptimizersStep) {
   {
     RRef<at::Tensor> reference = job[1].own(weight);
     Worker& b = job[1];
-    // The parameter lives on B; A drives, with the references that B hands out to it.
+    // The parameter lives on B, whose own threads drive.
     auto optimizer =
         DistributedOptimizer::make<torch::optim::SGD>(b, {reference}, torch::optim::SGDOptions(kLearningRate));
     std::vector<std::thread> threads;
@@ -252,21 +320,65 @@ TEST_F(DistributedPass, ManyContextsShareAServerThatOptimizersStep) {
   expectAllReleased();
 }
 
+TEST_P(DistributedPass, SparseGradientsStaySparse) {
+  at::Tensor table = at::rand({5, 3}, at::kDouble).requires_grad_(), indices = at::tensor({1, 4, 1}, at::kLong);
+  at::Tensor expected = torch::autograd::grad({lookUp(table, indices).pow(2).sum()}, {table})[0].to_dense();
+  RRef<at::Tensor> there = a.remote<&asLeaf>("B", table.detach());
+  AutogradContext context(a);
+  context.backward({a.call<&lookUp>("B", table, indices).pow(2).sum()});
+  EXPECT_TRUE(context.gradient(table).is_sparse()) << "it came over the network";
+  EXPECT_TRUE(close(context.gradient(table).to_dense(), expected));
+  context.backward({a.call<&lookUpThere>("B", there, indices).pow(2).sum()});
+  auto gradients =
+      valueOrThrow(autograd::interceptorOf(job[1]).contexts().find(context.id()))->graph->gradients().all();
+  ASSERT_EQ(gradients.size(), 1u);
+  EXPECT_TRUE(gradients[0].second.is_sparse());
+  EXPECT_TRUE(close(gradients[0].second.to_dense(), expected));
+}
+
+TEST_P(DistributedPass, TensorsWithoutGradientsMayBeAmongThem) {
+  at::Tensor x = leaf();
+  AutogradContext context(a);
+  auto mixed = a.call<&withItsMask>("B", x);
+  EXPECT_EQ(mixed[0].scalar_type(), at::kBool);
+  EXPECT_EQ(mixed[2].scalar_type(), at::kLong);
+  context.backward({mixed[1].masked_select(mixed[0]).sum()});
+  EXPECT_TRUE(close(context.gradient(x), at::where(x > 0, 2 * x, at::zeros_like(x)).detach()));
+}
+
+TEST_P(DistributedPass, TheRootMayBeOnAnotherWorker) {
+  at::Tensor x = leaf();
+  {
+    AutogradContext context(a);
+    RRef<at::Tensor> loss = a.remote<&sumOf>("C", a.call<&cubeAtC>("B", x));
+    {
+      AutogradContext other(a);
+      context.backward(loss);
+    }
+    EXPECT_TRUE(close(context.gradient(x), localGradient([](const at::Tensor& x) { return cube(x.sin()) * 2; })));
+    RRef<at::Tensor> own = a.own(a.call<&cube>("B", x).sum());
+    context.backward(own);
+    messageOf<ArgumentError>([&] { context.backward(a.remote<&cube>("B", x)); });
+  }
+  expectAllReleased();
+}
+
 // ---- failures
 
-TEST_F(DistributedPass, ASentTensorWithoutAGradientIsNamed) {
+TEST_P(FastPass, ASentTensorWithoutAGradientIsNamed) {
   at::Tensor x = leaf();
   {
     AutogradContext context(a);
     at::Tensor y = a.call<&detached>("B", x);
     std::string why = messageOf<StateError>([&] { context.backward({(x * y).sum()}); });
-    EXPECT_TRUE(contains(why, "(detached)"));
+    for (const char* part : {"worker 'A' (rank 0) sent", "to worker 'B' (rank 1) (detached) tensors [0]", "kSmart"})
+      EXPECT_TRUE(contains(why, part));
     messageOf<StateError>([&] { context.backward({(x * y).sum()}); });  // of no use any more
   }
   expectAllReleased();
 }
 
-TEST_F(DistributedPass, AnAnswerWithoutAGradientIsNamed) {
+TEST_P(FastPass, AnAnswerWithoutAGradientIsNamed) {
   at::Tensor x = leaf();
   {
     AutogradContext context(a);
@@ -277,7 +389,7 @@ TEST_F(DistributedPass, AnAnswerWithoutAGradientIsNamed) {
   expectAllReleased();
 }
 
-TEST_F(DistributedPass, AnErrorInANodeElsewhereComesWithItsWorker) {
+TEST_P(DistributedPass, AnErrorInANodeElsewhereComesWithItsWorker) {
   {
     AutogradContext context(a);
     at::Tensor loss = a.call<&failsInBackward>("C", a.call<&cube>("B", leaf())).sum();
@@ -292,21 +404,46 @@ TEST_F(DistributedPass, AnErrorInANodeElsewhereComesWithItsWorker) {
   expectAllReleased();
 }
 
-TEST_F(DistributedPass, AnErrorInANodeHereIsToldToo) {
+TEST_P(DistributedPass, AnErrorInANodeHereIsToldToo) {
   AutogradContext context(a);
   at::Tensor loss = failsInBackward(a.call<&cube>("B", leaf())).sum();
   EXPECT_TRUE(contains(messageOf<Error>([&] { context.backward({loss}); }), "the glue came off"));
 }
 
-TEST_F(DistributedPass, AWorkerLostDuringBackwardIsNamed) {
-  Gate atNode, goOn;
-  reached = &atNode, released = &goOn;
+// Of the same workers, with its own part of their graphs.
+TEST_P(DistributedPass, OtherContextsGoOnWhenOneFails) {
+  at::Tensor x = leaf();
+  AutogradContext other(a);
+  at::Tensor y = a.call<&cubeAtC>("B", x);
+  {
+    AutogradContext context(a);
+    at::Tensor loss = a.call<&failsInBackward>("C", a.call<&cubeAtC>("B", x)).sum();
+    messageOf<Error>([&] { context.backward({loss}); });
+    EXPECT_TRUE(contains(messageOf<Error>([&] { context.backward({loss}); }), "the glue came off"))
+        << "of no use any more";
+  }
+  other.backward({y.sum()});
+  EXPECT_TRUE(close(other.gradient(x), localGradient([](const at::Tensor& x) { return cube(x.sin()) * 2; })));
+}
+
+TEST_P(DistributedPass, AContextEndsBehindAWorkerThatIsLost) {
+  {
+    AutogradContext context(a);
+    a.call<&cubeAtC>("B", leaf());
+    job.kill(1);
+    EXPECT_EQ(job.openContexts(), 2U) << "A and C";
+    a.call<&cube>("C", leaf());
+  }
+  expectAllReleased();
+}
+
+TEST_P(DistributedPass, AWorkerLostDuringBackwardIsNamed) {
   AutogradContext context(a);
   at::Tensor loss = a.call<&gatedCubeAtC>("B", leaf()).sum();
   std::thread killer([&] {
-    atNode.wait();
+    isReached.wait();
     job.kill(2);
-    goOn.open();
+    isReleased.open();
   });
   try {
     context.backward({loss});
@@ -317,26 +454,153 @@ TEST_F(DistributedPass, AWorkerLostDuringBackwardIsNamed) {
   killer.join();
 }
 
-TEST_F(DistributedPass, RootsThatCannotBeDifferentiatedAreRefused) {
+// What made the node is known by the message that depends on it first.
+TEST_P(DistributedPass, AFailingNodeIsToldWithTheCallThatMadeIt) {
+  AutogradContext context(a);
+  at::Tensor loss = a.call<&cube>("B", a.call<&failsInBackward>("C", leaf())).sum();
+  std::string why = messageOf<Error>([&] { context.backward({loss}); });
+  EXPECT_TRUE(contains(why, "FailingNode"));
+  EXPECT_TRUE(contains(why, "of 'failsInBackward', behind its message 0 to worker 'A' (rank 0)"));
+}
+
+TEST_P(DistributedPass, AnomalyModeFindsTheNodeThatMadeANaN) {
+  torch::autograd::AnomalyMode::set_enabled(true);
+  {
+    AutogradContext context(a);
+    at::Tensor loss = a.call<&cube>("C", a.call<&rootOfDifference>("B", leaf())).sum();
+    std::string why = messageOf<Error>([&] { context.backward({loss}); });
+    for (const char* part : {"SqrtBackward", "NaN", "of 'rootOfDifference'"}) EXPECT_TRUE(contains(why, part));
+  }
+  torch::autograd::AnomalyMode::set_enabled(false);
+  AutogradContext context(a);
+  at::Tensor x = leaf();
+  context.backward({a.call<&rootOfDifference>("B", x).sum()});
+  EXPECT_TRUE(context.gradient(x).isnan().all().item<bool>()) << "it is no error without";
+}
+
+TEST_P(DistributedPass, ATimeLimitNamesWhoHadNotDoneItsPart) {
+  {
+    AutogradContext context(a);
+    at::Tensor loss = a.call<&gatedCubeAtC>("B", leaf()).sum();
+    Status why = statusOf<TimeoutError>([&] { context.backward({loss}, {.timeout = 200ms}); });
+    EXPECT_TRUE(contains(why.message(), "within 200 ms"));
+    EXPECT_TRUE(contains(why.message(), "worker 'B' (rank 1)"));
+    messageOf<TimeoutError>([&] { context.backward({loss}); });  // of no use any more
+    isReleased.open();
+    AutogradContext other(a);
+    other.backward({a.call<&cube>("B", leaf()).sum()}, {.timeout = kHangs});
+  }
+  expectAllReleased();
+}
+
+// A fails at once, while a node of B runs on.
+TEST_P(DistributedPass, ATimeLimitIsOneOfTheEndOfAFailedPassToo) {
+  at::Tensor x = leaf();
+  {
+    AutogradContext context(a);
+    at::Tensor fails = FailsWhenReached::apply(x), gated = a.call<&gatedCube>("B", x);
+    std::string why = messageOf<Error>([&] { context.backward({(fails + gated).sum()}, {.timeout = 300ms}); });
+    EXPECT_TRUE(contains(why, "the glue came off"));
+    isReleased.open();  // only now can B be done with it
+  }
+  expectAllReleased();
+}
+
+// They are known all at once, and are more than one message can carry.
+TEST_P(DistributedPass, MoreGradientsThanAMessageHolds) {
+  at::Tensor x = at::ones({}, at::kDouble).requires_grad_();
+  std::vector<at::Tensor> all;
+  AutogradContext context(a);
+  for (int i = 0; i < 10; ++i)
+    for (at::Tensor& one : a.call<&copies>("B", x, 7000)) all.push_back(std::move(one));
+  context.backward({at::stack(all).sum()});
+  EXPECT_DOUBLE_EQ(context.gradient(x).item<double>(), 70000);
+}
+
+TEST_P(FastPass, AContextOfWhichAPassEndedBadlyElsewhereTakesNoOther) {
+  AutogradContext context(a);
+  at::Tensor x = leaf();
+  a.call<&cubeAtC>("B", x);  // nothing comes for what A, B and C sent for it
+  at::Tensor used = a.call<&cube>("B", x);
+  std::string why = messageOf<StateError>([&] { context.backward({used.sum()}, {.retainGraph = true}); });
+  for (const char* part :
+       {"1 of 2 messages that worker 'A' (rank 0) sent", "to worker 'B' (rank 1) (cubeAtC) tensors [0]",
+        "2 of 3 messages that worker 'B' (rank 1) sent", "to worker 'C' (rank 2) (cube) tensors [0]",
+        "to worker 'A' (rank 0) (cubeAtC) tensors [0]", "1 of 1 messages that worker 'C' (rank 2) sent"})
+    EXPECT_TRUE(contains(why, part));
+  EXPECT_EQ(messageOf<StateError>([&] { context.backward({used.sum()}); }), why);
+}
+
+TEST_P(DistributedPass, RootsThatCannotBeDifferentiatedAreRefused) {
   AutogradContext context(a);
   messageOf<ArgumentError>([&] { context.backward({leaf().detach().sum()}); });
   messageOf<ArgumentError>([&] { context.backward({leaf() * 2}); });
   messageOf<ArgumentError>([&] { context.backward({at::Tensor()}); });
 }
 
-TEST_F(DistributedPass, SmartModeIsNotThereYet) {
-  AutogradOptions smart{AutogradMode::kSmart};
-  EXPECT_TRUE(contains(messageOf<StateError>([&] { AutogradContext context(a, smart); }), "kSmart"));
-  messageOf<StateError>([&] { treadle::join({.name = "x", .launch = Launch{0, 1, "127.0.0.1", 1, ""}}, smart); });
+// ---- what takes part
+
+TEST_P(SmartPass, DoesNotWaitForWhatTheRootsDoNotDependOn) {
+  at::Tensor x = leaf(), y = leaf();
+  {
+    AutogradContext context(a);
+    at::Tensor unused = a.call<&cube>("B", y), used = a.call<&cubeAtC>("B", x), plain = a.call<&detached>("C", y);
+    context.backward({(used + plain).sum()});
+    EXPECT_TRUE(close(context.gradient(x), localGradient([](const at::Tensor& x) { return cube(x.sin()) * 2; })));
+    EXPECT_FALSE(context.gradient(y).defined());
+    context.backward({unused.sum()});
+    EXPECT_TRUE(close(context.gradient(y), localGradient(cube)));
+  }
+  expectAllReleased();
 }
 
-TEST_F(DistributedPass, APlainBackwardThroughAReceivedTensorIsRefused) {
+TEST_P(SmartPass, TakesOneTensorOfAMessageAndAnotherLater) {
+  at::Tensor x = leaf();
+  AutogradContext context(a);
+  auto both = a.call<&bothWays>("B", x);
+  context.backward({both[0].sum()}, {.retainGraph = true});
+  EXPECT_TRUE(close(context.gradient(x), at::full({3}, 2.0, at::kDouble)));
+  context.backward({both[1].sum()});
+  EXPECT_TRUE(close(context.gradient(x), at::full({3}, 5.0, at::kDouble)));
+}
+
+TEST_P(SmartPass, RootsThatDependOnNoMessageNeedNoWorker) {
+  at::Tensor x = leaf();
+  AutogradContext context(a);
+  a.call<&cube>("B", x);
+  job.kill(1);
+  context.backward({(x * 2).sum()});
+  EXPECT_TRUE(close(context.gradient(x), at::full({3}, 2.0, at::kDouble)));
+}
+
+TEST_P(DistributedPass, AContextMayHaveAnotherModeThanItsWorkersOthers) {
+  at::Tensor x = leaf();
+  const auto leavesOneOut = [&](AutogradMode mode) {
+    AutogradContext context(a, {mode});
+    a.call<&cube>("B", x);
+    context.backward({a.call<&cube>("B", x).sum()});
+    EXPECT_TRUE(close(context.gradient(x), localGradient(cube)));
+  };
+  leavesOneOut(AutogradMode::kSmart);
+  messageOf<StateError>([&] { leavesOneOut(AutogradMode::kFast); });
+}
+
+TEST_P(DistributedPass, ATensorOfAnotherContextIsRefusedByBothNames) {
+  AutogradContext outer(a);
+  at::Tensor received = a.call<&cube>("B", leaf());
+  AutogradContext inner(a);
+  std::string why =
+      messageOf<StateError>([&] { inner.backward({a.call<&cube>("B", received * 2).sum() + received.sum()}); });
+  for (int64_t id : {outer.id(), inner.id()}) EXPECT_TRUE(contains(why, "context " + std::to_string(id)));
+}
+
+TEST_P(DistributedPass, APlainBackwardThroughAReceivedTensorIsRefused) {
   AutogradContext context(a);
   at::Tensor loss = a.call<&cube>("B", leaf()).sum();
   EXPECT_TRUE(contains(messageOf<StateError>([&] { loss.backward(); }), "AutogradContext::backward"));
 }
 
-TEST_F(DistributedPass, AWorkerWithoutTensorsHasNoContexts) {
+TEST_P(DistributedPass, AWorkerWithoutTensorsHasNoContexts) {
   auto plain = Worker::join({.name = "plain", .launch = Launch{0, 1, "127.0.0.1", freePort(), ""}});
   EXPECT_TRUE(contains(messageOf<StateError>([&] { AutogradContext context(*plain); }), "treadle::join"));
   plain->shutdown();
@@ -344,20 +608,58 @@ TEST_F(DistributedPass, AWorkerWithoutTensorsHasNoContexts) {
 
 // ---- what contexts leave behind
 
-TEST_F(DistributedPass, AContextThatEndsDuringACallIsReleasedAllTheSame) {
-  Gate inHandler, goOn;
-  reached = &inHandler, released = &goOn;
+TEST_P(DistributedPass, AContextThatEndsDuringACallIsReleasedAllTheSame) {
   Future<at::Tensor> answer;
   {
     AutogradContext context(a);
     answer = a.async<&lateCubeAtC>("B", leaf());
-    inHandler.wait();
+    isReached.wait();
   }
   EXPECT_TRUE(eventually([&] { return job.openContexts() == 0; }));
-  goOn.open();
+  isReleased.open();
   EXPECT_TRUE(contains(messageOf<NotFoundError>([&] { answer.wait(); }), "has ended"));
   EXPECT_EQ(job.openContexts(), 0u) << "the call to C brought it back to life";
 }
 
+TEST_P(SmartPass, ADroppedResultFreesTheGraphBehindItEverywhere) {
+  at::Tensor x = leaf();
+  AutogradContext context(a);
+  at::Tensor y = a.call<&cubeAtC>("B", x), loss = (y * 2).sum();
+  EXPECT_EQ(job.sendsKept(context.id()), 4u);
+  y.reset();
+  a.call<&cube>("C", at::ones({1}));  // what is told may wait for a message to go with
+  EXPECT_EQ(job.sendsKept(context.id()), 4u) << "the loss keeps it all";
+  loss.reset();
+  EXPECT_TRUE(eventually([&] { return job.sendsKept(context.id()) == 0; })) << job.sendsKept(context.id());
+  context.backward({a.call<&cubeAtC>("B", x).sum()});
+  EXPECT_TRUE(close(context.gradient(x), localGradient([](const at::Tensor& x) { return cube(x.sin()) * 2; })));
+  EXPECT_TRUE(eventually([&] { return job.sendsKept(context.id()) == 0; }));
+}
+
+TEST_P(SmartPass, WhatTheCalleeKeepsIsKept) {
+  at::Tensor x = leaf();
+  AutogradContext context(a);
+  RRef<at::Tensor> kept = a.remote<&cube>("B", x);
+  kept.waitUntilMade();
+  for (int i = 0; i < 20; ++i) a.call<&cube>("B", x);
+  EXPECT_TRUE(eventually([&] { return job.sendsKept(context.id()) == 1; })) << job.sendsKept(context.id());
+  context.backward({kept.toHere().sum()});
+  EXPECT_TRUE(close(context.gradient(x), localGradient(cube)));
+}
+
+// One of two tensors of a message was used up; the other one depends on something else.
+TEST_P(SmartPass, APassGoesThroughWhatAnotherLeft) {
+  at::Tensor x = leaf(), y = leaf();
+  AutogradContext context(a);
+  at::Tensor first = a.call<&cube>("C", x), second = a.call<&cube>("C", y);
+  auto both = a.call<&swapped>("B", first, second);
+  context.backward({both[0].sum()});
+  EXPECT_TRUE(close(context.gradient(y), localGradient(cube)));
+  context.backward({both[1].sum()});
+  EXPECT_TRUE(close(context.gradient(x), localGradient(cube)));
+  std::string why = messageOf<StateError>([&] { context.backward({(both[0] + both[1]).sum()}); });
+  EXPECT_TRUE(contains(why, "retainGraph"));
+}
+
 }  // namespace
-}  // namespace treadle::test
+}  // namespace treadle::test::distributed_pass_test

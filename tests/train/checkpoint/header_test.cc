@@ -10,7 +10,7 @@
 
 #include "tests/train/checkpoint/temp_folder.h"
 
-namespace treadle::checkpoint {
+namespace treadle::checkpoint::header_test {
 namespace {
 
 std::string entry(const std::string& name, const std::string& dtype, const std::string& shape,
@@ -240,10 +240,10 @@ TEST(Header, MutatedHeadersNeverBreakThePromises) {
   }
 }
 
-// The fuzzer's seeds (tests/fuzz/safetensors), each a byte with the size of the data and then a header.
+// The corpus of the fuzzer (tests/fuzz/safetensors_fuzz.cc): each a byte with the size of the data and then a header.
 TEST(Header, TheFuzzersCorpusIsReadOrRefused) {
   int readable = 0, files = 0;
-  for (const auto& file : std::filesystem::directory_iterator(TREADLE_SOURCE_DIR "/tests/fuzz/safetensors/corpus")) {
+  for (const auto& file : std::filesystem::directory_iterator(TREADLE_SOURCE_DIR "/tests/fuzz/corpus/safetensors")) {
     std::string bytes = readFile(file.path());
     ASSERT_FALSE(bytes.empty()) << file.path();
     ++files;
@@ -254,4 +254,4 @@ TEST(Header, TheFuzzersCorpusIsReadOrRefused) {
 }
 
 }  // namespace
-}  // namespace treadle::checkpoint
+}  // namespace treadle::checkpoint::header_test

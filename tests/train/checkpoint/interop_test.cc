@@ -8,7 +8,7 @@
 
 #include "tests/train/checkpoint/temp_folder.h"
 
-namespace treadle::checkpoint {
+namespace treadle::checkpoint::interop_test {
 namespace {
 
 // The Python that has torch and safetensors: the one the build was set up with.
@@ -34,4 +34,4 @@ TEST(Interop, PythonReadsWhatWeWriteAndWeReadWhatPythonWrites) {
 }
 
 }  // namespace
-}  // namespace treadle::checkpoint
+}  // namespace treadle::checkpoint::interop_test

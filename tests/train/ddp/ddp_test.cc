@@ -1,61 +1,19 @@
 // DistributedDataParallel trains what one process trains on all ranks' data together.
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
-#include <treadle/autograd.h>
-#include <treadle/ddp.h>
 
 #include <set>
 #include <stdexcept>
 #include <utility>
 
 #include "tests/support/gate.h"
-#include "tests/support/tensor_job.h"
+#include "tests/train/ddp/net.h"
 #include "treadle/tensor/collective/collectives.h"
 
-namespace treadle::test {
+namespace treadle::test::ddp_test {
 namespace {
-
-at::Tensor random(at::IntArrayRef sizes, uint64_t seed) {
-  return at::empty(sizes, at::kDouble).normal_(0, 1, at::make_generator<at::CPUGeneratorImpl>(seed));
-}
-
-// Two layers, one that forward leaves out when told so, and a buffer.
-struct NetImpl : torch::nn::Module {
-  explicit NetImpl(uint64_t seed) : seed(seed) {
-    first = add("first", {5, 7});
-    bias = add("bias", {7});
-    skipped = add("skipped", {7, 7});
-    last = add("last", {7, 3});
-    offset = register_buffer("offset", random({3}, this->seed));
-  }
-  at::Tensor add(const std::string& name, at::IntArrayRef sizes) {
-    return register_parameter(name, random(sizes, seed++));
-  }
-  at::Tensor forward(const at::Tensor& input, bool skip) {
-    at::Tensor hidden = at::tanh(input.mm(first) + bias);
-    if (!skip) hidden = at::tanh(hidden.mm(skipped));
-    return hidden.mm(last) + offset;
-  }
-  uint64_t seed;
-  at::Tensor first, bias, skipped, last, offset;
-};
-TORCH_MODULE(Net);
-
-constexpr int64_t kBatch = 4;
-
-at::Tensor inputOf(int rank, int step) { return random({kBatch, 5}, static_cast<uint64_t>(900 + 10 * step + rank)); }
-
-// Of a few bytes, so that parameters fall into several buckets.
-DdpOptions smallBuckets() { return {.buckets = {.firstBytes = 64, .bytes = 300}}; }
-
-std::vector<std::string> ranks(int size) {
-  std::vector<std::string> names;
-  for (int rank = 0; rank < size; ++rank) names.push_back("rank" + std::to_string(rank));
-  return names;
-}
 
 TEST(Buckets, AreFilledFromTheLastParameterUpToTheirLimits) {
   auto doubles = [](int64_t count) { return at::zeros({count}, at::kDouble); };
@@ -74,6 +32,8 @@ TEST(DistributedDataParallel, BeginsWithParametersAndBuffersOfRankZero) {
     Net net(static_cast<uint64_t>(10 * worker.self().rank));
     at::Tensor held = net->first;
     DistributedDataParallel<Net> ddp(net, Group::make(worker, job.names()));
+    EXPECT_EQ(net.get(), ddp.module().get());
+    EXPECT_EQ(worker.self().rank, ddp.group().rank());
     Net first(0);
     for (const auto& entry : first->named_parameters())
       EXPECT_TRUE(at::equal(net->named_parameters()[entry.key()], entry.value())) << entry.key();
@@ -214,12 +174,20 @@ TEST(DistributedDataParallel, AveragesWithinADistributedPassToo) {
   });
 }
 
-struct Broken : torch::autograd::Function<Broken> {
-  static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& input) { return input.clone(); }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*, torch::autograd::variable_list) {
-    throw std::runtime_error("this node fails");
-  }
-};
+// What the user keeps in `.grad` of a parameter that no rank uses.
+TEST(DistributedDataParallel, ADistributedPassDoesNotAverageWhatIsInGrad) {
+  TensorJob job(ranks(2));
+  job.onAll([&](Worker& worker) {
+    Net net(0);
+    DistributedDataParallel<Net> ddp(net, Group::make(worker, job.names()), smallBuckets());
+    net->skipped.mutable_grad() = at::ones_like(net->skipped);
+    AutogradContext context(worker);
+    context.backward({ddp.forward(inputOf(worker.self().rank, 0), true).square().mean()});
+    EXPECT_FALSE(context.gradient(net->skipped).defined());
+    EXPECT_TRUE(context.gradient(net->last).defined());
+    EXPECT_TRUE(at::equal(net->skipped.grad(), at::ones_like(net->skipped)));
+  });
+}
 
 // What a failed pass had gathered must not find its way into the next.
 TEST(DistributedDataParallel, AFailedPassLeavesNothingToTheNext) {
@@ -265,4 +233,4 @@ TEST(DistributedDataParallel, APassThatFailsOnOneRankFailsOnAllAndTheNextIsRight
 }
 
 }  // namespace
-}  // namespace treadle::test
+}  // namespace treadle::test::ddp_test

@@ -1,78 +1,119 @@
 #include "treadle/core/cluster/coordinator.h"
 
-#include <algorithm>
-
 #include "treadle/core/base/log.h"
 #include "treadle/core/io/executor.h"
-#include "treadle/core/wire/reader.h"
-#include "treadle/core/wire/writer.h"
 
 namespace treadle::cluster {
 namespace {
 
 // How long nothing must have been done before a worker in its shutdown says so: a call that comes every now and then
-// should not cost a message to rank 0 each.
+// should not cost a message to the keeper each.
 constexpr Duration kQuiet = std::chrono::milliseconds(10);
+// For the keeper to tell whom a wait that has failed waited for.
+constexpr Duration kAskTime = std::chrono::milliseconds(500);
+constexpr std::byte kGivesValue{1};
 
 }  // namespace
 
 Coordinator::Coordinator(Membership& membership, io::Reactor& reactor, std::function<WorkCount()> work)
-    : membership_(membership),
-      reactor_(reactor),
-      work_(std::move(work)),
-      entered_(static_cast<size_t>(membership.worldSize())),
-      vote_(membership.worldSize()) {}
-
-// Every message has all the fields, 26 bytes, so that there is one layout to read.
-void Coordinator::tell(int rank, Kind kind, uint64_t round, const WorkCount& count) {
-  wire::Writer writer;
-  writer.number(static_cast<uint8_t>(kind));
-  writer.number(round);
-  writer.number(count.sent);
-  writer.number(count.handled);
-  writer.number(static_cast<uint8_t>(count.idle));
-  // A failure means that the peer is lost, which ends every wait here by itself.
-  membership_.send(rank, link::Subject::kCluster, writer.bytes(), {}, link::SendMode::kUrgent, kNever).ignore();
+    : membership_(membership), reactor_(reactor), work_(std::move(work)), keeper_(membership) {
+  if (!membership.open() && membership.self().rank == 0) keeper_.begin(true);
 }
 
-void Coordinator::tellAll(Kind kind, uint64_t round) {
-  for (int rank = 0; rank < membership_.worldSize(); ++rank) tell(rank, kind, round);
+// A failure means that the peer is lost, which ends every wait here by itself, or that a value is too large.
+Status Coordinator::tell(int rank, Bytes message) {
+  return membership_.send(rank, link::Subject::kCluster, message, {}, link::SendMode::kUrgent, kNever);
 }
 
+// The keeper, which knows whom the job waits for, is asked shortly before the deadline, to have its answer then.
 Status Coordinator::waitFor(MutexLock& lock, const std::function<bool()>& done, TimePoint deadline,
                             std::string_view what) {
+  const TimePoint begin = Clock::now();
+  TimePoint ask = deadline;
+  if (deadline != kNever && deadline > begin) ask = deadline - std::min(kAskTime, (deadline - begin) / 4);
   while (!done()) {
     if (!lost_.ok()) return lost_.withContext(what);
-    if (!changed_.waitUntil(lock, deadline) && !done())
-      return deadlineExceeded(std::string(what) + " did not end in time: " + whatIsLeft());
+    if (changed_.waitUntil(lock, ask) || done() || Clock::now() < ask) continue;
+    if (ask == deadline) return deadlineExceeded(std::string(what) + " did not end in time: " + whatIsLeft());
+    ask = deadline;
+    left_.reset();
+    tellKeeper(encodePlain(ClusterKind::kWhatIsLeft)).ignore();
   }
   return {};
 }
 
-Status Coordinator::barrier(TimePoint deadline) {
+std::string Coordinator::whatIsLeft() const {
+  if (keeper_.active()) return keeper_.whatIsLeft();
+  return left_.value_or("other workers are not done, or calls are under way");
+}
+
+Result<std::vector<GatheredValue>> Coordinator::gatherAs(std::vector<std::byte> value, TimePoint deadline,
+                                                         std::string_view what) {
   io::Executor::Blocking blocking;
   TREADLE_RETURN_IF_ERROR(blocking.status());
   MutexLock lock(mutex_);
-  uint64_t mine = ++barriersEntered_;
-  lock.unlock();
-  tell(0, Kind::kBarrierEnter, mine);
-  lock.lock();
-  return waitFor(lock, [&] { return barriersLeft_ >= mine; }, deadline, "the barrier");
+  const uint64_t mine = ++lastGathered_;
+  Gathered& entry = gathered_.emplace(mine, Gathered{std::move(value)}).first->second;
+  // Under the lock: a new keeper is told of what the old one was told, and of nothing twice.
+  Status told = tellKeeper(encodeEnter(mine, entry.value));
+  if (told.code() == Code::kResourceExhausted) return gathered_.erase(mine), told;
+  Status waited = waitFor(lock, [&] { return entry.outcome.has_value(); }, deadline, what);
+  auto mineAgain = gathered_.extract(mine);
+  if (!waited.ok()) return waited;
+  auto& outcome = *mineAgain.mapped().outcome;
+  return outcome.ok() ? std::move(outcome) : outcome.status().withContext(what);
+}
+
+Status Coordinator::barrier(TimePoint deadline) { return gatherAs({}, deadline, "the barrier").status(); }
+
+Result<std::vector<GatheredValue>> Coordinator::gather(Bytes value, TimePoint deadline) {
+  if (value.size() >= kMostGatheredBytes)
+    return resourceExhausted("a value of " + std::to_string(value.size()) + " bytes is too large to be given to all: " +
+                             std::to_string(kMostGatheredBytes - 1) + " is the most");
+  std::vector<std::byte> tagged = {kGivesValue};
+  tagged.insert(tagged.end(), value.begin(), value.end());
+  auto values = gatherAs(std::move(tagged), deadline, "allGather");
+  if (values.ok())
+    for (GatheredValue& one : *values) one.bytes.erase(one.bytes.begin());
+  return values;
 }
 
 Status Coordinator::shutdown(TimePoint deadline) {
   io::Executor::Blocking blocking;
   TREADLE_RETURN_IF_ERROR(blocking.status());
   inShutdown_.store(true);
-  tellWork(Kind::kIdle, 0);
+  tellWork(ClusterKind::kIdle, 0);
   MutexLock lock(mutex_);
   Status over = waitFor(lock, [&] { return over_; }, deadline, "the shutdown");
-  // Given up: what this worker does next is not to be cut off by the others' shutdown.
-  if (!over.ok()) inShutdown_.store(false);
+  if (over.ok()) return over;
+  // Given up: what this worker does next is not to be cut off by the others' shutdown, which waits for it again.
+  lock.unlock();
+  inShutdown_.store(false);
+  tellWork(ClusterKind::kIdle, 0, true);
   return over;
 }
 
+Status Coordinator::awaitQuiet(const std::function<bool()>& done, TimePoint deadline) {
+  io::Executor::Blocking blocking;
+  TREADLE_RETURN_IF_ERROR(blocking.status());
+  asksWhenIdle_.store(true);
+  MutexLock lock(mutex_);
+  for (;;) {
+    const uint64_t seen = quiet_;
+    lock.unlock();
+    if (done()) return {};
+    lock.lock();
+    while (seen == quiet_)
+      if (!changed_.waitUntil(lock, deadline) && Clock::now() >= deadline) return deadlineExceeded("it is not done");
+  }
+}
+
 void Coordinator::workDone() {
+  if (asksWhenIdle_.load()) {
+    MutexLock lock(mutex_);
+    ++quiet_;
+    changed_.notifyAll();
+  }
   if (inShutdown_.load() && !waitsForQuiet_.exchange(true)) tellWhenQuiet(work_());
 }
 
@@ -82,69 +123,195 @@ void Coordinator::tellWhenQuiet(const WorkCount& seen) {
     waitsForQuiet_.store(false);
     WorkCount now = work_();
     if (!now.idle) return;  // the end of that work comes here again
-    if (now == seen) return tellWork(Kind::kIdle, 0);
+    if (now == seen) return tellWork(ClusterKind::kIdle, 0);
     workDone();
   });
 }
 
-// Counting and sending are one step: rank 0 takes what comes later for newer.
-void Coordinator::tellWork(Kind kind, uint64_t round) {
+// Counting and sending are one step: the keeper takes what comes later for newer.
+void Coordinator::tellWork(ClusterKind kind, uint64_t round, bool evenIfBusy) {
   MutexLock lock(tellWorkMutex_);
   WorkCount now = work_();
+  now.gone = membership_.gone();
   now.idle = now.idle && inShutdown_.load();
-  if (now.idle || kind == Kind::kProbeAnswer) tell(0, kind, round, now);
-}
-
-std::string Coordinator::whatIsLeft() const {
-  if (membership_.self().rank != 0) return "other workers are not done, or calls are under way";
-  std::string names;
-  for (int rank : vote_.waitingFor()) names += (names.empty() ? "" : ", ") + membership_.info(rank).name;
-  return names.empty() ? "calls are under way" : "these workers are not in their shutdown or not done: " + names;
-}
-
-// Only when the slowest worker moves can a barrier be complete; the number tells all barriers up to it at
-// once.
-void Coordinator::enterBarrier(int rank) {
-  ++entered_[static_cast<size_t>(rank)];
-  uint64_t all = *std::min_element(entered_.begin(), entered_.end());
-  if (entered_[static_cast<size_t>(rank)] == all) tellAll(Kind::kBarrierLeave, all);
-}
-
-void Coordinator::act(ShutdownVote::Action action) {
-  if (action == ShutdownVote::Action::kProbe) tellAll(Kind::kProbe, vote_.round());
-  if (action == ShutdownVote::Action::kFinish) tellAll(Kind::kFinish, 0);
+  if (now.idle || evenIfBusy || kind == ClusterKind::kProbeAnswer) tellKeeper(encodeCount(kind, round, now)).ignore();
 }
 
 void Coordinator::onMessage(int rank, const std::shared_ptr<link::Connection>& from, link::Message message) {
-  wire::Reader reader(message.payload);
-  auto kind = static_cast<Kind>(reader.number<uint8_t>());
-  auto round = reader.number<uint64_t>();
-  WorkCount count{reader.number<uint64_t>(), reader.number<uint64_t>(), reader.boolean()};
-  bool toCoordinator = kind == Kind::kBarrierEnter || kind == Kind::kIdle || kind == Kind::kProbeAnswer;
-  Status bad = reader.finished("a message of the cluster");
-  if (!bad.ok() || (toCoordinator ? membership_.self().rank != 0 : rank != 0))
-    return from->close(dataLoss("it sent a cluster message that makes no sense"));
-  if (kind == Kind::kProbe) return tellWork(Kind::kProbeAnswer, round);
-  MutexLock lock(mutex_);
-  switch (kind) {
-    case Kind::kBarrierEnter: return enterBarrier(rank);
-    case Kind::kIdle: return act(vote_.report(rank, count));
-    case Kind::kProbeAnswer: return act(vote_.answer(rank, round, count));
-    case Kind::kBarrierLeave: barriersLeft_ = round; break;
-    case Kind::kFinish:
+  Result<ClusterMessage> parsed = parseClusterMessage(message.payload);
+  if (!parsed.ok()) return from->close(parsed.status());
+  Status taken = onAnyonesMessage(rank, *parsed);
+  if (!taken.ok()) from->close(taken);
+}
+
+// What anybody may send; the rest comes from the keeper.
+Status Coordinator::onAnyonesMessage(int from, ClusterMessage& message) {
+  switch (message.kind) {
+    case ClusterKind::kEnter:
+    case ClusterKind::kIdle:
+    case ClusterKind::kProbeAnswer:
+    case ClusterKind::kSuspect:
+    case ClusterKind::kAdmitted:
+    case ClusterKind::kConnected:
+    case ClusterKind::kFollow:
+    case ClusterKind::kWhatIsLeft: return keeper_.onMessage(from, std::move(message));
+    case ClusterKind::kOut: return onOut(from, message), Status();
+    case ClusterKind::kTaken: {
+      MutexLock lock(mutex_);
+      if (from != successor_) return dataLoss("it took over what nobody has given it");
+      taken_ = true;
+      changed_.notifyAll();
+      return {};
+    }
+    default: return onKeepersMessage(from, std::move(message));
+  }
+}
+
+Status Coordinator::onKeepersMessage(int from, ClusterMessage message) {
+  if (from != keeperRank_.load()) return dataLoss("it sent what only the keeper of a job says");
+  switch (message.kind) {
+    case ClusterKind::kGathered: return onDecided(message.round, std::move(message.values)), Status();
+    case ClusterKind::kNotAll: return onDecided(message.round, message.why), Status();
+    case ClusterKind::kProbe: return tellWork(ClusterKind::kProbeAnswer, message.round), Status();
+    default: break;
+  }
+  if (message.kind == ClusterKind::kFinish || message.kind == ClusterKind::kLeft) {
+    MutexLock lock(mutex_);
+    if (message.kind == ClusterKind::kLeft) {
+      left_ = std::move(message.text);
+    } else {
       membership_.finish();
       over_ = true;
-      break;
-    default: logWarn(membership_.self().name, "an unknown cluster message was ignored");
+    }
+    return changed_.notifyAll(), Status();
   }
+  if (!membership_.open()) return dataLoss("it sent what is for open jobs, and this one has a fixed size");
+  switch (message.kind) {
+    case ClusterKind::kAdmit: onAdmit(message.worker); break;
+    case ClusterKind::kHere:
+      if (message.rank < membership_.worldSize()) membership_.welcome(message.rank);
+      break;
+    case ClusterKind::kTakeOver: hooks_.takeOver(message.rank); break;
+    default: onKeeper(message.rank); break;
+  }
+  return {};
+}
+
+void Coordinator::onDecided(uint64_t round, Result<std::vector<GatheredValue>> outcome) {
+  MutexLock lock(mutex_);
+  auto found = gathered_.find(round);
+  if (found == gathered_.end()) return;  // it was given up
+  found->second.outcome = std::move(outcome);
   changed_.notifyAll();
 }
 
-void Coordinator::onLost(int, const Status& why) { close(why); }
+// In an open job the keeper's word counts for all. That the keeper is given up by somebody is that one's end; of two
+// others that have lost each other the keeper decides which stays. In a job of a fixed size each speaks for itself.
+void Coordinator::onOut(int from, const ClusterMessage& message) {
+  const bool itself = message.rank == membership_.self().rank;
+  const int keeper = keeperRank_.load();
+  if (itself && membership_.open() && from == keeper && keeper != membership_.self().rank) {
+    std::string who = link::describe(membership_.info(from));
+    return membership_.loseAll(peerLost(membership_.self().name, "this worker is out of its job, as " + who +
+                                                                     " has given it up: " + message.why.message()));
+  }
+  const int rank = itself ? from : message.rank;
+  if ((!itself && (from != keeper || !membership_.open())) || rank >= membership_.worldSize()) return;
+  {
+    MutexLock lock(mutex_);
+    verdicts_.insert(rank);
+  }
+  membership_.lose(rank, itself ? peerLost("", "it has given this worker up: " + message.why.message()) : message.why);
+}
+
+void Coordinator::onAdmit(const RosterEntry& worker) {
+  hooks_.expect(worker);
+  membership_.expect(worker.worker);
+  tellKeeper(encodeRank(ClusterKind::kAdmitted, worker.worker.rank)).ignore();
+  // Ranks that were skipped count as gone from now on.
+  if (inShutdown_.load()) tellWork(ClusterKind::kIdle, 0);
+}
+
+void Coordinator::connectedTo(int rank) { tellKeeper(encodeRank(ClusterKind::kConnected, rank)).ignore(); }
+
+void Coordinator::suspect(int rank, const Status& why) { tellKeeper(encodeSuspect(rank, why)).ignore(); }
+
+// What waits at the old keeper waits at the new one.
+void Coordinator::onKeeper(int rank) {
+  {
+    MutexLock lock(mutex_);
+    if (declined_ && rank == membership_.self().rank) return;  // it came too late: the job has no keeper
+    keeperRank_.store(rank);
+    changed_.notifyAll();
+    tellKeeper(encodePlain(ClusterKind::kFollow)).ignore();
+    for (const auto& [round, entry] : gathered_)
+      if (!entry.outcome) tellKeeper(encodeEnter(round, entry.value)).ignore();
+    for (int lost = 0; lost < membership_.worldSize(); ++lost)
+      if (auto loss = membership_.lossOf(lost); loss && !loss->told && !verdicts_.contains(lost))
+        suspect(lost, loss->cause);
+  }
+  if (auto loss = membership_.lossOf(rank)) return close(loss->why);
+  tellWork(ClusterKind::kIdle, 0);
+}
+
+void Coordinator::handOver(int nextRank) {
+  for (int rank : membership_.present()) {
+    if (rank == membership_.self().rank) continue;
+    MutexLock lock(mutex_);
+    successor_ = rank;
+    taken_ = false;
+    tell(rank, encodeRank(ClusterKind::kTakeOver, nextRank)).ignore();
+    // No longer than it lives: once it is asked there is no way back.
+    while (!taken_ && !membership_.lossOf(rank)) changed_.wait(lock);
+    lock.unlock();
+    if (membership_.lossOf(rank)) continue;  // the next one
+    keeper_.end();
+    // The successor last: should this worker die half way, it has not been told, and declines for all.
+    for (int each : membership_.present())
+      if (each != rank) tell(each, encodeRank(ClusterKind::kKeeper, rank)).ignore();
+    tell(rank, encodeRank(ClusterKind::kKeeper, rank)).ignore();
+    return;
+  }
+}
+
+void Coordinator::beginTakingOver() { keeper_.begin(false); }
+
+// The keeper may die before it has told anybody: then there is none, and what this worker let in would be in no job.
+bool Coordinator::tookOver() {
+  const int self = membership_.self().rank, before = keeperRank_.load();
+  tellKeeper(encodePlain(ClusterKind::kTaken)).ignore();
+  MutexLock lock(mutex_);
+  while (keeperRank_.load() != self && !membership_.lossOf(before)) changed_.wait(lock);
+  if (keeperRank_.load() == self) return true;
+  declined_ = true;
+  lock.unlock();
+  for (int rank : keeper_.decline())
+    if (rank != self)
+      membership_.lose(rank, failedPrecondition("it takes this worker for the keeper, which it is not"));
+  return false;
+}
+
+// In an open job the keeper makes it everybody's loss. The counts of all have changed with it.
+void Coordinator::onLost(int rank, const Status& why) {
+  const bool keeper = rank == keeperRank_.load();
+  if (!membership_.open() || keeper) close(why);
+  keeper_.onLost(rank);
+  std::optional<Membership::Loss> loss = membership_.lossOf(rank);
+  bool known = false;
+  {
+    MutexLock lock(mutex_);
+    known = verdicts_.contains(rank);
+    changed_.notifyAll();
+  }
+  if (membership_.open() && loss && !loss->told && !known && !keeper && keeperRank_.load() != membership_.self().rank)
+    suspect(rank, loss->cause);
+  if (membership_.open() && inShutdown_.load()) tellWork(ClusterKind::kIdle, 0);
+}
 
 void Coordinator::close(const Status& why) {
   MutexLock lock(mutex_);
   if (lost_.ok()) lost_ = why;
+  ++quiet_;
   changed_.notifyAll();
 }
 

@@ -7,27 +7,25 @@
 #include <memory>
 #include <string>
 
-#include "treadle/core/io/reactor.h"
-#include "treadle/core/io/socket.h"
+#include "treadle/core/io/listener.h"
 
 namespace treadle::cluster {
 
 // Rank 0's side. Serves until destroyed, on the reactor's thread.
 class KeyService {
  public:
-  // `meetingName`: Launch::meetingName. FailedPrecondition when another job of this host has it.
-  static Result<std::unique_ptr<KeyService>> start(io::Reactor& reactor, const std::string& meetingName);
-  ~KeyService();
-
+  // `meetingName`: Launch::meetingName. `key`: of a job that has one, empty for a new one. FailedPrecondition when
+  // another job of this host has that name.
+  static Result<std::unique_ptr<KeyService>> start(io::Reactor& reactor, const std::string& meetingName,
+                                                   std::string key = {});
   const std::string& key() const { return key_; }
 
  private:
-  class Server;
-  KeyService(io::Reactor& reactor, int fd, std::string key) : reactor_(reactor), fd_(fd), key_(std::move(key)) {}
+  KeyService(std::unique_ptr<io::Listener> listener, std::string key)
+      : key_(std::move(key)), listener_(std::move(listener)) {}
 
-  io::Reactor& reactor_;
-  const int fd_;
   const std::string key_;
+  const std::unique_ptr<io::Listener> listener_;
 };
 
 // The others' side; tries again until the deadline, as rank 0 may start later. DeadlineExceeded naming the master;

@@ -11,6 +11,7 @@
 
 #include "treadle/core/base/environment.h"
 #include "treadle/core/base/hash.h"
+#include "treadle/core/cluster/job_key.h"
 #include "treadle/core/cluster/launch_variables.h"
 #include "treadle/core/cluster/launchers.h"
 
@@ -21,6 +22,21 @@ namespace {
 constexpr uint16_t kFirstPort = 10'000, kPorts = 22'768;
 constexpr int kPortsToTry = 8;
 
+// Where the workers are to meet.
+Status validateMeeting(const Launch& launch) {
+  if (!launch.meetingFile.empty())
+    return launch.meetingFile.front() == '/'
+               ? Status()
+               : invalidArgument("the meeting file is " + quoted(launch.meetingFile) +
+                                 ", not an absolute path: all workers must mean the same file");
+  if (!isHost(launch.masterAddress))
+    return invalidArgument("the master's address is " + quoted(launch.masterAddress) +
+                           ", not a host name or an IP address");
+  if (launch.masterPort == 0 && launch.job.empty())
+    return invalidArgument("the master's port is 0: give the port on which rank 0 shall listen");
+  return {};
+}
+
 }  // namespace
 
 Result<Launch> Launch::detect() {
@@ -30,7 +46,9 @@ Result<Launch> Launch::detect() {
     return failedPrecondition("this program is not part of a job: no launcher's environment variables are set; " +
                               std::string(kHowToStart));
   Launch launch = **std::move(found);
-  launch.jobKey = base::environment("TREADLE_JOB_KEY").value_or("");
+  Result<std::string> key = readJobKey();
+  if (!key.ok()) return std::move(key).status();
+  launch.jobKey = std::move(*key);
   TREADLE_RETURN_IF_ERROR(launch.validate());
   return launch;
 }
@@ -44,25 +62,27 @@ std::vector<uint16_t> Launch::meetingPorts() const {
 }
 
 std::string Launch::meetingName() const {
-  if (job.empty()) return std::to_string(masterPort);
+  if (job.empty() && meetingFile.empty()) return std::to_string(masterPort);
   std::array<char, 16> digits{};
-  auto [end, error] = std::to_chars(digits.data(), digits.data() + digits.size(), base::fnv1a(job), 16);
+  auto [end, error] = std::to_chars(digits.data(), digits.data() + digits.size(),
+                                    base::fnv1a(job.empty() ? "file " + meetingFile : job), 16);
   return {digits.data(), end};
 }
 
 std::string Launch::secret() const { return jobKey.empty() || job.empty() ? jobKey : jobKey + " " + job; }
 
 Status Launch::validate() const {
-  if (worldSize < 1 || worldSize > kMaxWorldSize)
+  if (!open() && (worldSize < 1 || worldSize > kMaxWorldSize))
     return invalidArgument("the world size is " + std::to_string(worldSize) + ", not a number from 1 to " +
                            std::to_string(kMaxWorldSize));
-  if (rank < 0 || rank >= worldSize)
+  if (open() && rank != 0 && rank != kAnyRank)
+    return invalidArgument("the rank is " + std::to_string(rank) +
+                           " but in an open job ranks are given out: the first worker has rank 0 and the others "
+                           "kAnyRank (TREADLE_RANK=any)");
+  if (!open() && (rank < 0 || rank >= worldSize))
     return invalidArgument("the rank is " + std::to_string(rank) + " but ranks of a job of " +
                            std::to_string(worldSize) + " count from 0 to " + std::to_string(worldSize - 1));
-  if (!isHost(masterAddress))
-    return invalidArgument("the master's address is " + quoted(masterAddress) + ", not a host name or an IP address");
-  if (masterPort == 0 && job.empty())
-    return invalidArgument("the master's port is 0: give the port on which rank 0 shall listen");
+  TREADLE_RETURN_IF_ERROR(validateMeeting(*this));
   if (!jobKey.empty() && (jobKey.size() < kMinJobKeyLength || jobKey.size() > kMaxJobKeyLength))
     return invalidArgument("the job key (TREADLE_JOB_KEY) has " + std::to_string(jobKey.size()) + " characters, not " +
                            std::to_string(kMinJobKeyLength) + " to " + std::to_string(kMaxJobKeyLength) +

@@ -58,11 +58,28 @@ Status findMaster(const char* localName, const char* launcher, std::string known
   return {};
 }
 
+// Of an open job: the first worker has rank 0, the others are given theirs.
+Status readOpenPlace(Launch& launch) {
+  launch.worldSize = kOpenWorld;
+  std::string rank = valueOf("TREADLE_RANK");
+  if (rank != "0" && rank != "any")
+    return wrong("TREADLE_RANK", rank, "0 for the first worker of an open job or 'any' for the others");
+  launch.rank = rank == "0" ? 0 : kAnyRank;
+  return {};
+}
+
 Status readTreadleRun(Launch& launch) {
-  TREADLE_RETURN_IF_ERROR(readPlace("TREADLE_RANK", "TREADLE_WORLD_SIZE", launch));
+  constexpr std::string_view kFile = "file://";
+  if (valueOf("TREADLE_WORLD_SIZE") == "open") {
+    TREADLE_RETURN_IF_ERROR(readOpenPlace(launch));
+  } else {
+    TREADLE_RETURN_IF_ERROR(readPlace("TREADLE_RANK", "TREADLE_WORLD_SIZE", launch));
+  }
   Result<std::string> master = required("TREADLE_MASTER", "TREADLE_RANK");
   if (!master.ok()) return std::move(master).status();
-  return readMaster("TREADLE_MASTER", *master, launch);
+  if (!master->starts_with(kFile)) return readMaster("TREADLE_MASTER", *master, launch);
+  launch.meetingFile = master->substr(kFile.size());
+  return {};
 }
 
 // On one host its own name is not used: it may be bound to an address that only looks like another host's.
@@ -94,23 +111,35 @@ Status readOpenMpi(Launch& launch) {
   return findMaster("OMPI_COMM_WORLD_LOCAL_SIZE", "Open MPI", {}, launch);
 }
 
+std::string firstHostOfSlurm() {
+  return firstHost(base::environment("SLURM_STEP_NODELIST").value_or(valueOf("SLURM_JOB_NODELIST")));
+}
+
+// MPICH's launcher starts one process of its own on each node by srun, whose variables its workers inherit. Then those
+// of PMI are others, and theirs.
+bool isTaskOfSlurm() {
+  const bool startedByOther = base::environment("PMI_RANK") && (valueOf("PMI_RANK") != valueOf("SLURM_PROCID") ||
+                                                                valueOf("PMI_SIZE") != valueOf("SLURM_NTASKS"));
+  return !startedByOther;
+}
+
 Status readSlurm(Launch& launch) {
   TREADLE_RETURN_IF_ERROR(readPlace("SLURM_PROCID", "SLURM_NTASKS", launch));
   launch.job = "slurm " + valueOf("SLURM_JOB_ID") + " " + valueOf("SLURM_STEP_ID");
-  std::string nodes = base::environment("SLURM_STEP_NODELIST").value_or(valueOf("SLURM_JOB_NODELIST"));
-  return findMaster("SLURM_STEP_TASKS_PER_NODE", "Slurm", firstHost(nodes), launch);
+  return findMaster("SLURM_STEP_TASKS_PER_NODE", "Slurm", firstHostOfSlurm(), launch);
 }
 
 Status readPmi(Launch& launch) {
   TREADLE_RETURN_IF_ERROR(readPlace("PMI_RANK", "PMI_SIZE", launch));
   launch.job = "pmi " + valueOf("PMI_PORT") + " " + valueOf("MASTER_PORT");
-  return findMaster("MPI_LOCALNRANKS", "this launcher", {}, launch);
+  return findMaster("MPI_LOCALNRANKS", "this launcher", firstHostOfSlurm(), launch);
 }
 
-// A launcher is there when any of its `marks` is set.
+// A launcher is there when any of its `marks` is set, and it has started this process itself.
 struct Launcher {
   std::array<const char*, 3> marks;  // unused places are null
   Status (*read)(Launch& launch);
+  bool (*startedThis)() = [] { return true; };
 };
 
 constexpr std::array<Launcher, 7> kLaunchers = {
@@ -119,13 +148,13 @@ constexpr std::array<Launcher, 7> kLaunchers = {
     Launcher{{"RANK", "WORLD_SIZE", nullptr}, &readPlain},
     Launcher{{"PET_NODE_RANK", nullptr, nullptr}, &readElastic},
     Launcher{{"OMPI_COMM_WORLD_RANK", nullptr, nullptr}, &readOpenMpi},
-    Launcher{{"SLURM_STEP_ID", nullptr, nullptr}, &readSlurm},
+    Launcher{{"SLURM_STEP_ID", nullptr, nullptr}, &readSlurm, &isTaskOfSlurm},
     Launcher{{"PMI_RANK", nullptr, nullptr}, &readPmi},
 };
 
 bool isThere(const Launcher& launcher) {
   for (const char* mark : launcher.marks)
-    if (mark != nullptr && base::environment(mark)) return true;
+    if (mark != nullptr && base::environment(mark)) return launcher.startedThis();
   return false;
 }
 

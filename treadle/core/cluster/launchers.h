@@ -11,7 +11,8 @@
 //   MPICH, Intel MPI   PMI_RANK, PMI_SIZE, MPI_LOCALNRANKS
 //
 // The first that is there is believed; their order is that of this list, as mpirun inside of a Slurm job has the
-// variables of both. Those that know no port give a name of the job (Launch::job), and those that know no host need
+// variables of both; but within one MPICH's are believed where they differ, as its workers have the variables of what
+// srun started for it. Those that know no port give a name of the job (Launch::job), and those that know no host need
 // MASTER_ADDR unless all workers are on one host.
 
 #include <optional>

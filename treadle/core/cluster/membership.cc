@@ -1,6 +1,8 @@
 #include "treadle/core/cluster/membership.h"
 
 #include "treadle/core/base/log.h"
+#include "treadle/core/cluster/cluster_messages.h"
+#include "treadle/core/cluster/member.h"
 
 namespace treadle::cluster {
 namespace {
@@ -10,177 +12,129 @@ constexpr int kTicksPerLimit = 5;  // heartbeats within `lostAfter`
 
 }  // namespace
 
-// One member: its two connections, and why it is lost once it is.
-class Membership::Peer final : public link::ConnectionSink {
- public:
-  Peer(Membership& owner, int rank)
-      : owner_(owner),
-        rank_(rank),
-        memory_(std::make_shared<link::PeerMemory>(
-            owner.options_.lendLimitBytes > 0 ? owner.options_.connection.pool : nullptr,
-            owner.options_.lendLimitBytes)) {
-    info_.rank = rank;
-  }
-
-  void onMessage(link::Connection& from, link::Message message) override {
-    MessageHandler* handler = owner_.handlers_[static_cast<size_t>(message.subject)];
-    if (handler != nullptr) handler->onMessage(rank_, from.shared_from_this(), std::move(message));
-  }
-  void onLeave(link::Connection&, std::string reason) override {
-    MutexLock lock(mutex_);
-    farewell_ = std::move(reason);
-  }
-  void onClosed(link::Connection&, const Status& why) override { owner_.lose(rank_, why); }
-  // What a container forbids is as it should be; what was to work and does not, or cannot be true, is worth a look.
-  void onRefusal(link::Connection&, const Status& why) override {
-    bool expected = why.code() == Code::kFailedPrecondition || why.code() == Code::kCancelled;
-    LogLevel level = expected ? LogLevel::kInfo : LogLevel::kWarn;
-    logLine(level, owner_.self_.name, link::describe(info()) + ": " + why.message() + ": tensors take another way");
-  }
-  Result<io::Fd> dialLane(link::Connection& from, TimePoint deadline) override {
-    bool calls = from.kind() == link::Connection::Kind::kCalls;
-    if (!owner_.dialLane_ || !owner_.options_.lanes) return failedPrecondition("this worker dials no lanes");
-    return owner_.dialLane_(rank_, calls ? link::Purpose::kRequestLane : link::Purpose::kAnswerLane, deadline);
-  }
-
-  Status attachLane(io::Fd fd, link::Purpose purpose) {
-    std::shared_ptr<link::Connection> connection;
-    {
-      MutexLock lock(mutex_);
-      // What the peer asks comes on the connection that serves it; what it answers, on the one that this worker dialed.
-      connection = purpose == link::Purpose::kRequestLane ? serving_ : calls_;
-    }
-    if (!connection) return failedPrecondition("rank " + std::to_string(rank_) + " has no connection for a lane");
-    return connection->addLane(std::move(fd));
-  }
-
-  // Starts the connection in its place, which must be free: one that is refused is never read from.
-  Status attach(const WorkerInfo& info, io::Fd fd, link::Connection::Kind kind) {
-    MutexLock lock(mutex_);
-    if (!lost_.ok()) return lost_;
-    auto& place = kind == link::Connection::Kind::kCalls ? calls_ : serving_;
-    if (place) return failedPrecondition("rank " + std::to_string(rank_) + " is connected already");
-    if (!info_.name.empty() && info_.name != info.name)
-      return failedPrecondition("rank " + std::to_string(rank_) + " has two names, '" + info_.name + "' and '" +
-                                info.name + "'");
-    auto connection =
-        link::Connection::start(owner_.reactor_, std::move(fd), kind, owner_.options_.connection, *this, memory_);
-    if (!connection.ok()) return std::move(connection).status();
-    info_ = info;
-    place = std::move(*connection);
-    return {};
-  }
-
-  WorkerInfo info() const {
-    MutexLock lock(mutex_);
-    return info_;
-  }
-
-  Result<std::shared_ptr<link::Connection>> outgoing() const {
-    MutexLock lock(mutex_);
-    if (!lost_.ok()) return lost_;
-    if (!calls_) return failedPrecondition("rank " + std::to_string(rank_) + " is not connected");
-    return calls_;
-  }
-
-  // Marks it lost; the status to tell everybody, or nothing when it was lost already or left a job that is over.
-  std::optional<Status> lose(const Status& why) {
-    MutexLock lock(mutex_);
-    if (!lost_.ok()) return std::nullopt;
-    std::string text = link::describe(info_);
-    bool jobIsOver = farewell_ && farewell_->empty();
-    if (jobIsOver) {
-      text += " has left: the job is over";
-    } else {
-      text += farewell_ ? " left the job: " + *farewell_ : " was lost: " + why.message();
-    }
-    lost_ = peerLost(info_.name, std::move(text));
-    return jobIsOver ? std::nullopt : std::optional(lost_);
-  }
-
-  std::vector<std::shared_ptr<link::Connection>> connections() const {
-    MutexLock lock(mutex_);
-    std::vector<std::shared_ptr<link::Connection>> both;
-    for (const auto& connection : {calls_, serving_, oldCalls_.lock(), oldServing_.lock()})
-      if (connection) both.push_back(connection);
-    return both;
-  }
-
-  // Of a lost peer, when they are closed: their sockets, and what had come of a message, go with who uses them last.
-  void letGo() {
-    std::shared_ptr<link::Connection> calls, serving;
-    MutexLock lock(mutex_);
-    oldCalls_ = calls_;
-    oldServing_ = serving_;
-    calls.swap(calls_);
-    serving.swap(serving_);
-    lock.unlock();
-  }
-
-  // Sends a heartbeat if nothing else was sent and `pulse` does not serve; how long nothing was heard of the peer.
-  Duration tick(TimePoint now, std::optional<uint64_t> pulse) {
-    std::shared_ptr<link::Connection> calls, serving;
-    {
-      MutexLock lock(mutex_);
-      if (!lost_.ok() || !calls_ || !serving_) return Duration::zero();
-      calls = calls_;
-      serving = serving_;
-    }
-    if (!calls->sentSinceLastAsked()) calls->sendHeartbeat(pulse);
-    if (std::optional<uint64_t> beats = memory_->pulse(); beats != lastBeats_) {
-      lastBeats_ = beats;
-      lastBeat_ = now;
-    }
-    return now - std::max({serving->lastHeard(), calls->lastHeard(), lastBeat_});
-  }
-
- private:
-  Membership& owner_;
-  const int rank_;
-  const std::shared_ptr<link::PeerMemory> memory_;
-  mutable Mutex mutex_;
-  WorkerInfo info_ TREADLE_GUARDED_BY(mutex_);
-  std::shared_ptr<link::Connection> calls_ TREADLE_GUARDED_BY(mutex_), serving_ TREADLE_GUARDED_BY(mutex_);
-  std::weak_ptr<link::Connection> oldCalls_ TREADLE_GUARDED_BY(mutex_), oldServing_ TREADLE_GUARDED_BY(mutex_);
-  std::optional<std::string> farewell_ TREADLE_GUARDED_BY(mutex_);
-  Status lost_ TREADLE_GUARDED_BY(mutex_);
-  std::optional<uint64_t> lastBeats_;  // of the peer's pulse; reactor's thread
-  TimePoint lastBeat_{};               // likewise: when it had changed
-};
-
 Membership::Membership(io::Reactor& reactor, WorkerInfo self, int worldSize, MembershipOptions options)
-    : reactor_(reactor), self_(std::move(self)), options_(options) {
-  for (int rank = 0; rank < worldSize; ++rank) members_.push_back(std::make_unique<Peer>(*this, rank));
+    : reactor_(reactor),
+      self_(std::move(self)),
+      options_(options),
+      members_([this](size_t rank) { return std::make_unique<Member>(*this, static_cast<int>(rank)); }),
+      worldSize_(worldSize) {
+  if (open()) expect(self_);
 }
 
 Membership::~Membership() { close("it ended without a word", Clock::now()); }
+
+Membership::Member& Membership::member(int rank) const { return members_[static_cast<size_t>(rank)]; }
 
 void Membership::setHandler(link::Subject subject, MessageHandler& handler) {
   handlers_[static_cast<size_t>(subject)] = &handler;
 }
 
-Status Membership::attach(const WorkerInfo& peer, io::Fd fd, link::Connection::Kind kind) {
+Status Membership::attach(const WorkerInfo& peer, io::Stream stream, link::Connection::Kind kind) {
   if (peer.rank < 0 || peer.rank >= worldSize())
     return invalidArgument("rank " + std::to_string(peer.rank) + " is not in a job of " + std::to_string(worldSize()) +
                            " workers");
-  return members_[static_cast<size_t>(peer.rank)]->attach(peer, std::move(fd), kind);
+  TREADLE_RETURN_IF_ERROR(member(peer.rank).attach(peer, std::move(stream), kind));
+  MutexLock lock(mutex_);
+  changed_.notifyAll();
+  if (!closed_) return {};
+  lock.unlock();
+  for (const auto& connection : member(peer.rank).connections()) connection->close(cancelled("this worker has left"));
+  return cancelled("this worker has left its job");
 }
 
-Status Membership::attachLane(int rank, io::Fd fd, link::Purpose purpose) {
+Status Membership::attachLane(int rank, io::Stream stream, link::Purpose purpose) {
   TREADLE_RETURN_IF_ERROR(checkRank(rank));
   if (!options_.lanes) return failedPrecondition("this worker was told to use no lanes");
-  return members_[static_cast<size_t>(rank)]->attachLane(std::move(fd), purpose);
+  return member(rank).attachLane(std::move(stream), purpose);
 }
 
-WorkerInfo Membership::info(int rank) const { return members_[static_cast<size_t>(rank)]->info(); }
+void Membership::changed() {
+  MutexLock lock(mutex_);
+  changed_.notifyAll();
+}
 
-Result<int> Membership::rankOf(std::string_view name) const {
-  std::string known;
-  for (const auto& member : members_) {
-    WorkerInfo info = member->info();
-    if (info.name == name) return info.rank;
-    known += (known.empty() ? "" : ", ") + info.name;
+void Membership::expect(const WorkerInfo& worker) {
+  member(worker.rank).expect(worker.name);
+  MutexLock lock(mutex_);
+  worldSize_.store(std::max(worldSize(), worker.rank + 1));
+}
+
+bool Membership::coming(int rank) const { return rank < worldSize() && member(rank).living() && !member(rank).here(); }
+
+void Membership::welcome(int rank) {
+  member(rank).welcome();
+  changed();
+}
+
+void Membership::loseUnexpected() {
+  for (int rank = 0; rank < worldSize(); ++rank)
+    if (!member(rank).living()) lose(rank, failedPrecondition("it had gone before this worker came"));
+}
+
+Status Membership::awaitConnected(TimePoint deadline) {
+  MutexLock lock(mutex_);
+  for (;;) {
+    std::string missing;
+    for (int rank : living()) {
+      Result<bool> connected = member(rank).connected();
+      if (connected.ok() && !*connected) missing += (missing.empty() ? "" : ", ") + member(rank).info().name;
+    }
+    if (missing.empty()) return {};
+    if (!changed_.waitUntil(lock, deadline) && Clock::now() >= deadline)
+      return deadlineExceeded("these workers did not connect to this one in time: " + missing +
+                              "; `treadle doctor` shows which ways lead there");
   }
+}
+
+Result<WorkerInfo> Membership::awaitName(std::string_view name, TimePoint deadline, std::optional<int> former) {
+  MutexLock lock(mutex_);
+  for (;;) {
+    Result<int> known = rankOf(name);
+    if (known.ok() && (!open() || (member(*known).here() && *known != former))) return info(*known);
+    if (!open()) return std::move(known).status();
+    if (closed_) return cancelled("this worker has left its job");
+    if (!changed_.waitUntil(lock, deadline) && Clock::now() >= deadline)
+      return deadlineExceeded("no worker called '" + std::string(name) +
+                              "' has joined in time: start one, or wait longer");
+  }
+}
+
+std::vector<int> Membership::present() const {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < worldSize(); ++rank)
+    if (member(rank).here()) ranks.push_back(rank);
+  return ranks;
+}
+
+std::vector<int> Membership::living() const {
+  std::vector<int> ranks;
+  for (int rank = 0; rank < worldSize(); ++rank)
+    if (member(rank).living()) ranks.push_back(rank);
+  return ranks;
+}
+
+uint64_t Membership::gone() const {
+  uint64_t gone = 0;
+  for (int rank = 0; rank < worldSize(); ++rank) gone += member(rank).living() ? 0 : 1;
+  return gone;
+}
+
+WorkerInfo Membership::info(int rank) const { return member(rank).info(); }
+
+// A name may have been had before by one that is gone: the one that has it now, else the last that had it.
+Result<int> Membership::rankOf(std::string_view name) const {
+  std::optional<int> gone;
+  // The last of that name comes first: those before it are gone, though that may not be noted yet.
+  for (int rank = worldSize() - 1; rank >= 0; --rank) {
+    const Member& one = member(rank);
+    if (one.info().name != name) continue;
+    if (one.here() || !open()) return rank;
+    if (!gone && !one.living()) gone = rank;
+  }
+  if (gone) return *gone;
+  std::string known;
+  for (int rank = 0; rank < worldSize(); ++rank)
+    if (member(rank).here() || !open()) known += (known.empty() ? "" : ", ") + info(rank).name;
   return notFound("no worker is called '" + std::string(name) + "'; there are: " + known);
 }
 
@@ -192,7 +146,7 @@ Status Membership::checkRank(int rank) const {
 
 Result<std::shared_ptr<link::Connection>> Membership::outgoing(int rank) const {
   TREADLE_RETURN_IF_ERROR(checkRank(rank));
-  return members_[static_cast<size_t>(rank)]->outgoing();
+  return member(rank).outgoing();
 }
 
 Status Membership::send(int rank, link::Subject subject, Bytes payload, std::span<const Buffer> buffers,
@@ -211,7 +165,7 @@ ChannelUse used(const Status& status, uint64_t sentBytes) { return {status.ok(),
 Result<PeerChannels> Membership::channels(int rank) const {
   auto calls = outgoing(rank);
   if (!calls.ok()) return std::move(calls).status();
-  auto both = members_[static_cast<size_t>(rank)]->connections();
+  auto both = member(rank).connections();
   auto sent = [&](wire::Place place) {
     uint64_t bytes = 0;
     for (const auto& connection : both) bytes += connection->sentBytes(place);
@@ -228,6 +182,8 @@ Result<PeerChannels> Membership::channels(int rank) const {
   return channels;
 }
 
+std::optional<Membership::Loss> Membership::lossOf(int rank) const { return member(rank).loss(); }
+
 Status Membership::firstLoss() const {
   MutexLock lock(mutex_);
   return firstLoss_;
@@ -235,21 +191,35 @@ Status Membership::firstLoss() const {
 
 // Whoever notices first, of the two sockets and the watch, tells everybody; what comes after is a
 // consequence. The log line is written here and nowhere else.
-void Membership::lose(int rank, const Status& why) {
+void Membership::lose(int rank, const Status& cause) {
   if (finished_.load()) return;
-  Peer& member = *members_[static_cast<size_t>(rank)];
-  std::optional<Status> told = member.lose(why);
-  if (!told) return;
+  Member& lost = member(rank);
+  const bool knew = lost.living();
+  std::optional<Loss> loss = lost.lose(cause);
+  if (!loss) return;
   {
     MutexLock lock(mutex_);
+    changed_.notifyAll();
     if (closed_) return;
-    if (firstLoss_.ok()) firstLoss_ = *told;
+    if (firstLoss_.ok() && knew && !loss->left) firstLoss_ = loss->why;
   }
-  logWarn(self_.name, told->message());
-  for (const auto& connection : member.connections()) connection->close(*told);
-  member.letGo();
+  if (loss->left && !open()) return;
+  if (knew) logLine(loss->left ? LogLevel::kInfo : LogLevel::kWarn, self_.name, loss->why.message());
+  auto connections = lost.connections();
+  // It may live, stopped or behind a bad network: then this is how it learns that it is out.
+  if (!loss->told && !connections.empty())
+    connections.front()
+        ->send(link::Subject::kCluster, encodeOut(rank, cause), {}, link::SendMode::kUrgent, kNever)
+        .ignore();  // most are dead
+  for (const auto& connection : connections) connection->close(loss->why);
+  lost.letGo();
   for (MessageHandler* handler : handlers_)
-    if (handler != nullptr) handler->onLost(rank, *told);
+    if (handler != nullptr) handler->onLost(rank, loss->why);
+}
+
+void Membership::loseAll(const Status& why) {
+  for (int rank : living())
+    if (rank != self_.rank) lose(rank, why);
 }
 
 void Membership::startWatch() {
@@ -289,9 +259,9 @@ void Membership::tick() {
   if (now - lastTick_ > 2 * interval) forgivenUntil_ = now + options_.lostAfter;
   lastTick_ = now;
   std::optional<uint64_t> pulse = beat();
-  for (int rank = 0; rank < worldSize(); ++rank) {
+  for (int rank : living()) {
     if (rank == self_.rank) continue;
-    Duration silent = members_[static_cast<size_t>(rank)]->tick(now, pulse);
+    Duration silent = member(rank).tick(now, pulse);
     if (silent > options_.lostAfter && now > forgivenUntil_)
       lose(rank, deadlineExceeded("nothing was heard of it for " + toText(silent)));
   }
@@ -305,11 +275,12 @@ void Membership::close(const std::string& reason, TimePoint deadline) {
     MutexLock lock(mutex_);
     if (closed_) return;
     closed_ = true;
+    changed_.notifyAll();
     if (timer_) reactor_.cancel(*timer_);
   }
   std::vector<std::shared_ptr<link::Connection>> connections;
-  for (const auto& member : members_)
-    for (auto& connection : member->connections()) connections.push_back(std::move(connection));
+  for (int rank = 0; rank < worldSize(); ++rank)
+    for (auto& connection : member(rank).connections()) connections.push_back(std::move(connection));
   for (const auto& connection : connections) connection->leave(reason, deadline);
   for (const auto& connection : connections) connection->close(cancelled("this worker has left the job"));
   for (const auto& connection : connections) connection->awaitReader();

@@ -6,7 +6,10 @@
 // the one that the peer dialed the reverse. A worker is also connected to itself, so that nothing above needs a
 // special case for it. A peer is lost when a socket closes without its farewell, or when nothing came from it for
 // `lostAfter`: heartbeats, or a number in shared memory that it counts up, see to it that a living one is heard. A
-// process that was stopped or starved itself forgives its peers the time it was away.
+// process that was stopped or starved itself forgives its peers the time it was away, unless they have given it up
+// meanwhile: then they have told it so, and all of them are lost to it.
+//
+// In an open job workers come and go. Their ranks are never given out again, so that a rank is a name for one worker.
 //
 // Any thread may call anything. Handlers are called on the reading thread and must not wait.
 //
@@ -18,6 +21,7 @@
 #include <optional>
 #include <vector>
 
+#include "treadle/core/base/growing_table.h"
 #include "treadle/core/link/channels.h"
 #include "treadle/core/link/connection.h"
 #include "treadle/core/link/handshake.h"
@@ -31,6 +35,7 @@ struct MembershipOptions {
   link::ConnectionOptions connection;
   size_t lendLimitBytes = 0;  // of connection.pool's blocks that a peer may hold at a time; 0: no memory is shared
   bool lanes = false;         // large buffers may have sockets of their own
+  bool open = false;          // workers join and leave at run time
 };
 
 class MessageHandler {
@@ -39,12 +44,14 @@ class MessageHandler {
   // `from` is the connection the message came on, for an answer on the same socket.
   virtual void onMessage(int rank, const std::shared_ptr<link::Connection>& from, link::Message message) = 0;
   // None can be sent to `rank` any more, and none comes but what a thread is reading at this moment. Once for each
-  // lost rank; not for one that left because the job is over.
+  // lost rank; not for one that left because the job is over. In an open job also for one that has left, or that had
+  // gone before this worker came.
   virtual void onLost(int rank, const Status& why) = 0;
 };
 
 class Membership {
  public:
+  // `worldSize`: of an open job, as many ranks as were given out so far; none of them is there.
   Membership(io::Reactor& reactor, WorkerInfo self, int worldSize, MembershipOptions options);
   ~Membership();
 
@@ -52,20 +59,39 @@ class Membership {
   void setHandler(link::Subject subject, MessageHandler& handler);
 
   // kServing: the peer dialed. The peer's name comes from the handshake. FailedPrecondition when there is one already.
-  Status attach(const WorkerInfo& peer, io::Fd fd, link::Connection::Kind kind);
+  Status attach(const WorkerInfo& peer, io::Stream stream, link::Connection::Kind kind);
 
   // A socket that a peer dialed for large buffers: those of its requests or of its answers. FailedPrecondition when the
   // connection it belongs to is not there.
-  Status attachLane(int rank, io::Fd fd, link::Purpose purpose);
+  Status attachLane(int rank, io::Stream stream, link::Purpose purpose);
   // How this worker dials one. Before the first connection is attached; on the thread that sends.
-  using DialLane = std::function<Result<io::Fd>(int rank, link::Purpose purpose, TimePoint deadline)>;
+  using DialLane = std::function<Result<io::Stream>(int rank, link::Purpose purpose, TimePoint deadline)>;
   void setLaneDialer(DialLane dial) { dialLane_ = std::move(dial); }
+
+  // Open jobs: a worker comes, and its connections are taken from now on; ranks below that nobody heard of never were.
+  void expect(const WorkerInfo& worker);
+  bool coming(int rank) const;  // expected, and neither here nor lost
+  // It has joined, and is found by its name. Of this worker itself too.
+  void welcome(int rank);
+  // The ranks that never were or had gone before this worker came are lost to it from now on.
+  void loseUnexpected();
+  // Returns when this worker and all that are expected are connected in both directions; why one of them is not, or
+  // DeadlineExceeded naming them.
+  Status awaitConnected(TimePoint deadline);
+  // Returns when a worker of this name has joined, another one than `former`. DeadlineExceeded.
+  Result<WorkerInfo> awaitName(std::string_view name, TimePoint deadline, std::optional<int> former = {});
 
   // Heartbeats and the watch for silent peers begin; every peer is attached.
   void startWatch();
 
   const WorkerInfo& self() const { return self_; }
-  int worldSize() const { return static_cast<int>(members_.size()); }
+  bool open() const { return options_.open; }
+  // Ranks are below; of an open job, those that were given out so far.
+  int worldSize() const { return worldSize_.load(); }
+  std::vector<int> present() const;  // ranks that have joined and are not lost, this one too
+  std::vector<int> living() const;   // likewise, and those that are coming
+  // Ranks below worldSize() that are not among the living. It never falls.
+  uint64_t gone() const;
   // Valid for ranks that are attached.
   WorkerInfo info(int rank) const;
   // NotFound naming the workers that there are.
@@ -82,8 +108,22 @@ class Membership {
   // it. What `outgoing` says when there is none.
   Result<PeerChannels> channels(int rank) const;
 
+  // How a worker was lost, once it is.
+  struct Loss {
+    Status why;    // what all who needed it are told
+    Status cause;  // the same without its name
+    bool left;     // it went because it was done
+    bool told;     // it said itself that it goes
+  };
+  std::optional<Loss> lossOf(int rank) const;
+
   // OK while nobody is lost; then the first loss, which is the cause of those that follow, as a rule.
   Status firstLoss() const;
+
+  // Nothing when it was lost before.
+  void lose(int rank, const Status& cause);
+  // The others have given this worker up: all of them are lost to it.
+  void loseAll(const Status& why);
 
   // From now on a peer that goes is not lost: the job is over for all.
   void finish() { finished_.store(true); }
@@ -93,9 +133,10 @@ class Membership {
   void close(const std::string& reason, TimePoint deadline);
 
  private:
-  class Peer;
+  class Member;
 
-  void lose(int rank, const Status& why);
+  Member& member(int rank) const;
+  void changed();
   void tick();
   std::optional<uint64_t> beat();
   void scheduleTick();
@@ -105,10 +146,12 @@ class Membership {
   const MembershipOptions options_;
   std::array<MessageHandler*, link::kSubjects> handlers_{};
   DialLane dialLane_;
-  std::vector<std::unique_ptr<Peer>> members_;  // by rank
+  mutable base::GrowingTable<Member> members_;  // by rank
+  std::atomic<int> worldSize_;
   std::atomic<bool> finished_ = false;
 
   mutable Mutex mutex_;
+  CondVar changed_;  // somebody was attached, welcomed or lost
   Status firstLoss_ TREADLE_GUARDED_BY(mutex_);
   bool closed_ TREADLE_GUARDED_BY(mutex_) = false;
   std::optional<io::Reactor::TimerId> timer_ TREADLE_GUARDED_BY(mutex_);

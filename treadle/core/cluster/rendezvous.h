@@ -5,21 +5,26 @@
 // name used twice, another world size, a rank that started twice, one that left or never came) is told to all who
 // have come, and to those who come later, and nobody goes.
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "treadle/core/cluster/roster_entry.h"
 #include "treadle/core/link/handshake.h"
 
 namespace treadle::cluster {
 
-// Roster entries are in the order of ranks; an address is the text that io::Address::parse takes, at most 16
-// of them of 256 bytes each.
-struct RosterEntry {
-  WorkerInfo worker;
-  std::vector<std::string> addresses;  // in the order in which to try them
-};
 using Roster = std::vector<RosterEntry>;  // by rank
+
+// Who is in an open job when a worker comes.
+struct Present {
+  int keeper = -1;  // its rank
+  Roster workers;   // by rank, with gaps
+};
+
+enum class Step : uint8_t;
+struct RendezvousMessage;
 
 // Rank 0's side, on the reactor's thread. Ends the wait for late ranks at the deadline.
 class RendezvousServer {
@@ -37,6 +42,7 @@ class RendezvousServer {
   void tellLateComers(TimePoint deadline);
   // Closes the address and all connections. Idempotent.
   void stop();
+  const io::Address& address() const { return acceptor_->address(); }  // before `stop`
 
   class Core;
 
@@ -47,13 +53,28 @@ class RendezvousServer {
   std::unique_ptr<link::Acceptor> acceptor_;
 };
 
+// Where the master may be; asked again for every try, as it may not be known yet. Never an empty list.
+using MasterAddresses = std::function<Result<std::vector<io::Address>>()>;
+
 // A worker's side: blocking, on the thread that joins.
 class RendezvousClient {
  public:
   // Tries until the master answers at one of its addresses, or the deadline passes. At several others may answer: who
   // does not prove to know the secret is passed over then.
-  static Result<std::unique_ptr<RendezvousClient>> connect(const std::vector<io::Address>& masters,
-                                                           link::Credentials credentials, TimePoint deadline);
+  // So they may be where an address is `uncertain`.
+  static Result<std::unique_ptr<RendezvousClient>> connect(const MasterAddresses& masters,
+                                                           link::Credentials credentials, TimePoint deadline,
+                                                           bool uncertain = false);
+
+  // Of an open job: waits for this worker's turn to join, and yields its rank.
+  Result<int> awaitRank(TimePoint deadline);
+  // Of an open job: registers and waits until all who are there know of this worker.
+  Result<Present> comeIn(const std::vector<std::string>& addresses, TimePoint deadline);
+
+  // Is told of each of those that is lost until `ready` returns.
+  void onGone(std::function<void(int rank)> lost) { onGone_ = std::move(lost); }
+  // Whether one is before the deadline. What rank 0 found wrong.
+  Result<bool> awaitGone(TimePoint deadline);
 
   // Registers and waits for all others. What the server found wrong; PeerLost when rank 0 went.
   Result<Roster> exchange(int worldSize, const std::vector<std::string>& addresses, TimePoint deadline);
@@ -64,9 +85,16 @@ class RendezvousClient {
   Status giveUp(const Status& why, TimePoint deadline);
 
  private:
-  explicit RendezvousClient(io::Fd fd) : fd_(std::move(fd)) {}
+  RendezvousClient(io::Stream stream, WorkerInfo server) : server_(std::move(server)), stream_(std::move(stream)) {}
 
-  io::Fd fd_;
+  Result<RendezvousMessage> next(TimePoint deadline);
+  Result<RendezvousMessage> receive(Step expected, TimePoint deadline);
+  Status serverLost(const Status& why) const;
+  std::string whereTheyMeet() const;
+
+  const WorkerInfo server_;  // rank 0, or who keeps the open job
+  io::Stream stream_;
+  std::function<void(int rank)> onGone_ = [](int) {};
 };
 
 }  // namespace treadle::cluster

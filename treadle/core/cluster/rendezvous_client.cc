@@ -1,7 +1,8 @@
 // A worker's side of the rendezvous.
 
+#include "treadle/core/cluster/launch.h"
 #include "treadle/core/cluster/rendezvous_messages.h"
-#include "treadle/core/cluster/retry.h"
+#include "treadle/core/io/retry.h"
 
 namespace treadle::cluster {
 namespace {
@@ -9,81 +10,120 @@ namespace {
 // How long whoever answers at one of several ports may take to show that it is rank 0.
 constexpr Duration kStrangersTime = std::chrono::seconds(2);
 
-Status say(int fd, Bytes message, TimePoint deadline) {
+Status say(io::Stream& stream, Bytes message, TimePoint deadline) {
   return io::writeAll(
-      fd, wire::frameFront(wire::FrameKind::kMessage, static_cast<uint8_t>(link::Subject::kCluster), message, {}),
+      stream, wire::frameFront(wire::FrameKind::kMessage, static_cast<uint8_t>(link::Subject::kCluster), message, {}),
       deadline);
-}
-
-// No name: rank 0's is known to those alone who have the roster.
-Status rankZeroLost(const Status& why) {
-  return peerLost("", "rank 0, where the workers meet, was lost before all had joined: " + why.message());
-}
-
-// The next message. Nothing beyond it is read: another may follow at once.
-Result<RendezvousMessage> next(int fd, TimePoint deadline) {
-  Result<link::Frame> frame = link::readOneFrame(fd, rendezvousLimits(), deadline);
-  if (!frame.ok())
-    return frame.status().code() == Code::kDeadlineExceeded
-               ? deadlineExceeded("rank 0, where the workers meet, said nothing before the join timeout")
-               : rankZeroLost(frame.status());
-  if (frame->header.kind == wire::FrameKind::kLeave) return rankZeroLost(cancelled("it left"));
-  return parseRendezvous(frame->payload);
-}
-
-// The next message, kFail turned into its status.
-Result<RendezvousMessage> receive(int fd, Step expected, TimePoint deadline) {
-  Result<RendezvousMessage> message = next(fd, deadline);
-  if (!message.ok()) return message;
-  if (message->step == Step::kFail) return message->failure;
-  if (message->step != expected) return dataLoss("rank 0 sent a message out of turn at the rendezvous");
-  return message;
 }
 
 }  // namespace
 
+std::string RendezvousClient::whereTheyMeet() const { return link::describe(server_) + ", where the workers meet, "; }
+
+Status RendezvousClient::serverLost(const Status& why) const {
+  return peerLost(server_.name, whereTheyMeet() + "was lost before all had joined: " + why.message());
+}
+
+// The next message. Nothing beyond it is read: another may follow at once.
+Result<RendezvousMessage> RendezvousClient::next(TimePoint deadline) {
+  Result<link::Frame> frame = link::readOneFrame(stream_, rendezvousLimits(), deadline);
+  if (!frame.ok())
+    return frame.status().code() == Code::kDeadlineExceeded
+               ? deadlineExceeded(whereTheyMeet() + "said nothing before the join timeout").withWorker(server_.name)
+               : serverLost(frame.status());
+  if (frame->header.kind == wire::FrameKind::kLeave) return serverLost(cancelled("it left"));
+  return parseRendezvous(frame->payload);
+}
+
 // Of one address "nobody there" alone may pass by waiting; a wrong key or version will not. Of several each may be a
 // stranger's, also one that says nothing.
-Result<std::unique_ptr<RendezvousClient>> RendezvousClient::connect(const std::vector<io::Address>& masters,
-                                                                    link::Credentials credentials, TimePoint deadline) {
+Result<std::unique_ptr<RendezvousClient>> RendezvousClient::connect(const MasterAddresses& masters,
+                                                                    link::Credentials credentials, TimePoint deadline,
+                                                                    bool uncertain) {
   credentials.self.purpose = link::Purpose::kRendezvous;
-  const bool several = masters.size() > 1;
   Duration interval{};
   Status last;
+  std::string where = "the master";
   do {
-    for (const io::Address& master : masters) {
-      TimePoint patience = several ? std::min(deadline, deadlineAfter(kStrangersTime)) : deadline;
+    Result<std::vector<io::Address>> addresses = masters();
+    if (!addresses.ok() && addresses.status().code() != Code::kNotFound) return std::move(addresses).status();
+    if (!addresses.ok()) {
+      last = addresses.status();
+      continue;
+    }
+    const bool several = addresses->size() > 1;
+    where = "the master at " + addresses->front().toString() +
+            (several ? " or at " + std::to_string(addresses->size() - 1) + " other ports" : "");
+    for (const io::Address& master : *addresses) {
+      TimePoint patience = several || uncertain ? std::min(deadline, deadlineAfter(kStrangersTime)) : deadline;
       Result<link::Dialed> dialed = link::dial(master, credentials, patience);
       if (dialed.ok())
-        return std::unique_ptr<RendezvousClient>(new RendezvousClient(std::move(dialed->fd)));  // NOLINT: private
+        return std::unique_ptr<RendezvousClient>(
+            new RendezvousClient(std::move(dialed->stream), std::move(dialed->peer)));  // NOLINT: private
       last = std::move(dialed).status();
-      if (!several && last.code() != Code::kPeerLost && last.code() != Code::kDeadlineExceeded) return last;
+      if (!several && !uncertain && last.code() != Code::kPeerLost && last.code() != Code::kDeadlineExceeded)
+        return last;
     }
-  } while (waitForRetry(interval, deadline));
-  std::string others = several ? " or at " + std::to_string(masters.size() - 1) + " other ports" : "";
-  return deadlineExceeded("the master at " + masters.front().toString() + others + " cannot be reached (" +
-                          last.message() + "); check MASTER_ADDR and MASTER_PORT, and that rank 0 runs");
+  } while (io::waitForRetry(interval, deadline));
+  return deadlineExceeded(where + " cannot be reached (" + last.message() +
+                          "); check MASTER_ADDR and MASTER_PORT, and that rank 0 runs");
+}
+
+// The next message but for those that tell of a loss, kFail turned into its status.
+Result<RendezvousMessage> RendezvousClient::receive(Step expected, TimePoint deadline) {
+  for (;;) {
+    Result<RendezvousMessage> message = next(deadline);
+    if (!message.ok()) return message;
+    if (message->step == Step::kFail) return message->failure;
+    if (message->step == expected) return message;
+    if (message->step != Step::kGone) return dataLoss(whereTheyMeet() + "sent a message out of turn");
+    onGone_(message->rank);
+  }
+}
+
+Result<bool> RendezvousClient::awaitGone(TimePoint deadline) {
+  if (!stream_.pending() && !io::waitFor(stream_.fd(), POLLIN, deadline)) return false;
+  Result<RendezvousMessage> message = receive(Step::kGone, deadlineAfter(link::kHandshakeTimeout));
+  if (!message.ok()) return std::move(message).status();
+  onGone_(message->rank);
+  return true;
+}
+
+Result<int> RendezvousClient::awaitRank(TimePoint deadline) {
+  Result<RendezvousMessage> message = receive(Step::kRank, deadline);
+  if (!message.ok()) return std::move(message).status();
+  if (message->rank < 1 || message->rank >= kMaxWorldSize) return dataLoss("the job gave this worker no rank");
+  return message->rank;
+}
+
+Result<Present> RendezvousClient::comeIn(const std::vector<std::string>& addresses, TimePoint deadline) {
+  Duration timeLeft = deadline == kNever ? kWhilePeerLives : deadline - Clock::now();
+  Status said = say(stream_, encodeRegistration({kOpenWorld, addresses, timeLeft}), deadline);
+  if (!said.ok()) return serverLost(said);
+  Result<RendezvousMessage> message = receive(Step::kPresent, deadline);
+  if (!message.ok()) return std::move(message).status();
+  return std::move(message->present);
 }
 
 Result<Roster> RendezvousClient::exchange(int worldSize, const std::vector<std::string>& addresses,
                                           TimePoint deadline) {
   Duration timeLeft = deadline == kNever ? kWhilePeerLives : deadline - Clock::now();
-  Status said = say(fd_.get(), encodeRegistration({worldSize, addresses, timeLeft}), deadline);
-  if (!said.ok()) return rankZeroLost(said);
-  Result<RendezvousMessage> message = receive(fd_.get(), Step::kRoster, deadline);
+  Status said = say(stream_, encodeRegistration({worldSize, addresses, timeLeft}), deadline);
+  if (!said.ok()) return serverLost(said);
+  Result<RendezvousMessage> message = receive(Step::kRoster, deadline);
   if (!message.ok()) return std::move(message).status();
   return std::move(message->roster);
 }
 
 Status RendezvousClient::ready(TimePoint deadline) {
-  Status said = say(fd_.get(), encodeStep(Step::kReady), deadline);
-  if (!said.ok()) return rankZeroLost(said);
-  return receive(fd_.get(), Step::kGo, deadline).status();
+  Status said = say(stream_, encodeStep(Step::kReady), deadline);
+  if (!said.ok()) return serverLost(said);
+  return receive(Step::kGo, deadline).status();
 }
 
 Status RendezvousClient::giveUp(const Status& why, TimePoint deadline) {
-  if (!say(fd_.get(), encodeFailure(why), deadline).ok()) return why;
-  Result<RendezvousMessage> verdict = next(fd_.get(), deadline);
+  if (!say(stream_, encodeFailure(why), deadline).ok()) return why;
+  Result<RendezvousMessage> verdict = next(deadline);
   return verdict.ok() && verdict->step == Step::kFail ? verdict->failure : why;
 }
 

@@ -1,12 +1,9 @@
 #include "treadle/core/cluster/rendezvous_messages.h"
 
-#include "treadle/core/wire/reader.h"
-#include "treadle/core/wire/writer.h"
+#include "treadle/core/cluster/launch.h"
 
 namespace treadle::cluster {
 namespace {
-
-constexpr size_t kAddressBytes = 256, kAddresses = 16, kReasonBytes = 8192;
 
 wire::Writer begin(Step step) {
   wire::Writer writer;
@@ -26,21 +23,11 @@ Duration durationOf(uint64_t microseconds) {
   return microseconds > kYear ? kWhilePeerLives : std::chrono::microseconds(microseconds);
 }
 
-void writeAddresses(wire::Writer& writer, const std::vector<std::string>& addresses) {
-  writer.number(static_cast<uint32_t>(addresses.size()));
-  for (const std::string& address : addresses) writer.string(address);
-}
-
-std::vector<std::string> readAddresses(wire::Reader& reader) {
-  size_t count = reader.count(4);
-  if (count > kAddresses) reader.fail();
-  std::vector<std::string> addresses;
-  for (size_t i = 0; i < count && reader.ok(); ++i) addresses.push_back(reader.string(kAddressBytes));
-  return addresses;
-}
-
+// An entry takes eight times the bytes of an empty one in a message: the number is bounded before memory is taken.
 Roster readRoster(wire::Reader& reader) {
-  Roster roster(reader.count(8));
+  size_t count = reader.count(8);
+  if (count > static_cast<size_t>(kMaxWorldSize)) reader.fail();
+  Roster roster(reader.ok() ? count : 0);
   int rank = 0;
   for (RosterEntry& entry : roster) {
     entry.worker.rank = rank++;
@@ -50,11 +37,26 @@ Roster readRoster(wire::Reader& reader) {
   return roster;
 }
 
-Status readFailure(wire::Reader& reader) {
-  auto code = reader.number<uint8_t>();
-  std::string worker = reader.string(link::kNameBytes), text = reader.string(kReasonBytes);
-  if (code == 0 || !isCode(code)) return reader.fail(), Status();
-  return Status(static_cast<Code>(code), std::move(text)).withWorker(std::move(worker));
+void writeEntry(wire::Writer& writer, const RosterEntry& entry) {
+  writer.string(entry.worker.name);
+  writeAddresses(writer, entry.addresses);
+}
+
+Present readPresent(wire::Reader& reader) {
+  Present present;
+  present.keeper = reader.number<int32_t>();
+  size_t count = reader.count(12);
+  if (count > static_cast<size_t>(kMaxWorldSize)) reader.fail();
+  present.workers.resize(reader.ok() ? count : 0);
+  int last = -1;
+  for (RosterEntry& entry : present.workers) {
+    entry.worker.rank = reader.number<int32_t>();
+    if (entry.worker.rank <= last || entry.worker.rank >= kMaxWorldSize) reader.fail();
+    last = entry.worker.rank;
+    entry.worker.name = reader.string(link::kNameBytes);
+    entry.addresses = readAddresses(reader);
+  }
+  return present;
 }
 
 }  // namespace
@@ -72,9 +74,23 @@ std::vector<std::byte> encodeRegistration(const Registration& registration) {
 std::vector<std::byte> encodeRoster(const Roster& roster) {
   wire::Writer writer = begin(Step::kRoster);
   writer.number(static_cast<uint32_t>(roster.size()));
-  for (const RosterEntry& entry : roster) {
-    writer.string(entry.worker.name);
-    writeAddresses(writer, entry.addresses);
+  for (const RosterEntry& entry : roster) writeEntry(writer, entry);
+  return writer.take();
+}
+
+std::vector<std::byte> encodeRank(Step step, int rank) {
+  wire::Writer writer = begin(step);
+  writer.number(static_cast<int32_t>(rank));
+  return writer.take();
+}
+
+std::vector<std::byte> encodePresent(const Present& present) {
+  wire::Writer writer = begin(Step::kPresent);
+  writer.number(static_cast<int32_t>(present.keeper));
+  writer.number(static_cast<uint32_t>(present.workers.size()));
+  for (const RosterEntry& entry : present.workers) {
+    writer.number(static_cast<int32_t>(entry.worker.rank));
+    writeEntry(writer, entry);
   }
   return writer.take();
 }
@@ -83,9 +99,7 @@ std::vector<std::byte> encodeStep(Step step) { return begin(step).take(); }
 
 std::vector<std::byte> encodeFailure(const Status& why) {
   wire::Writer writer = begin(Step::kFail);
-  writer.number(static_cast<uint8_t>(why.code()));
-  writer.string(why.worker());
-  writer.string(std::string_view(why.message()).substr(0, kReasonBytes));
+  writeFailure(writer, why);
   return writer.take();
 }
 
@@ -93,7 +107,7 @@ Result<RendezvousMessage> parseRendezvous(Bytes payload) {
   wire::Reader reader(payload);
   RendezvousMessage message;
   auto step = reader.number<uint8_t>();
-  if (step < 1 || step > 5) return dataLoss("an unknown message at the rendezvous");
+  if (step < 1 || step > 8) return dataLoss("an unknown message at the rendezvous");
   message.step = static_cast<Step>(step);
   if (message.step == Step::kRegister) {
     message.registration.worldSize = reader.number<int32_t>();
@@ -101,6 +115,9 @@ Result<RendezvousMessage> parseRendezvous(Bytes payload) {
     message.registration.addresses = readAddresses(reader);
   }
   if (message.step == Step::kRoster) message.roster = readRoster(reader);
+  if (message.step == Step::kRank || message.step == Step::kGone) message.rank = reader.number<int32_t>();
+  if (message.rank < -1 || message.rank >= kMaxWorldSize) reader.fail();
+  if (message.step == Step::kPresent) message.present = readPresent(reader);
   if (message.step == Step::kFail) message.failure = readFailure(reader);
   TREADLE_RETURN_IF_ERROR(reader.finished("a message at the rendezvous"));
   return message;

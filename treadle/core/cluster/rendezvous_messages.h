@@ -6,7 +6,16 @@
 
 namespace treadle::cluster {
 
-enum class Step : uint8_t { kRegister = 1, kRoster = 2, kReady = 3, kGo = 4, kFail = 5 };
+enum class Step : uint8_t {
+  kRegister = 1,
+  kRoster = 2,
+  kReady = 3,
+  kGo = 4,
+  kFail = 5,
+  kRank = 6,
+  kPresent = 7,
+  kGone = 8
+};
 
 struct Registration {
   int worldSize = 0;
@@ -16,13 +25,17 @@ struct Registration {
 
 std::vector<std::byte> encodeRegistration(const Registration& registration);
 std::vector<std::byte> encodeRoster(const Roster& roster);
-std::vector<std::byte> encodeStep(Step step);             // kReady, kGo
-std::vector<std::byte> encodeFailure(const Status& why);  // of the server to all, of a worker to the server
+std::vector<std::byte> encodeRank(Step step, int rank);        // kRank, kGone: of an open job
+std::vector<std::byte> encodePresent(const Present& present);  // likewise
+std::vector<std::byte> encodeStep(Step step);                  // kReady, kGo
+std::vector<std::byte> encodeFailure(const Status& why);       // of the server to all, of a worker to the server
 
 struct RendezvousMessage {
   Step step = Step::kFail;
   Registration registration;
   Roster roster;
+  Present present;
+  int rank = -1;
   Status failure;
 };
 // DataLoss for anything else.

@@ -3,6 +3,7 @@
 #include <map>
 
 #include "treadle/core/base/log.h"
+#include "treadle/core/cluster/launch.h"
 #include "treadle/core/cluster/rendezvous_messages.h"
 #include "treadle/core/link/connection.h"
 
@@ -20,7 +21,7 @@ class RendezvousServer::Core : public std::enable_shared_from_this<Core> {
     endAt(deadline);
   }
   Status check(const link::Hello& hello) const;
-  void accept(io::Fd fd, const link::Hello& hello);
+  void accept(io::Stream stream, const link::Hello& hello);
   void onMessage(int rank, Bytes payload);
   void onClosed(int rank, const Status& why);
   void waitForAll(TimePoint deadline);
@@ -86,6 +87,9 @@ void RendezvousServer::Core::endAt(TimePoint deadline) {
 
 Status RendezvousServer::Core::check(const link::Hello& hello) const {
   if (hello.purpose != link::Purpose::kRendezvous) return failedPrecondition("workers only meet at this address");
+  if (hello.worker.rank == kAnyRank)
+    return failedPrecondition("this job has a fixed size of " + std::to_string(worldSize_) +
+                              " workers, and nobody joins it at run time");
   if (hello.worker.rank < 0 || hello.worker.rank >= worldSize_)
     return invalidArgument("rank " + std::to_string(hello.worker.rank) + " is not in this job of " +
                            std::to_string(worldSize_) + " workers");
@@ -94,7 +98,7 @@ Status RendezvousServer::Core::check(const link::Hello& hello) const {
   return begun ? failedPrecondition("this job has begun without you") : Status();
 }
 
-void RendezvousServer::Core::accept(io::Fd fd, const link::Hello& hello) {
+void RendezvousServer::Core::accept(io::Stream stream, const link::Hello& hello) {
   MutexLock lock(mutex_);
   int rank = hello.worker.rank;
   if (stage_ != Stage::kGathering && failure_.ok()) return;
@@ -102,7 +106,8 @@ void RendezvousServer::Core::accept(io::Fd fd, const link::Hello& hello) {
   bool first = guests_.emplace(rank, guest).second;
   if (!first) twice_.push_back(guest);
   link::ConnectionOptions options{.limits = rendezvousLimits()};
-  auto connection = link::Connection::start(reactor_, std::move(fd), link::Connection::Kind::kServing, options, *guest);
+  auto connection =
+      link::Connection::start(reactor_, std::move(stream), link::Connection::Kind::kServing, options, *guest);
   if (!connection.ok()) return failAll(connection.status());
   guest->connection = std::move(*connection);
   changed_.notifyAll();
@@ -247,17 +252,6 @@ void RendezvousServer::Core::end() {
   }
 }
 
-namespace {
-
-Result<io::Fd> listenOnFirst(const std::vector<io::Address>& addresses) {
-  Result<io::Fd> listener = invalidArgument("there is no address to listen at");
-  for (const io::Address& address : addresses)
-    if (listener = io::listenOn(address); listener.ok()) break;
-  return listener;
-}
-
-}  // namespace
-
 RendezvousServer::RendezvousServer(std::shared_ptr<Core> core, std::unique_ptr<link::Acceptor> acceptor)
     : core_(std::move(core)), acceptor_(std::move(acceptor)) {}
 
@@ -274,12 +268,12 @@ Result<std::unique_ptr<RendezvousServer>> RendezvousServer::start(io::Reactor& r
                                                                   const std::vector<io::Address>& addresses,
                                                                   link::Credentials credentials, int worldSize,
                                                                   Duration joinTimeout, TimePoint deadline) {
-  Result<io::Fd> listener = listenOnFirst(addresses);
+  Result<io::Fd> listener = io::listenOnFirst(addresses);
   if (!listener.ok()) return listener.status().withContext("rank 0 cannot serve the rendezvous");
   auto core = std::make_shared<Core>(reactor, credentials.self.worker.name, worldSize, joinTimeout);
   link::Acceptor::Host host;
   host.check = [core](const link::Hello& hello) { return core->check(hello); };
-  host.accept = [core](io::Fd fd, link::Hello hello) { core->accept(std::move(fd), hello); };
+  host.accept = [core](io::Stream stream, link::Hello hello) { core->accept(std::move(stream), hello); };
   auto acceptor = link::Acceptor::start(reactor, std::move(*listener), std::move(credentials), std::move(host));
   if (!acceptor.ok()) return std::move(acceptor).status();
   core->begin(deadline);

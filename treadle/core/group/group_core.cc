@@ -47,7 +47,7 @@ Future<void> readyFuture(Status status) {
 }  // namespace
 
 GroupCore::GroupCore(io::Reactor& reactor, io::Executor& executor, MemberLink link, GroupOptions options)
-    : reactor_(reactor), executor_(executor), link_(std::move(link)), options_(std::move(options)) {}
+    : reactor_(reactor), pool_(&executor), link_(std::move(link)), options_(std::move(options)) {}
 
 std::string GroupCore::text() const {
   if (!options_.name.empty()) return "group '" + options_.name + "'";
@@ -65,7 +65,7 @@ std::shared_ptr<Operation> GroupCore::makeOperation(uint64_t sequence, const Des
   } else {
     operation = std::make_shared<RingOperation>(std::move(setup));
   }
-  operation->state()->executor = &executor_;
+  operation->state()->executor = pool_;
   operation->state()->cancelHook = [weak = weak_from_this(), weakOperation = std::weak_ptr(operation)] {
     auto self = weak.lock();
     auto cancelledOne = weakOperation.lock();
@@ -277,7 +277,7 @@ void GroupCore::run(const std::shared_ptr<Operation>& operation, bool inTask) {
 }
 
 void GroupCore::post(const std::shared_ptr<Operation>& operation) {
-  executor_.post([self = shared_from_this(), operation] {
+  pool_.post([self = shared_from_this(), operation] {
     if (operation->inbox().takePosted()) self->run(operation, true);
   });
 }

@@ -94,7 +94,7 @@ class GroupCore final : public OperationHost, public std::enable_shared_from_thi
   Message abortMessage(uint64_t sequence, Status status) const;
 
   io::Reactor& reactor_;
-  io::Executor& executor_;
+  const io::ContinueOn pool_;  // also for who cancels when the worker has ended
   const MemberLink link_;
   const GroupOptions options_;
 

@@ -45,7 +45,7 @@ bool GroupCore::fail(const Status& why, std::vector<std::shared_ptr<Operation>>&
   return true;
 }
 
-// The future is ready (cancelled) already. The caller gets its memory back, so nobody may be at it afterwards.
+// The caller gets its memory back, so nobody may be at it afterwards.
 void GroupCore::cancel(const std::shared_ptr<Operation>& operation) {
   Event event;
   event.kind = Event::Kind::kFail;

@@ -2,21 +2,21 @@
 
 #include <algorithm>
 
+#include "treadle/core/base/hash.h"
 #include "treadle/core/base/log.h"
 #include "treadle/core/wire/writer.h"
 
 namespace treadle::group {
 namespace {
 
-constexpr size_t kNameBytes = 127;
+constexpr size_t kGroupNameBytes = 127;
 constexpr size_t kMostSmallBytes = size_t{1} << 20;  // kAhead of them may lie at a member that is late
 constexpr size_t kLeastChunkBytes = 64;
 constexpr size_t kMostChunkBytes = size_t{16} << 20;
 
 // FNV-1a (draft-eastlake-fnv), then the last steps of MurmurHash3, for FNV mixes its high bits little.
 uint64_t hashOf(Bytes bytes) {
-  uint64_t hash = 0xCBF29CE484222325;
-  for (std::byte byte : bytes) hash = (hash ^ static_cast<uint64_t>(byte)) * 0x100000001B3;
+  uint64_t hash = base::fnv1a({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
   hash = (hash ^ (hash >> 33)) * 0xFF51AFD7ED558CCD;
   hash = (hash ^ (hash >> 33)) * 0xC4CEB9FE1A85EC53;
   return hash ^ (hash >> 33);
@@ -25,8 +25,8 @@ uint64_t hashOf(Bytes bytes) {
 }  // namespace
 
 Status GroupOptions::validate() const {
-  if (name.size() > kNameBytes)
-    return invalidArgument("a group's name has at most " + std::to_string(kNameBytes) + " characters; this has " +
+  if (name.size() > kGroupNameBytes)
+    return invalidArgument("a group's name has at most " + std::to_string(kGroupNameBytes) + " characters; this has " +
                            std::to_string(name.size()));
   if (timeout <= Duration::zero()) return invalidArgument("a group's timeout must be positive");
   if (smallBytes > kMostSmallBytes)
@@ -38,10 +38,7 @@ Status GroupOptions::validate() const {
 }
 
 GroupService::GroupService(cluster::Membership& membership, io::Reactor& reactor, io::Executor& executor)
-    : membership_(membership),
-      reactor_(reactor),
-      executor_(executor),
-      earlyUse_(static_cast<size_t>(membership.worldSize())) {}
+    : membership_(membership), reactor_(reactor), executor_(executor) {}
 
 GroupService::~GroupService() { close(cancelled("this worker has left the job")); }
 
@@ -69,7 +66,11 @@ Result<std::shared_ptr<GroupCore>> GroupService::make(const std::vector<std::str
                            " is not a member of the group that it makes; only members make a group");
   wire::Writer key;
   key.string(options.name);
-  for (const std::string& name : members) key.string(name);
+  // A rank is one worker's for good; a name may go to another one in an open job.
+  for (const WorkerInfo& info : *infos) {
+    key.string(info.name);
+    key.number(static_cast<int32_t>(info.rank));
+  }
   std::shared_ptr<GroupCore> group;
   std::vector<std::pair<int, Status>> violations;
   {
@@ -107,7 +108,7 @@ std::vector<GroupService::Early> GroupService::takeEarly(uint64_t id) {
   std::vector<Early> taken = std::move(found->second);
   early_.erase(found);
   for (const Early& early : taken) {
-    Use& use = earlyUse_[static_cast<size_t>(early.rank)];
+    Use& use = earlyUse_[early.rank];
     use.sizeBytes -= early.sizeBytes;
     --use.messages;
   }
@@ -136,7 +137,7 @@ void GroupService::onMessage(int rank, const std::shared_ptr<link::Connection>& 
 }
 
 bool GroupService::keep(int rank, Message message) {
-  Use& use = earlyUse_[static_cast<size_t>(rank)];
+  Use& use = earlyUse_[rank];
   size_t sizeBytes = sizeof(Early) + message.data.sizeBytes;
   if (use.messages >= kEarlyMessages || use.sizeBytes + sizeBytes > kEarlyBytes) {
     if (!std::exchange(use.exceeded, true))
@@ -164,6 +165,10 @@ void GroupService::refuse(int rank, uint64_t group) {
 
 void GroupService::onLost(int rank, const Status& why) {
   for (const auto& group : groups()) group->onLost(rank, why);
+  MutexLock lock(mutex_);
+  for (auto& [id, messages] : early_) std::erase_if(messages, [&](const Early& early) { return early.rank == rank; });
+  std::erase_if(early_, [](const auto& entry) { return entry.second.empty(); });
+  earlyUse_.erase(rank);
 }
 
 void GroupService::close(const Status& why) {

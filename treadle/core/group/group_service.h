@@ -62,7 +62,7 @@ class GroupService final : public cluster::MessageHandler {
   std::unordered_map<uint64_t, std::shared_ptr<GroupCore>> groups_ TREADLE_GUARDED_BY(mutex_);
   std::map<std::string, uint64_t> made_ TREADLE_GUARDED_BY(mutex_);  // how often, by name and members
   std::unordered_map<uint64_t, std::vector<Early>> early_ TREADLE_GUARDED_BY(mutex_);
-  std::vector<Use> earlyUse_ TREADLE_GUARDED_BY(mutex_);  // by rank
+  std::map<int, Use> earlyUse_ TREADLE_GUARDED_BY(mutex_);  // by rank
 };
 
 }  // namespace treadle::group

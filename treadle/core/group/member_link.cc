@@ -28,8 +28,11 @@ Status MemberLink::sendPayload(int rank, Bytes payload, const Buffer& data) cons
   std::span<const Buffer> buffers(&data, data.sizeBytes > 0 ? 1 : 0);
   Status sent =
       membership_.send(member(rank).rank, link::Subject::kGroup, payload, buffers, link::SendMode::kUrgent, kNever);
-  // The membership names who is lost, but a broken connection may show here before it has noticed.
   if (sent.ok() || !sent.worker().empty()) return sent;
+  // What the other members are told too.
+  if (sent.code() == Code::kCancelled) return peerLost(member(self_).name, nameOf(self_) + " has left the job");
+  // The membership names who is lost, but a broken connection may show here before it has noticed.
+  if (sent.code() != Code::kPeerLost) return sent;
   return peerLost(member(rank).name, nameOf(rank) + " cannot be reached: " + sent.message());
 }
 

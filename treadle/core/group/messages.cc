@@ -1,12 +1,12 @@
 #include "treadle/core/group/messages.h"
 
+#include "treadle/core/link/handshake.h"
 #include "treadle/core/wire/reader.h"
 #include "treadle/core/wire/writer.h"
 
 namespace treadle::group {
 namespace {
 
-constexpr size_t kNameBytes = 127;
 constexpr size_t kReasonBytes = 4096;
 
 void write(wire::Writer& writer, const Description& description) {
@@ -37,7 +37,7 @@ Description readDescription(wire::Reader& reader) {
 
 Status readStatus(wire::Reader& reader) {
   auto code = reader.number<uint8_t>();
-  std::string worker = reader.string(kNameBytes);
+  std::string worker = reader.string(link::kNameBytes);
   std::string text = reader.string(kReasonBytes);
   if (!isCode(code) || code == static_cast<uint8_t>(Code::kOk)) return reader.fail(), Status();
   return Status(static_cast<Code>(code), std::move(text)).withWorker(std::move(worker));
@@ -74,7 +74,7 @@ std::vector<std::byte> encode(const Message& message) {
     case MessageKind::kAck: writer.number(message.position); break;
     case MessageKind::kAbort:
       writer.number(static_cast<uint8_t>(message.status.code()));
-      writer.string(std::string_view(message.status.worker()).substr(0, kNameBytes));
+      writer.string(std::string_view(message.status.worker()).substr(0, link::kNameBytes));
       writer.string(std::string_view(message.status.message()).substr(0, kReasonBytes));
       break;
   }

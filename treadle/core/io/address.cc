@@ -69,12 +69,31 @@ Result<Address> Address::parse(const std::string& text) {
   return resolve(host, port, AI_NUMERICHOST);
 }
 
-Result<Address> Address::ofSocket(int fd) {
+Result<Address> Address::ofSocket(int fd) { return ofEnd(fd, &::getsockname, "the socket"); }
+
+Result<Address> Address::ofPeer(int fd) { return ofEnd(fd, &::getpeername, "the other end"); }
+
+Result<Address> Address::ofEnd(int fd, int (*nameOf)(int, sockaddr*, socklen_t*), const std::string& whose) {
   Address address;
   address.size_ = sizeof address.storage_;
-  if (::getsockname(fd, reinterpret_cast<sockaddr*>(&address.storage_), &address.size_) != 0)
-    return errnoStatus(Code::kFailedPrecondition, "the socket's address cannot be read", errno);
+  if (nameOf(fd, reinterpret_cast<sockaddr*>(&address.storage_), &address.size_) != 0)
+    return errnoStatus(Code::kFailedPrecondition, "the address of " + whose + " cannot be read", errno);
   return address;
+}
+
+std::string Address::host() const {
+  if (isUnix()) return "this host";
+  std::string text = toString();
+  return text.substr(kTcp.size(), text.rfind(':') - kTcp.size());
+}
+
+std::string Address::network() const {
+  if (family() != AF_INET6) return host();
+  Address first = *this;
+  auto& bytes = reinterpret_cast<sockaddr_in6&>(first.storage_).sin6_addr.s6_addr;
+  if (IN6_IS_ADDR_V4MAPPED(&as<sockaddr_in6>(storage_).sin6_addr)) return host();
+  std::fill(std::begin(bytes) + 8, std::end(bytes), 0);
+  return first.host() + "/64";
 }
 
 bool Address::isLoopback() const {
@@ -85,6 +104,13 @@ bool Address::isLoopback() const {
 bool Address::isAny() const {
   if (family() == AF_INET) return as<sockaddr_in>(storage_).sin_addr.s_addr == INADDR_ANY;
   return family() == AF_INET6 && IN6_IS_ADDR_UNSPECIFIED(&as<sockaddr_in6>(storage_).sin6_addr);
+}
+
+Address Address::withPort(uint16_t port) const {
+  Address address = *this;
+  if (family() == AF_INET) reinterpret_cast<sockaddr_in&>(address.storage_).sin_port = htons(port);
+  if (family() == AF_INET6) reinterpret_cast<sockaddr_in6&>(address.storage_).sin6_port = htons(port);
+  return address;
 }
 
 uint16_t Address::port() const {

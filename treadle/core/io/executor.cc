@@ -25,6 +25,8 @@ constexpr Duration kSoonEnough = std::chrono::microseconds(20);
 constexpr Duration kWorthAThread = std::chrono::microseconds(50), kMayStayUnread = std::chrono::microseconds(250);
 constexpr Duration kOfLate = std::chrono::milliseconds(1);
 
+constexpr Duration kToldAgainAfter = std::chrono::seconds(1);
+
 thread_local Executor* poolOfThread = nullptr;
 thread_local bool inPoll = false;
 thread_local bool blocking = false;
@@ -56,9 +58,10 @@ Executor::~Executor() {
   stop();
 }
 
+// What is dropped goes with the lock let go: it may hold promises, whose continuations post here.
 void Executor::Door::post(Task task) {
   MutexLock lock(mutex_);
-  if (executor_ != nullptr) executor_->post(std::move(task));
+  if (executor_ != nullptr) executor_->take(task);
 }
 
 void Executor::Door::shut() {
@@ -68,7 +71,9 @@ void Executor::Door::shut() {
 
 // The queue of ready tasks has no bound: answers and notices must be read however many requests came before
 // them, and on one socket they cannot be told apart before they are read.
-void Executor::post(Task task) {
+void Executor::post(Task task) { take(task); }
+
+void Executor::take(Task& task) {
   MutexLock lock(mutex_);
   if (stopping_) return;
   ready_.push_back(std::move(task));
@@ -130,23 +135,34 @@ bool Executor::onPoolThread() { return poolOfThread != nullptr; }
 // Threads are made when one is missing and kept until `stop`: as many as ever ran and waited at once, and one
 // to poll.
 void Executor::bringInThread() {
-  if (stopping_) return;
+  if (stopping_ || starting_ >= wantedThreads()) return;
   if (idle_ > 0) {
     wakeIdle_.notifyOne();
     return;
   }
   try {
     threads_.emplace_back([this] { threadLoop(); });
+    ++starting_;
   } catch (const std::system_error& error) {
     // With other threads there the work only takes longer; without any, nothing would ever run.
     TREADLE_CHECK(!threads_.empty(), "the system gives no thread at all");
-    logWarn("", std::string("no further pool thread can be started: ") + error.what());
+    if (const TimePoint now = Clock::now(); now >= toldOfNone_ + kToldAgainAfter) {
+      toldOfNone_ = now;
+      logWarn("", std::string("no further pool thread can be started: ") + error.what());
+    }
   }
+}
+
+// For the tasks that may begin, and for polling. Many tasks may be posted before a new thread has begun.
+int Executor::wantedThreads() const {
+  const auto queued = static_cast<int>(std::min(ready_.size(), static_cast<size_t>(options_.maxRunning)));
+  return std::clamp(options_.maxRunning - running_, 0, queued) + (polling_ ? 0 : 1);
 }
 
 void Executor::threadLoop() {
   poolOfThread = this;
   MutexLock lock(mutex_);
+  --starting_;
   while (!stopping_) {
     // Run before polling: what was read is begun before more is read.
     if (mayRun()) {

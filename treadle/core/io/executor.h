@@ -95,10 +95,12 @@ class Executor {
   const std::shared_ptr<Door>& door() const { return door_; }
 
  private:
+  void take(Task& task);  // leaves it where it is after `stop`
   void threadLoop();
   void runOne(MutexLock& lock) TREADLE_REQUIRES(mutex_);
   void pollOnce(MutexLock& lock) TREADLE_REQUIRES(mutex_);
   void bringInThread() TREADLE_REQUIRES(mutex_);
+  int wantedThreads() const TREADLE_REQUIRES(mutex_);
   bool mayRun() const TREADLE_REQUIRES(mutex_) { return !ready_.empty() && running_ < options_.maxRunning; }
   Status enterBlocking();
   void leaveBlocking();
@@ -117,8 +119,10 @@ class Executor {
   int running_ TREADLE_GUARDED_BY(mutex_) = 0;
   int blocked_ TREADLE_GUARDED_BY(mutex_) = 0;
   int idle_ TREADLE_GUARDED_BY(mutex_) = 0;
+  int starting_ TREADLE_GUARDED_BY(mutex_) = 0;  // threads that were made and have done nothing yet
   bool polling_ TREADLE_GUARDED_BY(mutex_) = false;
-  TimePoint moreCame_ TREADLE_GUARDED_BY(mutex_);  // when a poll found something at once
+  TimePoint toldOfNone_ TREADLE_GUARDED_BY(mutex_);  // when the log had it that there is no thread
+  TimePoint moreCame_ TREADLE_GUARDED_BY(mutex_);    // when a poll found something at once
   bool stopping_ TREADLE_GUARDED_BY(mutex_) = false;
   bool watchdogParked_ TREADLE_GUARDED_BY(mutex_) = false;
   uint64_t progress_ TREADLE_GUARDED_BY(mutex_) = 0;  // polls begun and tasks taken

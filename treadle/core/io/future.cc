@@ -1,6 +1,92 @@
 #include "treadle/core/io/future.h"
 
+#include <unordered_set>
+
 namespace treadle::io {
+namespace {
+
+// Futures that wait for one another, such as those of `then`, end one within the other. So deep on one stack; what
+// comes below is run from the top.
+constexpr int kDeepest = 64;
+thread_local int depth = 0;
+thread_local std::vector<UniqueFunction<void()>>* putOff = nullptr;  // of the one at the top
+
+class Level {
+ public:
+  Level() {
+    if (++depth == 1) putOff = &later_;
+  }
+  ~Level() {
+    if (--depth == 0) putOff = nullptr;
+  }
+  Level(const Level&) = delete;
+  Level& operator=(const Level&) = delete;
+
+  void runWhatWasPutOff() {
+    for (size_t i = 0; i < later_.size(); ++i) {
+      UniqueFunction<void()> one = std::move(later_[i]);
+      one();
+    }
+  }
+
+ private:
+  std::vector<UniqueFunction<void()>> later_;
+};
+
+void runNested(UniqueFunction<void()> continuation) {
+  if (depth == kDeepest) return putOff->push_back(std::move(continuation));
+  Level level;
+  continuation();
+  continuation = {};  // what it holds may end futures too
+  level.runWhatWasPutOff();
+}
+
+// What is being cancelled on this thread: a future, and those that the hooks called so far have cancelled.
+class Cancelling {
+ public:
+  Cancelling() { current = this; }
+  ~Cancelling() { current = nullptr; }
+  Cancelling(const Cancelling&) = delete;
+  Cancelling& operator=(const Cancelling&) = delete;
+
+  static thread_local Cancelling* current;
+
+  void add(const std::shared_ptr<FutureCore>& future) {
+    if (seen_.insert(future.get()).second) all_.push_back(future);
+  }
+  std::vector<std::shared_ptr<FutureCore>> callHooks() {
+    for (size_t i = 0; i < all_.size(); ++i)
+      if (const auto one = all_[i]; !one->ready() && one->cancelHook) one->cancelHook();
+    return std::move(all_);
+  }
+
+ private:
+  std::vector<std::shared_ptr<FutureCore>> all_;
+  std::unordered_set<FutureCore*> seen_;  // one may be reached by many ways
+};
+thread_local Cancelling* Cancelling::current = nullptr;
+
+constexpr const char* kCancelled = "the call was cancelled";
+
+std::vector<std::shared_ptr<FutureCore>> callHooks(const std::shared_ptr<FutureCore>& future) {
+  Cancelling cancelling;
+  cancelling.add(future);
+  return cancelling.callHooks();
+}
+
+}  // namespace
+
+// The hooks of all first: whoever is told that its future is ready may use again what that stood for.
+void FutureCore::cancel(const std::shared_ptr<FutureCore>& future) {
+  if (future->ready()) return;
+  if (Cancelling::current != nullptr) return Cancelling::current->add(future);
+  const std::vector<std::shared_ptr<FutureCore>> all = callHooks(future);
+  for (auto one = all.rbegin(); one != all.rend(); ++one) (*one)->fail(cancelled(kCancelled));
+}
+
+Status FutureCore::whenDropped() {
+  return cancelled(Cancelling::current != nullptr ? kCancelled : "the promise of this future was dropped");
+}
 
 // First the socket, then the condition variable: `assist` returns at once when another thread reads already,
 // and when it is done reading without this future being ready, the deadline has passed or the connection is
@@ -28,7 +114,7 @@ uint64_t FutureCore::onReady(UniqueFunction<void()> continuation) {
       return lastNumber_;
     }
   }
-  continuation();
+  runNested(std::move(continuation));
   return 0;
 }
 
@@ -54,7 +140,7 @@ void FutureCore::markReady() {
     continuations.swap(continuations_);
     condition_.notifyAll();
   }
-  for (Continuation& continuation : continuations) continuation.run();
+  for (Continuation& continuation : continuations) runNested(std::move(continuation.run));
 }
 
 }  // namespace treadle::io

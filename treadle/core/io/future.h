@@ -86,13 +86,21 @@ class FutureCore {
   bool ready() const { return ready_.load(std::memory_order_acquire); }
   // False when the deadline passed first. ResourceExhausted when too many handlers wait.
   Result<bool> waitUntil(TimePoint deadline);
-  // Runs `continuation` when ready: at once if it is, else on the thread that completes it, which must not wait. The
-  // number by which `forget` knows it.
+  // Runs `continuation` when ready: at once if it is, else on the thread that completes it, which must not wait. Within
+  // many other continuations it is put off until those above have run. The number by which `forget` knows it.
   uint64_t onReady(UniqueFunction<void()> continuation);
   // Drops a continuation that has not begun.
   void forget(uint64_t continuation);
+  // Fails `future` and those that its hook cancels, unless they are ready. None is so before what it stands for has
+  // heard of it: the memory of a collective is free again when its future is ready. Called by such a hook, it takes
+  // effect when that has returned.
+  static void cancel(const std::shared_ptr<FutureCore>& future);
 
-  // Set before the state is shared. `assist(ready, deadline)` may read from a socket until ready.
+  // Why the future of a promise that goes without a value has none.
+  static Status whenDropped();
+
+  // Set before the state is shared. `assist(ready, deadline)` may read from a socket until ready. The hook may be
+  // called more than once, and by several threads at the same time.
   UniqueFunction<void(TimePoint)> assist;
   UniqueFunction<void()> cancelHook;
   // Where continuations of users run; on none: where the state is completed.
@@ -101,6 +109,7 @@ class FutureCore {
  protected:
   bool claim() { return !claimed_.exchange(true); }
   void markReady();
+  virtual void fail(Status why) = 0;
 
  private:
   std::atomic<bool> ready_ = false, claimed_ = false;
@@ -120,7 +129,7 @@ class FutureState final : public FutureCore {
   // The first completion counts; false for later ones.
   bool complete(Result<T> result) {
     if (!claim()) return false;
-    result_.emplace(std::move(result));
+    store(result);
     markReady();
     return true;
   }
@@ -128,6 +137,16 @@ class FutureState final : public FutureCore {
   Result<T>& result() { return *result_; }
 
  private:
+  void fail(Status why) override { complete(std::move(why)); }
+  // Who waits hears of a value that could not even be moved.
+  void store(Result<T>& result) {
+    try {
+      result_.emplace(std::move(result));
+    } catch (...) {
+      result_.emplace(statusOfCurrentException("moving a value into its future"));
+    }
+  }
+
   std::optional<Result<T>> result_;
 };
 
@@ -145,7 +164,7 @@ class Promise {
   Promise(Promise&&) noexcept = default;
   Promise& operator=(Promise&&) = delete;
   ~Promise() {
-    if (state_) state_->complete(cancelled("the promise of this future was dropped"));
+    if (state_) state_->complete(State::whenDropped());
   }
 
   Future<T> future() const { return Future<T>(state_); }
@@ -179,7 +198,8 @@ class Future {
   // dropped, a Task is cancelled at its next await, and a plain function that runs already can see Call::cancelled().
   // A future made by `then` or `whenAll` cancels what it was made of.
   void cancel() {
-    if (state().complete(cancelled("the call was cancelled")) && state_->cancelHook) state_->cancelHook();
+    state();
+    io::FutureCore::cancel(state_);
   }
 
   // A future of `f(value)`, run on the worker's pool when this one is ready; a failure passes through without `f`, and
@@ -237,6 +257,26 @@ auto Future<T>::then(F f) {
   return future;
 }
 
+namespace io {
+
+// Of futures that are ready; the failure of the first that failed.
+template <class T, class R = std::conditional_t<std::is_void_v<T>, Unit, std::vector<Stored<T>>>>
+Result<R> valuesOf(const std::vector<Future<T>>& futures) {
+  R values{};
+  for (const Future<T>& one : futures) {
+    Result<Stored<T>>& result = one.share()->result();
+    if (!result.ok()) return result.status();
+    if constexpr (kCopyable<T>) {
+      values.push_back(*result);
+    } else if constexpr (!std::is_void_v<T>) {
+      values.push_back(std::move(*result));  // all takes what can be held once only
+    }
+  }
+  return values;
+}
+
+}  // namespace io
+
 // The values of all, in order; otherwise the failure of the first in order that failed. Ready when all are, so that
 // nothing is under way any more when a failure is told; of no futures, at once.
 template <class T>
@@ -249,16 +289,11 @@ auto whenAll(std::vector<Future<T>> futures) {
   auto left = std::make_shared<std::atomic<size_t>>(shared->size() + 1);
   auto arrive = [all, shared, left] {
     if (left->fetch_sub(1) != 1) return;
-    io::Stored<R> values{};
-    for (Future<T>& one : *shared) {
-      if (!one.share()->result().ok()) return (void)all->complete(one.share()->result().status());
-      if constexpr (io::kCopyable<T>) {
-        values.push_back(*one.share()->result());
-      } else if constexpr (!std::is_void_v<T>) {
-        values.push_back(std::move(*one.share()->result()));  // all takes what can be held once only
-      }
+    try {
+      all->complete(io::valuesOf(*shared));
+    } catch (...) {  // of a value's copy
+      all->complete(statusOfCurrentException("whenAll"));
     }
-    all->complete(std::move(values));
   };
   if (!shared->empty()) all->executor = shared->front().share()->executor;
   all->cancelHook = [weak = std::weak_ptr(shared)] {

@@ -197,7 +197,10 @@ std::optional<ProcessEnd> Process::takeEnd() {
 }
 
 void Process::signal(int number) {
-  if (pid_ > 0 && !end_) ::kill(-pid_, number);
+  if (pid_ <= 0 || end_) return;
+  const bool inItsGroup = ::getpgid(pid_) == pid_;
+  ::kill(-pid_, number);
+  if (!inItsGroup) ::kill(pid_, number);
 }
 
 Result<std::string> findProgram(const std::string& name) {

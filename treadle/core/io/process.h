@@ -60,8 +60,8 @@ class Process {
   std::optional<ProcessStop> takeStop();
   // How it ended; nothing while it runs. The same answer again afterwards. Does not wait.
   std::optional<ProcessEnd> takeEnd();
-  // To the whole group. Does nothing once takeEnd() has told the end: the number may belong to a stranger by
-  // then.
+  // To the whole group, and to the child should it have left it. Does nothing once takeEnd() has told the end: the
+  // number may belong to a stranger by then.
   void signal(int number);
 
  private:

@@ -13,6 +13,9 @@
 namespace treadle::io {
 namespace {
 
+constexpr int kProbes = 2;
+constexpr int kMostProbeSeconds = 32'767;  // that the kernel takes (man 7 tcp)
+
 Result<Fd> makeSocket(const Address& address) {
   Fd fd(::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd.valid()) return errnoStatus(Code::kResourceExhausted, "no socket can be made", errno);
@@ -42,6 +45,13 @@ Result<Fd> listenOn(const Address& address) {
     return errnoStatus(Code::kFailedPrecondition, what, error);
   }
   return fd;
+}
+
+Result<Fd> listenOnFirst(const std::vector<Address>& addresses) {
+  Result<Fd> listener = invalidArgument("there is no address to listen at");
+  for (const Address& address : addresses)
+    if (listener = listenOn(address); listener.ok()) break;
+  return listener;
 }
 
 Result<Fd> connectTo(const Address& address, TimePoint deadline) {
@@ -87,6 +97,18 @@ bool isLocal(int fd) {
 void setBufferSizes(int fd, int sizeBytes) {
   (void)::setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &sizeBytes, sizeof sizeBytes);
   (void)::setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &sizeBytes, sizeof sizeBytes);
+}
+
+void probeWhileIdle(int fd, Duration limit) {
+  if (isUnixSocket(fd)) return;
+  auto set = [fd](int level, int option, int value) { (void)::setsockopt(fd, level, option, &value, sizeof value); };
+  // The first after a third of it, the last two thirds after that.
+  const auto third = std::chrono::ceil<std::chrono::seconds>(limit / (kProbes + 1)).count();
+  const int seconds = static_cast<int>(std::clamp<decltype(third)>(third, 1, kMostProbeSeconds));
+  set(IPPROTO_TCP, TCP_KEEPIDLE, seconds);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, seconds);
+  set(IPPROTO_TCP, TCP_KEEPCNT, kProbes);
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
 }
 
 Status makeBlocking(int fd, Duration look) {

@@ -4,6 +4,8 @@
 
 #include <poll.h>
 
+#include <vector>
+
 #include "treadle/core/base/buffer.h"
 #include "treadle/core/base/clock.h"
 #include "treadle/core/io/address.h"
@@ -13,6 +15,8 @@ namespace treadle::io {
 
 // FailedPrecondition naming the address when it is in use.
 Result<Fd> listenOn(const Address& address);
+// At the first that is free; InvalidArgument for none at all.
+Result<Fd> listenOnFirst(const std::vector<Address>& addresses);
 
 // One attempt; TCP sockets get TCP_NODELAY, as we write whole frames.
 // PeerLost with no worker's name when nobody listens there; DeadlineExceeded.
@@ -29,6 +33,11 @@ bool isUnixSocket(int fd);
 bool isLocal(int fd);
 // What the system keeps of bytes under way, in each direction (SO_SNDBUF, SO_RCVBUF); as far as it allows.
 void setBufferSizes(int fd, int sizeBytes);
+
+// The kernel asks the other end of a TCP connection now and then whether it is still there, while nothing else is under
+// way to it, and breaks the connection (ETIMEDOUT) when it has had no answer for about `limit`, in whole seconds
+// (SO_KEEPALIVE, man 7 tcp). A stopped process answers, by its kernel. Other sockets are left alone.
+void probeWhileIdle(int fd, Duration limit);
 
 // Reads and writes wait in the kernel from now on, at most `look` at a time: then they have done a part, or fail with
 // EAGAIN.

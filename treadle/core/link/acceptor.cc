@@ -1,184 +1,146 @@
-// The acceptor's side of the handshake: one small state machine per connection, on the reactor's thread.
+// Who listens: takes connections, lets each shake hands (pending_handshake.h) and hands over those that passed.
+
+#include <sys/resource.h>
+
+#include <algorithm>
 
 #include "treadle/core/base/log.h"
-#include "treadle/core/link/handshake_messages.h"
+#include "treadle/core/io/listener.h"
+#include "treadle/core/link/pending_handshake.h"
+#include "treadle/core/link/strangers.h"
 
 namespace treadle::link {
 namespace {
 
-// Strangers can cost no more than so many sockets and read buffers, for the ten seconds that each has.
-constexpr size_t kAtOnce = 1024;  // connections that shake hands at a time; more are turned away
-
-class Pending;
+// Strangers can cost no more than so many sockets and read buffers, for the ten seconds that each has. A process has
+// other uses for its descriptors.
+size_t mostAtOnce() {
+  constexpr rlim_t kLeast = 16, kMost = 1024, kShare = 8;
+  rlimit descriptors{};
+  if (::getrlimit(RLIMIT_NOFILE, &descriptors) != 0) return kLeast;
+  return std::clamp(descriptors.rlim_cur / kShare, kLeast, kMost);
+}
 
 }  // namespace
 
-class Acceptor::Core : public io::EventHandler, public std::enable_shared_from_this<Core> {
+class Acceptor::Core final : public HandshakeHost, public std::enable_shared_from_this<Core> {
  public:
-  Core(io::Reactor& reactor, io::Fd listener, Credentials credentials, Host host, bool isUnix)
+  Core(io::Reactor& reactor, Credentials credentials, Host host, const io::Address& address)
       : reactor_(reactor),
-        listener_(std::move(listener)),
         credentials_(std::move(credentials)),
-        isUnix_(isUnix),
+        address_(address),
+        encrypts_(credentials_.encrypts(address)),
+        atOnce_(mostAtOnce()),
         timeout_(host.timeout),
         host_(std::move(host)) {}
 
-  Status begin() { return reactor_.add(listener_.get(), EPOLLIN, shared_from_this()); }
+  Status begin(io::Fd listener);
   void end();
-  void onEvents(uint32_t events) override;
-  void drop(int fd);
-  Status check(const Hello& hello);
-  void hand(int fd, Hello hello);
 
-  const Credentials& credentials() const { return credentials_; }
-  io::Reactor& reactor() { return reactor_; }
-  Duration timeout() const { return timeout_; }
+  void drop(int fd) override;
+  void turnOf(PendingHandshake& pending) override;
+  void refused(const std::string& source, const std::string& why) override;
+  Status check(const Hello& hello) override;
+  void hand(int fd, Hello hello) override;
+  const Credentials& credentials() const override { return credentials_; }
+  io::Reactor& reactor() override { return reactor_; }
+  Duration timeout() const override { return timeout_; }
+  uint16_t port() const override { return address_.port(); }
 
  private:
   void accept(io::Fd fd);
-  void pause(const Status& why);
-  void resume();
+  Result<io::Stream> streamOf(io::Fd fd) const;
+  std::shared_ptr<PendingHandshake> takeOneOfMost() TREADLE_REQUIRES(mutex_);
 
   io::Reactor& reactor_;
-  const io::Fd listener_;
   const Credentials credentials_;
-  const bool isUnix_;
+  const io::Address address_;
+  const bool encrypts_;
+  const size_t atOnce_;  // connections that shake hands at a time
   const Duration timeout_;
+  std::unique_ptr<io::Listener> listener_;
   Mutex mutex_;
   bool ended_ TREADLE_GUARDED_BY(mutex_) = false;
-  std::map<int, std::shared_ptr<Pending>> pending_ TREADLE_GUARDED_BY(mutex_);
+  std::map<int, std::shared_ptr<PendingHandshake>> pending_ TREADLE_GUARDED_BY(mutex_);
   Host host_ TREADLE_GUARDED_BY(mutex_);
+  Strangers strangers_ TREADLE_GUARDED_BY(mutex_);
 };
 
-namespace {
-
-// One connection that has not passed yet.
-class Pending : public io::EventHandler, public std::enable_shared_from_this<Pending> {
- public:
-  Pending(std::shared_ptr<Acceptor::Core> core, io::Fd fd)
-      : core_(std::move(core)),
-        fd_(std::move(fd)),
-        reader_(handshakeLimits()),
-        onFrame_([this](Frame frame) { status_ = onFrame(frame); }) {}
-
-  Status begin() {
-    TREADLE_RETURN_IF_ERROR(core_->reactor().add(fd_.get(), EPOLLIN, shared_from_this()));
-    timer_ = core_->reactor().at(deadlineAfter(core_->timeout()), [weak = weak_from_this()] {
-      if (auto self = weak.lock()) self->fail(deadlineExceeded("it did not end its handshake in time"));
-    });
-    return {};
-  }
-
-  void onEvents(uint32_t) override {
-    auto self = shared_from_this();
-    Result<bool> got = reader_.readFrom(fd_.get(), onFrame_);
-    if (!status_.ok()) return fail(status_);
-    if (done_) return;
-    if (!got.ok()) fail(got.status());
-  }
-
-  void stop() {
-    core_->reactor().cancel(timer_);
-    core_->reactor().remove(fd_.get());
-  }
-
-  io::Fd release() { return std::move(fd_); }
-  int fd() const { return fd_.get(); }
-
- private:
-  Status onFrame(const Frame& frame) {
-    if (done_ || !status_.ok()) return dataLoss("it sent something before it was welcome");
-    Result<Incoming> incoming = parseHandshake(frame);
-    if (!incoming.ok()) return std::move(incoming).status();
-    if (incoming->step == Step::kHello && hello_.empty()) return onHello(*incoming);
-    if (incoming->step == Step::kProof && !hello_.empty()) return onProof(*incoming);
-    return dataLoss("it sent a handshake message out of turn");
-  }
-
-  Status onHello(const Incoming& incoming) {
-    peer_ = {incoming.greeting.purpose, incoming.greeting.worker};
-    hello_ = incoming.greetingBytes;
-    Greeting challenge{kProtocolVersion, core_->credentials().self.purpose, core_->credentials().self.worker,
-                       randomNonce()};
-    challenge_ = encodeGreeting(Step::kChallenge, challenge);
-    Proof proof = proofOf(core_->credentials().jobKey, "acceptor", hello_, challenge_);
-    std::vector<std::byte> message = challenge_;
-    message.insert(message.end(), proof.begin(), proof.end());
-    return say(message);
-  }
-
-  Status onProof(const Incoming& incoming) {
-    if (!sameProof(incoming.proof, proofOf(core_->credentials().jobKey, "dialer", hello_, challenge_)))
-      return unauthenticated("the job key is not the one of this job");
-    TREADLE_RETURN_IF_ERROR(core_->check(peer_));
-    TREADLE_RETURN_IF_ERROR(say(encodeStep(Step::kWelcome, {})));
-    done_ = true;
-    core_->hand(fd_.get(), peer_);
-    return {};
-  }
-
-  // A handshake's few bytes fit into any fresh socket; a peer that made them not fit is not waited for.
-  Status say(Bytes message) { return io::writeAll(fd_.get(), handshakeFrame(message), Clock::now()); }
-
-  // The sentence goes out in clear to whoever asked, so it holds nothing but what went wrong.
-  void fail(const Status& why) {
-    logWarn(core_->credentials().self.worker.name, "a connection was refused: " + why.message());
-    say(encodeReject(why)).ignore();  // it may be gone or no worker at all
-    core_->drop(fd_.get());
-  }
-
-  const std::shared_ptr<Acceptor::Core> core_;  // a cycle until the connection is handed over or dropped
-  io::Fd fd_;
-  FrameReader reader_;
-  UniqueFunction<void(Frame)> onFrame_;
-  io::Reactor::TimerId timer_ = 0;
-  Hello peer_;
-  std::vector<std::byte> hello_, challenge_;
-  Status status_;
-  bool done_ = false;
-};
-
-}  // namespace
-
-void Acceptor::Core::onEvents(uint32_t) {
-  for (;;) {
-    Result<io::Fd> fd = io::acceptFrom(listener_.get());
-    if (!fd.ok()) return pause(fd.status());
-    if (!fd->valid()) return;
-    accept(std::move(*fd));
-  }
+Status Acceptor::Core::begin(io::Fd listener) {
+  io::Listener::Host host;
+  host.connected = [weak = weak_from_this()](io::Fd fd) {
+    if (auto self = weak.lock()) self->accept(std::move(fd));
+  };
+  host.failed = [weak = weak_from_this()](const Status& why) {
+    if (auto self = weak.lock()) self->refused("any address", why.message());
+  };
+  auto started = io::Listener::start(reactor_, std::move(listener), std::move(host));
+  if (!started.ok()) return std::move(started).status();
+  listener_ = std::move(*started);
+  return {};
 }
 
-// No descriptor is left, as a rule. The listener would be ready again and again until there is one.
-void Acceptor::Core::pause(const Status& why) {
-  constexpr Duration kPause = std::chrono::milliseconds(100);
-  logWarn(credentials_.self.worker.name, why.message());
-  MutexLock lock(mutex_);
-  if (ended_) return;
-  reactor_.change(listener_.get(), 0);
-  reactor_.at(Clock::now() + kPause, [weak = weak_from_this()] {
-    if (auto self = weak.lock()) self->resume();
-  });
-}
-
-void Acceptor::Core::resume() {
-  MutexLock lock(mutex_);
-  if (!ended_) reactor_.change(listener_.get(), EPOLLIN);
-}
-
-// Another user's process is turned away before it could send a byte.
+// Another user's process is turned away before it could send a byte. Whose the others on a UNIX socket are the kernel
+// has said: they wait for nobody.
 void Acceptor::Core::accept(io::Fd fd) {
-  if (isUnix_ && !io::peerIsSameUser(fd.get()))
-    return logWarn(credentials_.self.worker.name, "a connection of another user was refused");
-  auto pending = std::make_shared<Pending>(shared_from_this(), std::move(fd));
+  Result<io::Address> from = io::Address::ofPeer(fd.get());
+  if (!from.ok()) return;  // it is gone
+  if (address_.isUnix() && !io::peerIsSameUser(fd.get()))
+    return refused("another user of this host", "a job is of one user");
+  const std::string source = from->network();
+  std::shared_ptr<PendingHandshake> givesWay;  // goes without the lock
   MutexLock lock(mutex_);
-  if (ended_ || pending_.size() >= kAtOnce) return;
-  if (Status begun = pending->begin(); !begun.ok()) return logWarn(credentials_.self.worker.name, begun.message());
+  const Duration wait = address_.isUnix() ? Duration::zero() : strangers_.waitOf(source, Clock::now());
+  if (ended_ || wait > timeout_ / 2) return;  // it would hardly have its turn
+  Result<io::Stream> stream = streamOf(std::move(fd));
+  if (!stream.ok()) return logWarn(credentials_.self.worker.name, stream.status().message());
+  auto pending = std::make_shared<PendingHandshake>(shared_from_this(), std::move(*stream), source);
+  if (Status begun = pending->begin(wait); !begun.ok()) return logWarn(credentials_.self.worker.name, begun.message());
+  if (pending_.size() >= atOnce_) givesWay = takeOneOfMost();
   pending_.emplace(pending->fd(), std::move(pending));
+  lock.unlock();
+  if (givesWay) givesWay->giveWay();
+}
+
+// Of the source with the most connections that shake hands the one that has had the longest time for it.
+std::shared_ptr<PendingHandshake> Acceptor::Core::takeOneOfMost() {
+  std::map<std::string, size_t> counts;
+  for (const auto& [fd, one] : pending_) ++counts[one->source()];
+  auto fewer = [](const auto& one, const auto& other) { return one.second < other.second; };
+  const std::string most = std::max_element(counts.begin(), counts.end(), fewer)->first;
+  auto oldest = pending_.end();
+  for (auto one = pending_.begin(); one != pending_.end(); ++one)
+    if (one->second->source() == most && (oldest == pending_.end() || one->second->since() < oldest->second->since()))
+      oldest = one;
+  std::shared_ptr<PendingHandshake> taken = std::move(oldest->second);
+  pending_.erase(oldest);
+  return taken;
+}
+
+// It has waited because of others from where it came.
+void Acceptor::Core::turnOf(PendingHandshake& pending) {
+  MutexLock lock(mutex_);
+  auto found = pending_.find(pending.fd());
+  if (ended_ || found == pending_.end() || found->second.get() != &pending) return;
+  if (Status listens = pending.listen(); !listens.ok()) logWarn(credentials_.self.worker.name, listens.message());
+}
+
+Result<io::Stream> Acceptor::Core::streamOf(io::Fd fd) const {
+  if (!encrypts_) return io::Stream(std::move(fd));
+  Result<std::unique_ptr<io::Tls>> tls = io::Tls::make(credentials_.tls, fd.get(), io::Tls::Role::kAcceptor);
+  if (!tls.ok()) return std::move(tls).status();
+  return io::Stream(std::move(fd), std::move(*tls));
+}
+
+void Acceptor::Core::refused(const std::string& source, const std::string& why) {
+  MutexLock lock(mutex_);
+  std::optional<std::string> line = strangers_.refused(source, why, Clock::now());
+  lock.unlock();
+  if (line) logWarn(credentials_.self.worker.name, *line);
 }
 
 void Acceptor::Core::drop(int fd) {
-  std::shared_ptr<Pending> last;
+  std::shared_ptr<PendingHandshake> last;
   MutexLock lock(mutex_);
   auto found = pending_.find(fd);
   if (found == pending_.end()) return;
@@ -190,27 +152,27 @@ void Acceptor::Core::drop(int fd) {
 
 Status Acceptor::Core::check(const Hello& hello) {
   MutexLock lock(mutex_);
-  return ended_ ? cancelled("this worker takes no more connections") : host_.check(hello);
+  return ended_ ? peerLost("", "this worker takes no more connections") : host_.check(hello);
 }
 
 void Acceptor::Core::hand(int fd, Hello hello) {
   MutexLock lock(mutex_);
   auto found = pending_.find(fd);
   if (found == pending_.end() || ended_) return;
-  std::shared_ptr<Pending> pending = std::move(found->second);
+  std::shared_ptr<PendingHandshake> pending = std::move(found->second);
   pending_.erase(found);
   pending->stop();
   host_.accept(pending->release(), std::move(hello));
 }
 
 void Acceptor::Core::end() {
-  std::map<int, std::shared_ptr<Pending>> pending;
+  std::map<int, std::shared_ptr<PendingHandshake>> pending;
   {
     MutexLock lock(mutex_);
     ended_ = true;
     pending.swap(pending_);
   }
-  reactor_.remove(listener_.get());
+  listener_.reset();
   for (auto& [fd, one] : pending) one->stop();
 }
 
@@ -218,9 +180,9 @@ Result<std::unique_ptr<Acceptor>> Acceptor::start(io::Reactor& reactor, io::Fd l
                                                   Host host) {
   Result<io::Address> address = io::Address::ofSocket(listener.get());
   if (!address.ok()) return std::move(address).status();
-  auto core =
-      std::make_shared<Core>(reactor, std::move(listener), std::move(credentials), std::move(host), address->isUnix());
-  TREADLE_RETURN_IF_ERROR(core->begin());
+  TREADLE_RETURN_IF_ERROR(credentials.checkUse(*address));
+  auto core = std::make_shared<Core>(reactor, std::move(credentials), std::move(host), *address);
+  TREADLE_RETURN_IF_ERROR(core->begin(std::move(listener)));
   return std::unique_ptr<Acceptor>(new Acceptor(std::move(core), *address));  // NOLINT: private constructor
 }
 

@@ -7,6 +7,7 @@
 #include "treadle/core/base/log.h"
 #include "treadle/core/io/executor.h"
 #include "treadle/core/io/socket.h"
+#include "treadle/core/wire/crc32c.h"
 #include "treadle/core/wire/writer.h"
 
 // Budget of a small message that is sent: two allocations (its front, the list of its parts), two uncontended locks,
@@ -24,44 +25,60 @@ constexpr int kManyAwaited = 8;
 // notice costs more than it brings, beside larger ones a wake-up counts for nothing.
 constexpr size_t kLeastNotice = 512U << 10, kMostNotice = 8U << 20;
 constexpr Duration kLazyDelay = std::chrono::milliseconds(5);
+// How long a connection that is broken off waits for the peer to end its side.
+constexpr Duration kLastWords = std::chrono::seconds(1);
+
+// What senders are told of a connection that is over: whatever was wrong with the peer's bytes, to them it is lost.
+Status toSenders(const Status& why) {
+  const bool ours = why.code() == Code::kCancelled;  // this side has left
+  return ours || why.code() == Code::kPeerLost ? why : Status(Code::kPeerLost, why.message());
+}
 
 }  // namespace
 
-Result<io::Fd> ConnectionSink::dialLane(Connection&, TimePoint) {
+Result<io::Stream> ConnectionSink::dialLane(Connection&, TimePoint) {
   return failedPrecondition("no lanes are known of to this peer");
 }
 
-Result<std::shared_ptr<Connection>> Connection::start(io::Reactor& reactor, io::Fd fd, Kind kind,
+Result<std::shared_ptr<Connection>> Connection::start(io::Reactor& reactor, io::Stream stream, Kind kind,
                                                       const ConnectionOptions& options, ConnectionSink& sink,
                                                       std::shared_ptr<PeerMemory> memory) {
-  int socket = fd.get();
-  auto connection = std::make_shared<Connection>(reactor, std::move(fd), kind, options, sink, std::move(memory));
+  int socket = stream.fd();
+  auto connection = std::make_shared<Connection>(reactor, std::move(stream), kind, options, sink, std::move(memory));
   if (connection->laneSender_)
     connection->laneSender_->setBreakHook([weak = std::weak_ptr(connection)](const Status& why) {
       if (auto self = weak.lock()) self->breakOff(why);
     });
-  TREADLE_RETURN_IF_ERROR(reactor.add(socket, 0, connection));
+  connection->probe(socket);
+  if (connection->memory_) connection->memory_->addConnection();
+  if (Status added = reactor.add(socket, 0, connection); !added.ok()) {
+    if (connection->memory_) connection->memory_->removeConnection();
+    return added;
+  }
   connection->setReadInterest(kind == Kind::kServing);
   connection->shareMemory();
   return connection;
 }
 
-Connection::Connection(io::Reactor& reactor, io::Fd fd, Kind kind, const ConnectionOptions& options,
+Connection::Connection(io::Reactor& reactor, io::Stream stream, Kind kind, const ConnectionOptions& options,
                        ConnectionSink& sink, std::shared_ptr<PeerMemory> memory)
     : reactor_(reactor),
-      fd_(std::move(fd)),
+      stream_(std::move(stream)),
       kind_(kind),
       options_(options),
       sink_(sink),
       memory_(std::move(memory)),
-      unix_(io::isUnixSocket(fd_.get())),
-      sendQueue_(fd_.get(), options.sendLimitBytes, *this),
-      reader_(options.limits, options.pool, memory_ != nullptr && unix_),
+      sendQueue_(stream_, options.sendLimitBytes, options.urgentLimitBytes, *this),
+      reader_(options.limits, options.pool, memory_ != nullptr && stream_.isUnix(), !stream_.guardsItsBytes()),
       frameHandler_([this](Frame frame) { onFrame(std::move(frame)); }),
       lastHeard_(Clock::now().time_since_epoch().count()),
       laneSender_(makeLaneSender()),
       laneReceiver_(options.pool, options.underWayBytes(kind == Kind::kServing)),
       wantRead_(false) {}
+
+void Connection::probe(int fd) const {
+  if (options_.probeLimit > Duration::zero()) io::probeWhileIdle(fd, options_.probeLimit);
+}
 
 Status Connection::send(Subject subject, Bytes payload, std::span<const Buffer> buffers, SendMode mode,
                         TimePoint deadline, const SendExtras& extras) {
@@ -144,6 +161,7 @@ Status Connection::place(std::span<const Buffer> buffers, const SendExtras& extr
     if (onLane) entry.place = wire::Place::kOnLanes;
     (onLane ? onLanes : parts.followers).push_back(buffers[i]);
   }
+  if (!stream_.guardsItsBytes()) TREADLE_RETURN_IF_ERROR(sumFollowers(parts));
   if (onLanes.empty()) return {};
   Result<LaneSender::Transfers> prepared = laneSender_->prepare(onLanes, mode, deadline, extras.priority);
   if (!prepared.ok()) return std::move(prepared).status();
@@ -152,6 +170,25 @@ Status Connection::place(std::span<const Buffer> buffers, const SendExtras& extr
   for (wire::BufferEntry& entry : parts.entries)
     if (entry.place == wire::Place::kOnLanes) entry.at = LaneSender::numberOf(**transfer++);
   return {};
+}
+
+// What is summed is what is sent: of memory that others may write to meanwhile a copy is.
+Status Connection::sumFollowers(Parts& parts) try {
+  auto follower = parts.followers.begin();
+  for (wire::BufferEntry& entry : parts.entries) {
+    if (entry.place != wire::Place::kInline) continue;
+    Buffer& buffer = *follower++;
+    if (buffer.borrowed()) {
+      Buffer copy = memory::allocateFrom(options_.pool, buffer.sizeBytes);
+      entry.at = wire::copyWithCrc32c(copy.mutableBytes(), buffer.bytes());
+      buffer = std::move(copy);
+    } else {
+      entry.at = wire::crc32c(buffer.bytes());
+    }
+  }
+  return {};
+} catch (const std::bad_alloc&) {
+  return resourceExhausted("no memory for a copy of a message's tensors");
 }
 
 // Many small messages that follow each other share a system call: requests when many are unanswered already, answers
@@ -170,13 +207,28 @@ wire::BufferEntry Connection::placeFor(const Buffer& buffer) {
   return memory_->place(buffer);
 }
 
-void Connection::flush() { breakOff(sendQueue_.flush()); }
+void Connection::flush() { afterFlush(sendQueue_.flush()); }
 
-// A socket that takes no more bytes may still hold the peer's farewell: the reader comes to it, and then to the end.
+void Connection::afterFlush(const Status& flushed) {
+  if (flushed.code() == Code::kResourceExhausted) return close(flushed);
+  breakOff(flushed);
+}
+
+// A socket that takes no more bytes may still hold the peer's farewell, or have it on the way where a lane ended before
+// it came: the reader comes to it, and then to the end, for which the peer is asked by the end of this side.
 void Connection::breakOff(const Status& why) {
-  if (why.ok()) return;
-  sendQueue_.close(why);
-  (void)::shutdown(fd_.get(), SHUT_RDWR);
+  if (why.ok() || breaking_.exchange(true)) return;
+  {
+    MutexLock lock(interestMutex_);
+    whyBroken_ = why;  // before the end that it leads to
+  }
+  sendQueue_.close(toSenders(why));
+  (void)::shutdown(stream_.fd(), SHUT_WR);
+  MutexLock lock(interestMutex_);
+  if (detached_) return;
+  reactor_.at(deadlineAfter(kLastWords), [weak = weak_from_this()] {
+    if (auto self = weak.lock()) (void)::shutdown(self->stream_.fd(), SHUT_RDWR);
+  });
 }
 
 void Connection::sendHeartbeat(std::optional<uint64_t> pulse) {
@@ -205,23 +257,25 @@ void Connection::leave(const std::string& reason, TimePoint deadline) {
   if (laneSender_) laneSender_->drain(deadline);
   sendReason(wire::FrameKind::kLeave, reason);
   (void)sendQueue_.drain(deadline);
-  (void)::shutdown(fd_.get(), SHUT_WR);
+  sendQueue_.close(cancelled("this worker has left"));  // and not that the socket broke, to who comes later
+  stream_.closeWrite();
 }
 
 void Connection::close(const Status& why) {
+  const Status told = toSenders(why);
+  sendQueue_.close(told);  // before anybody who finds it closed goes on to tell of the loss
   if (closed_.exchange(true)) return;
   auto self = shared_from_this();  // the reactor may hold the last other reference
-  sendQueue_.close(why);
-  closeLanes(why);
-  closeOffers(why);
-  if (memory_) memory_->close();
+  closeLanes(told);
+  closeOffers(told);
+  if (memory_) memory_->removeConnection();
   {
     // From here on the reactor is not touched any more: this object may outlive it.
     MutexLock lock(interestMutex_);
     detached_ = true;
-    reactor_.remove(fd_.get());
+    reactor_.remove(stream_.fd());
   }
-  (void)::shutdown(fd_.get(), SHUT_RDWR);  // wakes a caller that reads; the number is freed with this object
+  (void)::shutdown(stream_.fd(), SHUT_RDWR);  // wakes a caller that reads; the number is freed with this object
   wakeReader();
   sink_.onClosed(*this, why);
 }
@@ -240,7 +294,7 @@ void Connection::wantFlush() {
 
 void Connection::wantFlushLater() {
   reactor_.at(Clock::now() + kLazyDelay, [weak = weak_from_this()] {
-    if (auto self = weak.lock()) self->breakOff(self->sendQueue_.flushLater());
+    if (auto self = weak.lock()) self->afterFlush(self->sendQueue_.flushLater());
   });
 }
 
@@ -254,7 +308,7 @@ void Connection::updateInterest() {
   uint32_t interest = (wantRead_ ? EPOLLIN : 0U) | (wantWrite_ ? EPOLLOUT : 0U);
   if (interest == interest_ || detached_) return;
   interest_ = interest;
-  reactor_.change(fd_.get(), interest);
+  reactor_.change(stream_.fd(), interest);
 }
 
 }  // namespace treadle::link

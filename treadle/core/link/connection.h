@@ -37,7 +37,7 @@ class ConnectionSink {
   // The connection goes on without a way for large buffers: this side or the peer does not take what the other offers.
   virtual void onRefusal(Connection&, const Status&) {}
   // A further socket to the peer, for large buffers that `from` sends: on the sending thread, which waits.
-  virtual Result<io::Fd> dialLane(Connection& from, TimePoint deadline);
+  virtual Result<io::Stream> dialLane(Connection& from, TimePoint deadline);
 };
 
 // What is not the same for all messages that are sent in one mode.
@@ -48,10 +48,12 @@ struct SendExtras {
 
 struct ConnectionOptions {
   size_t sendLimitBytes = 64U << 20;  // queued for a peer that reads slowly; a larger frame is written by its sender
+  size_t urgentLimitBytes = size_t{1} << 30;  // of urgent messages on top; a peer that reads less is closed
   wire::FrameLimits limits;
   Duration spin = std::chrono::microseconds(50);  // how long a waiting caller yields before it sleeps
   memory::BlockPool* pool = nullptr;              // where large buffers lie; null: nothing is shared or kept
   io::ThreadCache* threads = nullptr;             // that move the bytes of lanes; null: there are none
+  Duration probeLimit{};  // of its TCP sockets, lanes too: io::probeWhileIdle; zero: none is probed
   size_t offerBytes = 0;  // buffers of this size and more are offered, and read when the peer offers them; 0: none
   // The credit of the peer's requests, whose large buffers, on lanes or read from its memory, may be under way at a
   // time: so many bytes and one message more. It rounds to less by a 32nd at most. Of answers two of the largest
@@ -73,7 +75,7 @@ class Connection final : public io::EventHandler,
   // The socket is non-blocking and authenticated. The sink must outlive the connection's close. Begins to read, and on
   // a UNIX socket of kind kCalls to share memory. `memory`: what both connections with this peer have in common; null:
   // all bytes go through the socket.
-  static Result<std::shared_ptr<Connection>> start(io::Reactor& reactor, io::Fd fd, Kind kind,
+  static Result<std::shared_ptr<Connection>> start(io::Reactor& reactor, io::Stream stream, Kind kind,
                                                    const ConnectionOptions& options, ConnectionSink& sink,
                                                    std::shared_ptr<PeerMemory> memory = nullptr);
 
@@ -116,7 +118,8 @@ class Connection final : public io::EventHandler,
   size_t queuedBytes() const { return sendQueue_.queuedBytes(); }
 
   // What is known of the ways that buffers can take to the peer: OK when there is that way, otherwise why not.
-  bool overUnix() const { return unix_; }
+  bool overUnix() const { return stream_.isUnix(); }
+  bool encrypted() const { return stream_.tls() != nullptr; }
   Status lanes() const;
   Status sharing() const;
   Status offering() const;
@@ -124,12 +127,12 @@ class Connection final : public io::EventHandler,
   uint64_t sentBytes(wire::Place place) const { return sentBytes_[static_cast<size_t>(place)].load(); }
 
   // A lane that the peer dialed for this connection.
-  Status addLane(io::Fd fd);
+  Status addLane(io::Stream stream);
   Kind kind() const { return kind_; }
 
   void onEvents(uint32_t events) override;
 
-  Connection(io::Reactor& reactor, io::Fd fd, Kind kind, const ConnectionOptions& options, ConnectionSink& sink,
+  Connection(io::Reactor& reactor, io::Stream stream, Kind kind, const ConnectionOptions& options, ConnectionSink& sink,
              std::shared_ptr<PeerMemory> memory);
 
  private:
@@ -154,12 +157,15 @@ class Connection final : public io::EventHandler,
   void announceCopies(std::span<const Buffer> buffers);
   Status place(std::span<const Buffer> buffers, const SendExtras& extras, bool mayUseLanes, SendMode mode,
                TimePoint deadline, Parts& parts);
+  Status sumFollowers(Parts& parts);
 
   Result<bool> useLanes(size_t bytes, SendMode mode, TimePoint deadline);
   std::shared_ptr<LaneSender> makeLaneSender();
+  void probe(int fd) const;
   Result<bool> dialLanes(TimePoint deadline);
   Status dialLane(TimePoint deadline);
   void watchLane(const std::shared_ptr<Lane>& lane);
+  void dropLane(const Lane& lane);
   void laneEnded(const Lane& lane, const Status& why);
   void closeLanes(const Status& why);
   void heard() { lastHeard_.store(Clock::now().time_since_epoch().count(), std::memory_order_relaxed); }
@@ -191,24 +197,25 @@ class Connection final : public io::EventHandler,
   void wantFlush() override;
   void wantFlushLater() override;
   void flush();
+  void afterFlush(const Status& flushed);
   void breakOff(const Status& why);
+  Status reasonOfEnd(const Status& end);
   SendMode modeFor(SendMode mode, bool hasBuffers) const;
   void setReadInterest(bool wanted);
 
   io::Reactor& reactor_;
-  const io::Fd fd_;
+  io::Stream stream_;
   const Kind kind_;
   const ConnectionOptions options_;
   ConnectionSink& sink_;
   const std::shared_ptr<PeerMemory> memory_;  // may be null
-  const bool unix_;
   SendQueue sendQueue_;
   FrameReader reader_;                        // whoever has the read turn
   UniqueFunction<void(Frame)> frameHandler_;  // likewise
   TimePoint awakeUntil_;                      // likewise: the peer has said that a message is coming
   bool coming_ = false;                       // likewise: it has not come since
 
-  std::atomic<bool> reading_ = false, closed_ = false, sent_ = false;
+  std::atomic<bool> reading_ = false, breaking_ = false, closed_ = false, sent_ = false;
   std::atomic<bool> arenaOffered_ = false, arenaTaken_ = false, releaseTimer_ = false, pulseTold_ = false;
   std::atomic<int> awaited_ = 0, reads_ = 0;
   std::array<std::atomic<uint64_t>, wire::kPlaces> sentBytes_{};
@@ -237,6 +244,7 @@ class Connection final : public io::EventHandler,
   bool wantWrite_ TREADLE_GUARDED_BY(interestMutex_) = false;
   uint32_t interest_ TREADLE_GUARDED_BY(interestMutex_) = 0;
   bool detached_ TREADLE_GUARDED_BY(interestMutex_) = false;  // from the reactor, for good
+  Status whyBroken_ TREADLE_GUARDED_BY(interestMutex_);
 };
 
 }  // namespace treadle::link

@@ -24,7 +24,7 @@ constexpr size_t kLaneBytes = 256U << 10;
 constexpr size_t kWorthAThread = 128U << 10;
 constexpr Duration kNextPiece = std::chrono::milliseconds(2);
 // How long a read that gets nothing stays in the kernel before it looks whether it should.
-constexpr Duration kLook = std::chrono::milliseconds(100);
+constexpr Duration kReadLook = std::chrono::milliseconds(100);
 // How long a connection that got no lanes goes without, before it asks for them again.
 constexpr Duration kDialAgain = std::chrono::seconds(10);
 
@@ -33,33 +33,36 @@ constexpr Duration kDialAgain = std::chrono::seconds(10);
 // One incoming lane. The connection holds it; it must not hold the connection, which the reactor would keep with it.
 class Connection::Lane final : public io::EventHandler, public std::enable_shared_from_this<Lane> {
  public:
-  Lane(std::shared_ptr<Connection> owner, io::Fd fd)
-      : owner_(owner), fd_(std::move(fd)), reader_(owner->laneReceiver_, owner->options_.limits) {}
+  Lane(std::shared_ptr<Connection> owner, io::Stream stream)
+      : owner_(owner),
+        stream_(std::move(stream)),
+        reader_(owner->laneReceiver_, owner->options_.limits, !stream_.guardsItsBytes()) {}
 
   void onEvents(uint32_t) override {
     std::shared_ptr<Connection> owner = owner_.lock();
     if (owner && read(*owner, false) && reader_.missingBytes() >= kWorthAThread) handOver(*owner);
   }
 
-  int fd() const { return fd_.get(); }
+  int fd() const { return stream_.fd(); }
 
  private:
   // False when nothing more is to be read.
   bool read(Connection& owner, bool wait) {
     ReadScope scope(owner);
     if (owner.closed_.load()) return false;
-    Result<LaneReader::Progress> got = reader_.readFrom(fd_.get(), wait);
+    Result<LaneReader::Progress> got = reader_.readFrom(stream_, wait);
     // The peer closes its lanes and its connection together: what it said last on that one is heard first.
-    if (!got.ok() && got.status().code() == Code::kPeerLost) return owner.laneEnded(*this, got.status()), false;
+    if (!got.ok() && got.status().code() == Code::kPeerLost)
+      return began_ ? owner.laneEnded(*this, got.status()) : owner.dropLane(*this), false;
     if (!got.ok()) return owner.close(got.status()), false;
-    if (got->bytes > 0) owner.heard();
+    if (got->bytes > 0) began_ = true, owner.heard();
     if (got->whole) owner.wakeReader();  // a caller may sleep on the connection itself while its answer came here
     return true;
   }
 
   // To a thread that waits in the kernel, which costs far less than coming back for each part.
   void handOver(Connection& owner) {
-    owner.reactor_.remove(fd_.get());
+    owner.reactor_.remove(stream_.fd());
     UniqueFunction<void()> task = [self = shared_from_this()] { self->readOn(); };
     if (!owner.options_.threads->run(task)) owner.watchLane(shared_from_this());
   }
@@ -68,13 +71,14 @@ class Connection::Lane final : public io::EventHandler, public std::enable_share
     std::shared_ptr<Connection> owner = owner_.lock();
     while (owner && read(*owner, true)) {
       if (reader_.missingBytes() > 0) continue;
-      if (!io::waitFor(fd_.get(), POLLIN, deadlineAfter(kNextPiece))) return owner->watchLane(shared_from_this());
+      if (!io::waitFor(stream_.fd(), POLLIN, deadlineAfter(kNextPiece))) return owner->watchLane(shared_from_this());
     }
   }
 
   const std::weak_ptr<Connection> owner_;
-  const io::Fd fd_;
-  LaneReader reader_;  // of the reactor's thread, or of the one that it was handed over to
+  io::Stream stream_;
+  LaneReader reader_;   // of the reactor's thread, or of the one that it was handed over to
+  bool began_ = false;  // something came; likewise
 };
 
 std::shared_ptr<LaneSender> Connection::makeLaneSender() {
@@ -82,11 +86,12 @@ std::shared_ptr<LaneSender> Connection::makeLaneSender() {
   return std::make_shared<LaneSender>(reactor_, *options_.threads, options_.pool, options_.sendLimitBytes);
 }
 
-Status Connection::addLane(io::Fd fd) {
+Status Connection::addLane(io::Stream stream) {
   if (options_.threads == nullptr) return failedPrecondition("this worker has no threads for lanes");
-  TREADLE_RETURN_IF_ERROR(io::makeBlocking(fd.get(), kLook));
-  if (io::isLocal(fd.get())) io::setBufferSizes(fd.get(), kLocalSocketBytes);
-  auto lane = std::make_shared<Lane>(shared_from_this(), std::move(fd));
+  probe(stream.fd());
+  TREADLE_RETURN_IF_ERROR(io::makeBlocking(stream.fd(), kReadLook));
+  if (io::isLocal(stream.fd())) io::setBufferSizes(stream.fd(), kLocalSocketBytes);
+  auto lane = std::make_shared<Lane>(shared_from_this(), std::move(stream));
   MutexLock lock(laneMutex_);
   if (closed_.load()) return cancelled("the connection is closed");
   if (lanes_.size() == kMaxLanes)
@@ -100,6 +105,14 @@ void Connection::watchLane(const std::shared_ptr<Lane>& lane) {
   MutexLock lock(laneMutex_);
   if (closed_.load()) return;
   if (Status added = reactor_.add(lane->fd(), EPOLLIN, lane); !added.ok()) breakOff(added);
+}
+
+// Its dialer had no time left to hear that it was welcome. If it is in use all the same, its socket tells the dialer.
+void Connection::dropLane(const Lane& lane) {
+  MutexLock lock(laneMutex_);
+  if (closed_.load()) return;
+  reactor_.remove(lane.fd());
+  std::erase_if(lanes_, [&lane](const auto& one) { return one.get() == &lane; });
 }
 
 void Connection::laneEnded(const Lane& lane, const Status& why) {
@@ -155,10 +168,11 @@ Result<bool> Connection::dialLanes(TimePoint deadline) {
 
 // Throws nothing: others wait for its end.
 Status Connection::dialLane(TimePoint deadline) try {
-  Result<io::Fd> fd = sink_.dialLane(*this, deadline);
-  if (!fd.ok()) return std::move(fd).status();
-  if (io::isLocal(fd->get())) io::setBufferSizes(fd->get(), kLocalSocketBytes);
-  return laneSender_->addLane(std::move(*fd));
+  Result<io::Stream> stream = sink_.dialLane(*this, deadline);
+  if (!stream.ok()) return std::move(stream).status();
+  probe(stream->fd());
+  if (io::isLocal(stream->fd())) io::setBufferSizes(stream->fd(), kLocalSocketBytes);
+  return laneSender_->addLane(std::move(*stream));
 } catch (const std::exception& error) {
   return internalError(error.what());
 }

@@ -19,7 +19,7 @@ void Connection::shareMemory() {
   memory_->setReleaseHook([weak = weak_from_this()] {
     if (auto self = weak.lock()) self->releaseSoon();
   });
-  const io::SharedMemory* arena = unix_ ? memory_->arena() : nullptr;
+  const io::SharedMemory* arena = stream_.isUnix() ? memory_->arena() : nullptr;
   if (arena == nullptr) return tellTable();
   arenaOffered_.store(true);
   awaitAnswer(false);  // or nobody would read the reply
@@ -29,12 +29,12 @@ void Connection::shareMemory() {
 Status Connection::sharing() const {
   if (!memory_) return failedPrecondition("this worker shares no memory");
   Status own = memory_->sharing();
-  if (unix_ || memory_->arena() == nullptr) return own;
+  if (stream_.isUnix() || memory_->arena() == nullptr) return own;
   return failedPrecondition("memory is shared over UNIX sockets only, and the connection is TCP");
 }
 
 void Connection::onArena(Frame frame) {
-  if (!memory_ || !unix_) return close(dataLoss("it shared memory where none can be shared"));
+  if (!memory_ || !stream_.isUnix()) return close(dataLoss("it shared memory where none can be shared"));
   if (arenaTaken_.exchange(true)) return close(dataLoss("it shared its memory twice"));
   Status mapped = frame.descriptor.valid() ? memory_->setPeerArena(std::move(frame.descriptor))
                                            : resourceExhausted("its descriptor did not arrive");
@@ -47,7 +47,7 @@ void Connection::onMapped(const Frame& frame) {
   answerArrived();
   std::optional<std::string> reason = reasonOf(frame);
   if (!reason) return close(dataLoss("it answered an offer of memory unreadably"));
-  if (reason->empty()) return memory_->setMapped(io::ProcessHandle::ofPeer(fd_.get()));
+  if (reason->empty()) return memory_->setMapped(io::ProcessHandle::ofPeer(stream_.fd()));
   memory_->setRefused(*reason);
   sink_.onRefusal(*this, failedPrecondition("it does not take the memory of this worker: " + *reason));
   tellTable();

@@ -20,7 +20,7 @@ std::shared_ptr<Arrival> failedArrival(const Status& why) {
 }  // namespace
 
 void Connection::tellTable() {
-  if (!unix_ || options_.offerBytes == 0 || closed_.load() || tableTold_.exchange(true)) return;
+  if (!stream_.isUnix() || options_.offerBytes == 0 || closed_.load() || tableTold_.exchange(true)) return;
   wire::Writer payload;
   {
     MutexLock lock(offerMutex_);
@@ -37,13 +37,14 @@ void Connection::onTable(const Frame& frame) {
   auto address = reader.number<uint64_t>();
   auto mark = reader.number<uint64_t>();
   if (!reader.ok() || reader.left() != 0) return close(dataLoss("it offered its memory unreadably"));
-  if (!unix_ || kind_ != Kind::kServing) return close(dataLoss("it offered its memory where nobody reads it"));
+  if (!stream_.isUnix() || kind_ != Kind::kServing)
+    return close(dataLoss("it offered its memory where nobody reads it"));
   if (tableTold_.exchange(true)) return close(dataLoss("it offered its memory twice"));
   Status can = options_.offerBytes > 0 && options_.threads != nullptr
                    ? Status()
                    : failedPrecondition("reading memory is not among the channels that it may use");
   if (can.ok()) {
-    auto made = OfferReader::make(fd_.get(), address, mark, options_.pool, options_.underWayBytes(true));
+    auto made = OfferReader::make(stream_.fd(), address, mark, options_.pool, options_.underWayBytes(true));
     can = made.status();
     MutexLock lock(offerMutex_);
     if (made.ok() && !closed_.load()) offerReader_ = std::move(*made);  // or nobody would close it
@@ -75,7 +76,7 @@ std::shared_ptr<MemoryOffer> Connection::offer(std::span<const Buffer> buffers) 
 
 Status Connection::offering() const {
   if (readable_.load()) return {};
-  if (!unix_) return failedPrecondition("memory is read over UNIX sockets only, and the connection is TCP");
+  if (!stream_.isUnix()) return failedPrecondition("memory is read over UNIX sockets only, and the connection is TCP");
   if (options_.offerBytes == 0) return failedPrecondition("this worker lets nobody read its memory");
   if (sharing().ok()) return failedPrecondition("not needed: memory is shared");
   MutexLock lock(offerMutex_);

@@ -66,13 +66,19 @@ void Connection::onEvents(uint32_t events) {
 // Reads what is there; false when there was nothing. The caller has the read turn.
 bool Connection::readOnce() {
   ReadScope here(*this);
-  Result<bool> got = reader_.readFrom(fd_.get(), frameHandler_);
+  Result<bool> got = reader_.readFrom(stream_, frameHandler_);
   if (!got.ok()) {
-    close(got.status());
+    close(reasonOfEnd(got.status()));
     return true;
   }
   if (*got) heard();
   return *got;
+}
+
+// An end that this side brought about by `breakOff` has its reason.
+Status Connection::reasonOfEnd(const Status& end) {
+  MutexLock lock(interestMutex_);
+  return end.code() == Code::kPeerLost && !whyBroken_.ok() ? whyBroken_ : end;
 }
 
 // Spins with yield before it sleeps: an answer of a peer on this host comes within tens of microseconds as a
@@ -104,7 +110,7 @@ void Connection::sleepUntilReadable(TimePoint deadline) {
     }
     wakeup = wakeup_.get();
   }
-  std::array<pollfd, 2> waited{pollfd{fd_.get(), POLLIN, 0}, pollfd{wakeup, POLLIN, 0}};
+  std::array<pollfd, 2> waited{pollfd{stream_.fd(), POLLIN, 0}, pollfd{wakeup, POLLIN, 0}};
   (void)::poll(waited.data(), waited.size(), io::millisecondsUntil(deadline));
   uint64_t count;
   if (waited[1].revents != 0) (void)!::read(wakeup, &count, sizeof count);

@@ -7,7 +7,8 @@
 #include <cerrno>
 #include <cstring>
 
-#include "treadle/core/io/socket.h"
+#include "treadle/core/base/spare_bytes.h"
+#include "treadle/core/wire/crc32c.h"
 
 // Budget: one recvmsg (TCP: recv) per 64 KiB of small frames, none to hear that there is nothing left; one allocation
 // for a payload and two for each buffer; no locks. Payloads are copied once (out of the read buffer), buffers not at
@@ -19,7 +20,7 @@ constexpr size_t kScratchBytes = 64 << 10;
 constexpr size_t kBytesPerTurn = 1 << 20;  // then others get their turn
 
 // The read buffer of whoever reads on this thread: an idle connection needs none.
-thread_local std::vector<std::byte> spareScratch;
+using SpareScratch = base::SpareBytes<FrameReader, 1, kScratchBytes>;
 
 // Memory for the buffers whose bytes follow.
 Status allocateInline(Frame& frame, memory::BlockPool* pool) {
@@ -37,8 +38,8 @@ Status allocateInline(Frame& frame, memory::BlockPool* pool) {
 }  // namespace
 
 // recv(2), and on UNIX sockets the descriptor that came with the bytes.
-ssize_t FrameReader::receive(int fd, MutableBytes room) {
-  if (!takesDescriptors_) return ::recv(fd, room.data(), room.size(), 0);
+ssize_t FrameReader::receive(io::Stream& from, MutableBytes room) {
+  if (!takesDescriptors_) return from.read(room, 0);
   iovec part{room.data(), room.size()};
   alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(int))> control{};
   msghdr message{};
@@ -46,7 +47,7 @@ ssize_t FrameReader::receive(int fd, MutableBytes room) {
   message.msg_iovlen = 1;
   message.msg_control = control.data();
   message.msg_controllen = control.size();
-  ssize_t got = ::recvmsg(fd, &message, MSG_CMSG_CLOEXEC);
+  ssize_t got = ::recvmsg(from.fd(), &message, MSG_CMSG_CLOEXEC);
   if (got < 0) return got;
   cmsghdr* rights = CMSG_FIRSTHDR(&message);
   if (rights == nullptr || rights->cmsg_level != SOL_SOCKET || rights->cmsg_type != SCM_RIGHTS) return got;
@@ -60,35 +61,37 @@ ssize_t FrameReader::receive(int fd, MutableBytes room) {
   return got;
 }
 
-Result<bool> FrameReader::readFrom(int fd, UniqueFunction<void(Frame)>& onFrame) {
-  if (scratch_.empty()) scratch_.swap(spareScratch);
-  Result<bool> got = readSome(fd, onFrame);
+Result<bool> FrameReader::readFrom(io::Stream& from, UniqueFunction<void(Frame)>& onFrame) {
+  if (scratch_.empty()) scratch_ = SpareScratch::take();
+  Result<bool> got = readSome(from, onFrame);
   // What is left is the beginning of a frame, which will come whole soon: the buffer stays with it.
   if (begin_ == end_) {
     begin_ = end_ = 0;
-    if (scratch_.size() == kScratchBytes) scratch_.swap(spareScratch);
-    scratch_ = std::vector<std::byte>();  // `= {}` would keep its memory
+    SpareScratch::keep(std::exchange(scratch_, {}));
   }
   return got;
 }
 
-Result<bool> FrameReader::readSome(int fd, UniqueFunction<void(Frame)>& onFrame) {
+Result<bool> FrameReader::readSome(io::Stream& from, UniqueFunction<void(Frame)>& onFrame) {
   size_t total = 0;
-  while (total < kBytesPerTurn) {
+  for (;;) {
     MutableBytes room = target();
-    ssize_t got = receive(fd, room);
+    // What is left in the stream itself is read all the same, and nothing more of the socket.
+    if (total >= kBytesPerTurn) room = room.first(std::min(room.size(), from.pending()));
+    if (room.empty()) break;
+    ssize_t got = receive(from, room);
     if (got == 0) return Status(Code::kPeerLost, "its connection closed");
     if (got < 0) {
       if (errno == EINTR) continue;
       if (errno == EAGAIN) break;
-      return io::errnoStatus(Code::kPeerLost, "its connection broke", errno);
+      return from.broken(errno, "its connection broke");
     }
     if (manyDescriptors_) return dataLoss("it sent more descriptors than it has use for");
     advance(static_cast<size_t>(got));
     total += static_cast<size_t>(got);
     TREADLE_RETURN_IF_ERROR(consume(onFrame));
     // A short read has emptied the socket; asking again would cost a system call to hear so.
-    if (static_cast<size_t>(got) < room.size()) break;
+    if (static_cast<size_t>(got) < room.size() && from.pending() == 0) break;
   }
   return total > 0;
 }
@@ -108,10 +111,17 @@ MutableBytes FrameReader::target() {
 
 void FrameReader::advance(size_t bytes) {
   if (current_) {
-    bufferOffset_ += bytes;
+    filled(bytes);
   } else {
     end_ += bytes;
   }
+}
+
+// So many bytes more are in the current buffer.
+void FrameReader::filled(size_t bytes) {
+  Bytes more = current_->buffers[bufferIndex_].bytes().subspan(bufferOffset_, bytes);
+  if (checksBuffers_) bufferCrc_ = wire::crc32c(more, bufferCrc_);
+  bufferOffset_ += bytes;
 }
 
 // Hands over what is whole. A frame may come in any number of pieces, and one piece may hold many frames.
@@ -122,7 +132,7 @@ Status FrameReader::consume(UniqueFunction<void(Frame)>& onFrame) {
       if (!started.ok()) return std::move(started).status();
       if (!*started) return {};
     }
-    fillBuffers();
+    TREADLE_RETURN_IF_ERROR(fillBuffers());
     if (bufferIndex_ < current_->buffers.size()) return {};
     Frame whole = std::move(*current_);
     current_.reset();
@@ -149,39 +159,42 @@ Result<bool> FrameReader::startFrame() {
   TREADLE_RETURN_IF_ERROR(allocateInline(frame, pool_));
   if (header->kind == wire::FrameKind::kArena) frame.descriptor = std::move(descriptor_);
   current_ = std::move(frame);
-  bufferIndex_ = bufferOffset_ = 0;
+  bufferIndex_ = bufferOffset_ = bufferCrc_ = 0;
   begin_ += frontBytes;
   return true;
 }
 
 // Moves read-ahead bytes to the buffers and steps over the full ones.
-void FrameReader::fillBuffers() {
+Status FrameReader::fillBuffers() {
   std::vector<Buffer>& buffers = current_->buffers;
   while (bufferIndex_ < buffers.size()) {
     MutableBytes room = buffers[bufferIndex_].mutableBytes().subspan(bufferOffset_);
     size_t taken = std::min(room.size(), end_ - begin_);
     if (taken > 0) std::memcpy(room.data(), scratch_.data() + begin_, taken);
     begin_ += taken;
-    bufferOffset_ += taken;
-    if (taken < room.size()) return;
+    filled(taken);
+    if (taken < room.size()) return {};
+    const wire::BufferEntry& entry = current_->entries[bufferIndex_];
+    if (checksBuffers_ && entry.place == wire::Place::kInline && entry.at != bufferCrc_) return wire::damagedBuffer();
     ++bufferIndex_;
-    bufferOffset_ = 0;
+    bufferOffset_ = bufferCrc_ = 0;
   }
+  return {};
 }
 
-Result<Frame> readOneFrame(int fd, const wire::FrameLimits& limits, TimePoint deadline) {
+Result<Frame> readOneFrame(io::Stream& from, const wire::FrameLimits& limits, TimePoint deadline) {
   std::vector<std::byte> front(wire::kHeaderBytes);
-  TREADLE_RETURN_IF_ERROR(io::readAll(fd, front, deadline));
+  TREADLE_RETURN_IF_ERROR(io::readAll(from, front, deadline));
   Result<wire::FrameHeader> header = wire::parseHeader(front, limits);
   if (!header.ok()) return std::move(header).status();
   front.resize(header->frontBytes());
-  TREADLE_RETURN_IF_ERROR(io::readAll(fd, MutableBytes(front).subspan(wire::kHeaderBytes), deadline));
+  TREADLE_RETURN_IF_ERROR(io::readAll(from, MutableBytes(front).subspan(wire::kHeaderBytes), deadline));
   Result<std::vector<wire::BufferEntry>> entries = wire::parseFront(*header, front);
   if (!entries.ok()) return std::move(entries).status();
   Bytes payload = Bytes(front).last(header->payloadBytes);
   Frame frame{*header, {payload.begin(), payload.end()}, std::move(*entries), {}, {}};
   TREADLE_RETURN_IF_ERROR(allocateInline(frame, nullptr));
-  for (Buffer& buffer : frame.buffers) TREADLE_RETURN_IF_ERROR(io::readAll(fd, buffer.mutableBytes(), deadline));
+  for (Buffer& buffer : frame.buffers) TREADLE_RETURN_IF_ERROR(io::readAll(from, buffer.mutableBytes(), deadline));
   return frame;
 }
 

@@ -10,9 +10,12 @@
 //   acceptor -> dialer   Welcome    or, in place of Challenge or Welcome, Reject: code and sentence
 //
 // The proofs cover the greetings of both, so that neither name, rank, purpose nor nonce can be exchanged on the way,
-// and the role of who proves, so that a proof cannot be sent back to its maker. What follows the handshake is neither
-// encrypted nor authenticated: that is why addresses outside of this host's loopback are refused unless the user says
-// `insecure` (worker/core.cc).
+// and the role of who proves, so that a proof cannot be sent back to its maker.
+//
+// Where the link is TLS the handshake goes through it, and the key of the proofs is followed by a secret that only the
+// two ends of this TLS connection have: who stands between two of them cannot pass proofs on. Without TLS what follows
+// the handshake is neither encrypted nor authenticated: that is why plain TCP beyond this host's loopback is for users
+// who say `insecure` (worker/security.h).
 
 #include <array>
 #include <map>
@@ -20,13 +23,14 @@
 
 #include "treadle/core/io/reactor.h"
 #include "treadle/core/io/socket.h"
+#include "treadle/core/io/stream.h"
 #include "treadle/core/link/message.h"
 
 namespace treadle::link {
 
 // Raised with every change that a peer of the version before would misread: there is no negotiation, and a
 // job runs one release.
-inline constexpr uint16_t kProtocolVersion = 6;
+inline constexpr uint16_t kProtocolVersion = 7;
 inline constexpr size_t kNameBytes = 127;
 inline constexpr Duration kHandshakeTimeout = std::chrono::seconds(10);
 
@@ -44,29 +48,39 @@ struct Hello {
 };
 
 struct Credentials {
-  std::string jobKey;  // never empty
+  std::string jobKey;  // may be empty where all links are TLS with certificates
   Hello self;          // `purpose` counts for the dialer only
+  // Null: TCP is in clear. Otherwise TCP beyond the loopback is TLS, and on it too with `tlsOnLoopback`.
+  std::shared_ptr<const io::TlsContext> tls = {};
+  bool tlsOnLoopback = false;
+
+  // Whether links to, or accepted at, this address are TLS: both sides come to the same.
+  bool encrypts(const io::Address& address) const;
+  // FailedPrecondition: nothing would keep strangers out at this address.
+  Status checkUse(const io::Address& address) const;
 };
 
 struct Dialed {
-  io::Fd fd;
+  io::Stream stream;
   WorkerInfo peer;
 };
 
-// One attempt to connect and to shake hands, on the calling thread. PeerLost: nobody there, or it went away.
-// Unauthenticated: another key. FailedPrecondition: another protocol version, or the acceptor's own reason.
+// Connects and shakes hands, on the calling thread. PeerLost: nobody there, or it went away, again and again.
+// Unauthenticated: another key, or no certificate of the authority. FailedPrecondition: another protocol version, TLS
+// on one side alone, or the acceptor's own reason.
 Result<Dialed> dial(const io::Address& address, const Credentials& credentials, TimePoint deadline);
 
 // Accepts connections on a listening socket, shakes hands with each on the reactor's thread and hands over those who
-// passed. UNIX sockets take peers of this user only. Others cost a log line. Any number shake hands at a time, up to a
-// limit; each has kHandshakeTimeout for it.
+// passed. UNIX sockets take peers of this user only. Others cost a log line for each source (strangers.h). Many
+// shake hands at a time, 1,024 or an eighth of the process's descriptors; beyond that the one that has taken longest,
+// of the address with the most of them, gives way. Each has kHandshakeTimeout for it.
 class Acceptor {
  public:
   struct Host {
     // Whether a peer that proved to know the key is wanted; a failed status is told to it as Reject.
     UniqueFunction<Status(const Hello&)> check;
     // It has been welcomed and may send from now on.
-    UniqueFunction<void(io::Fd, Hello)> accept;
+    UniqueFunction<void(io::Stream, Hello)> accept;
     // How long a connection may take over its handshake.
     Duration timeout = kHandshakeTimeout;
   };
@@ -78,9 +92,8 @@ class Acceptor {
 
   const io::Address& address() const { return address_; }
 
-  class Core;
-
  private:
+  class Core;
   Acceptor(std::shared_ptr<Core> core, io::Address address) : core_(std::move(core)), address_(address) {}
 
   std::shared_ptr<Core> core_;

@@ -50,6 +50,15 @@ Status readReject(wire::Reader& reader, Status& reason) {
 
 wire::FrameLimits handshakeLimits() { return {.payloadBytes = 8192, .bufferBytes = 0, .buffers = 0}; }
 
+bool Credentials::encrypts(const io::Address& address) const {
+  return tls != nullptr && !address.isUnix() && (tlsOnLoopback || !address.isLoopback());
+}
+
+Status Credentials::checkUse(const io::Address& address) const {
+  if (!jobKey.empty() || encrypts(address)) return {};
+  return failedPrecondition("links at " + address.toString() + " need a job key (TREADLE_JOB_KEY)");
+}
+
 Nonce randomNonce() {
   Nonce nonce;
   if (::getrandom(nonce.data(), nonce.size(), 0) != static_cast<ssize_t>(nonce.size()))
@@ -123,6 +132,12 @@ Proof proofOf(const std::string& key, std::string_view role, Bytes hello, Bytes 
                             reinterpret_cast<unsigned char*>(proof.data()), &size);
   if (made == nullptr || size != proof.size()) raise(internalError("OpenSSL computes no HMAC-SHA256"));
   return proof;
+}
+
+std::string proofKey(const Credentials& credentials, const io::Stream& stream, Purpose purpose, uint16_t port) {
+  if (stream.tls() != nullptr) return credentials.jobKey + stream.tls()->channelSecret();
+  const bool meeting = purpose == Purpose::kRendezvous && !stream.isUnix();
+  return meeting ? credentials.jobKey + " at port " + std::to_string(port) : credentials.jobKey;
 }
 
 // Constant time, so that how soon it fails does not tell how many bytes were right.

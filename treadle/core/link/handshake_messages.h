@@ -43,6 +43,9 @@ Result<Incoming> parseHandshake(const Frame& frame);
 // HMAC-SHA256(key, role, hello, challenge) (RFC 2104, computed by OpenSSL): what `role` ("dialer", "acceptor") proves
 // its knowledge of the key with.
 Proof proofOf(const std::string& key, std::string_view role, Bytes hello, Bytes challenge);
+// The key of the proofs on this stream: the job's, made this connection's own where it is TLS. In clear, where workers
+// meet, it belongs to the port of the acceptor: whoever listens at another that they try cannot pass on what is said.
+std::string proofKey(const Credentials& credentials, const io::Stream& stream, Purpose purpose, uint16_t port);
 bool sameProof(const Proof& a, const Proof& b);  // in constant time
 
 // What a handshake may take before the peer is known.

@@ -2,38 +2,40 @@
 
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 
-#include "treadle/core/io/socket.h"
+#include "treadle/core/wire/crc32c.h"
 
 namespace treadle::link {
 namespace {
 
-constexpr size_t kBytesPerTurn = 1 << 20;  // then others get their turn
+constexpr size_t kPieceBytesPerTurn = 1 << 20;  // then others get their turn
 
 }  // namespace
 
-// The front of the next piece is asked for only when nobody waits for it.
-ssize_t LaneReader::receive(int fd, bool wait) {
+// At most `most` bytes. The front of the next piece is asked for only when nobody waits for it.
+ssize_t LaneReader::receive(io::Stream& from, bool wait, size_t most) {
   MutableBytes front = frontRoom();
-  std::array<iovec, 2> parts{iovec{room_.data, room_.sizeBytes}, iovec{front.data(), front.size()}};
-  msghdr message{};
-  message.msg_iov = parts.data();
-  message.msg_iovlen = wait ? 1 : parts.size();
-  return ::recvmsg(fd, &message, wait ? MSG_WAITALL : MSG_DONTWAIT);
+  const size_t inRoom = std::min(room_.sizeBytes, most);
+  std::array<iovec, 2> parts{iovec{room_.data, inRoom}, iovec{front.data(), std::min(front.size(), most - inRoom)}};
+  return from.read(std::span(parts).first(wait ? 1 : parts.size()), wait ? MSG_WAITALL : MSG_DONTWAIT);
 }
 
-Result<LaneReader::Progress> LaneReader::readFrom(int fd, bool wait) {
+Result<LaneReader::Progress> LaneReader::readFrom(io::Stream& from, bool wait) {
   Progress progress;
-  while (progress.bytes < kBytesPerTurn) {
+  for (;;) {
     const bool waits = wait && room_.sizeBytes > 0;
-    const size_t asked = room_.sizeBytes + (waits ? 0 : frontRoom().size());
-    ssize_t got = receive(fd, waits);
-    if (got == 0) return Status(Code::kPeerLost, "one of its lanes closed");
+    size_t asked = room_.sizeBytes + (waits ? 0 : frontRoom().size());
+    // What is left in the stream itself is read all the same, and nothing more of the socket.
+    if (progress.bytes >= kPieceBytesPerTurn) asked = std::min(asked, from.pending());
+    if (asked == 0) break;
+    ssize_t got = receive(from, waits, asked);
+    if (got == 0) return Status(Code::kPeerLost, "its connection closed");
     if (got < 0) {
       if (errno == EINTR) continue;
       if (errno == EAGAIN) break;
-      return io::errnoStatus(Code::kPeerLost, "one of its lanes broke", errno);
+      return from.broken(errno, "one of its lanes broke");
     }
     const auto bytes = static_cast<size_t>(got);
     Result<bool> taken = take(bytes);
@@ -41,7 +43,7 @@ Result<LaneReader::Progress> LaneReader::readFrom(int fd, bool wait) {
     progress.whole = progress.whole || *taken;
     progress.bytes += bytes;
     // A short read has emptied the socket; asking again would cost a system call to hear so.
-    if (bytes < asked) break;
+    if (bytes < asked && from.pending() == 0) break;
   }
   return progress;
 }
@@ -50,10 +52,12 @@ Result<LaneReader::Progress> LaneReader::readFrom(int fd, bool wait) {
 Result<bool> LaneReader::take(size_t bytes) {
   bool whole = false;
   size_t filled = std::min(bytes, room_.sizeBytes);
+  if (checks_) crc_ = wire::crc32c(room_.bytes().first(filled), crc_);
   room_.data += filled;
   room_.sizeBytes -= filled;
   if (filled > 0 && room_.sizeBytes == 0) {
     room_ = {};
+    if (checks_ && piece_.crc != crc_) return wire::damagedBuffer();
     whole = receiver_.filled(piece_);
   }
   frontFilled_ += bytes - filled;
@@ -64,6 +68,7 @@ Result<bool> LaneReader::take(size_t bytes) {
   Result<Buffer> room = receiver_.memoryFor(*piece);
   if (!room.ok()) return std::move(room).status();
   piece_ = *piece;
+  crc_ = 0;
   room_ = std::move(*room);
   return whole;
 }

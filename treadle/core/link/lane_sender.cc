@@ -9,6 +9,7 @@
 
 #include "treadle/core/io/executor.h"
 #include "treadle/core/io/socket.h"
+#include "treadle/core/wire/crc32c.h"
 
 namespace treadle::link {
 namespace {
@@ -19,7 +20,7 @@ constexpr size_t kPieces = 16;  // of a buffer, between these
 // A second thread is not worth its wake-up for less.
 constexpr size_t kSharedBytes = 1U << 20;
 // How long a write that makes no progress stays in the kernel before it looks whether it should.
-constexpr Duration kLook = std::chrono::milliseconds(100);
+constexpr Duration kWriteLook = std::chrono::milliseconds(100);
 
 }  // namespace
 
@@ -38,14 +39,16 @@ uint64_t LaneSender::numberOf(const Transfer& transfer) { return transfer.number
 // twice as many bytes as writing what fits and waiting for room (docs/rooms/link.md has the figures).
 class LaneSender::Lane final : public io::EventHandler {
  public:
-  Lane(std::shared_ptr<LaneSender> owner, io::Fd fd) : owner_(std::move(owner)), fd_(std::move(fd)) {}
+  Lane(std::shared_ptr<LaneSender> owner, io::Stream stream) : owner_(std::move(owner)), stream_(std::move(stream)) {}
 
   // The peer sends nothing here, so all there is to hear is its end.
   // An event may have been meant for another socket that had this number before.
   void onEvents(uint32_t) override {
     std::byte one;
-    if (::recv(fd_.get(), &one, 1, MSG_PEEK | MSG_DONTWAIT) < 0 && errno == EAGAIN) return;
-    owner_->breakOff(Status(Code::kPeerLost, "one of its lanes closed"));
+    ssize_t got = ::recv(stream_.fd(), &one, 1, MSG_PEEK | MSG_DONTWAIT);
+    if (got < 0 && errno == EAGAIN) return;
+    owner_->breakOff(got < 0 ? stream_.broken(errno, "one of its lanes broke")
+                             : Status(Code::kPeerLost, "its connection closed"));
   }
 
   // Writes pieces until there are none, until `enough`, or until others must have the memory for themselves. Returns at
@@ -54,20 +57,21 @@ class LaneSender::Lane final : public io::EventHandler {
   void write(Enough enough) {
     std::shared_ptr<LaneSender> owner = owner_;
     MutexLock lock(owner->mutex_);
+    claimed_ = false;  // whoever comes in vain claims it no more
     if (busy_) return;
     busy_ = true;
-    claimed_ = false;
     Status broken;
     while (broken.ok() && owner->closed_.ok() && owner->holdOff_ == 0 && !enough() &&
            (piece_ || (piece_ = owner->nextPiece()))) {
       lock.unlock();
+      if (piece_->front.empty()) makeFront();
       ssize_t written = writeOnce();
       int error = errno;
       lock.lock();
       if (written >= 0) {
         wrote(static_cast<size_t>(written));
       } else if (error != EINTR && error != EAGAIN) {
-        broken = io::errnoStatus(Code::kPeerLost, "one of its lanes broke", error);
+        broken = stream_.broken(error, "one of its lanes broke");
       }
     }
     busy_ = false;
@@ -76,7 +80,7 @@ class LaneSender::Lane final : public io::EventHandler {
     if (!broken.ok()) owner->breakOff(broken);
   }
 
-  int fd() const { return fd_.get(); }
+  int fd() const { return stream_.fd(); }
   // With the owner's lock held.
   bool busy() const { return busy_; }
   // A thread is on its way to it.
@@ -84,33 +88,43 @@ class LaneSender::Lane final : public io::EventHandler {
   std::optional<Piece>& piece() { return piece_; }
 
  private:
+  // Right before its bytes are sent, so that the socket finds them in the cache.
+  void makeFront() {
+    if (!stream_.guardsItsBytes()) piece_->where.crc = wire::crc32c(piece_->bytes);
+    piece_->front = wire::pieceFront(piece_->where);
+  }
+
+  // With nothing left of the piece: what TLS still keeps of it.
   ssize_t writeOnce() {
     std::array<iovec, 2> parts;
     size_t front = std::min(piece_->written, piece_->front.size()), bytes = piece_->written - front;
     parts[0] = {piece_->front.data() + front, piece_->front.size() - front};
     parts[1] = {const_cast<std::byte*>(piece_->bytes.data()) + bytes, piece_->bytes.size() - bytes};
-    msghdr message{};
-    message.msg_iov = parts.data();
-    message.msg_iovlen = parts.size();
-    return ::sendmsg(fd_.get(), &message, MSG_NOSIGNAL);
+    return stream_.write(parts, 0);
   }
 
-  // With the lock held.
+  // With the lock held. A piece is whole when the socket has all of it: until then it stays this lane's, which
+  // somebody goes on with.
   void wrote(size_t bytes) {
     size_t before = std::max(piece_->written, piece_->front.size());
     piece_->written += bytes;
     size_t payload = std::max(piece_->written, piece_->front.size()) - before;
+    if (piece_->written < piece_->front.size() + piece_->bytes.size()) return count(payload);
+    if (!stream_.flushed()) return void(piece_->uncounted += payload);
+    count(payload + piece_->uncounted);
+    piece_.reset();
+    owner_->progress_.notifyAll();
+  }
+
+  void count(size_t payload) {
     Transfer& transfer = *piece_->transfer;
     transfer.unwritten -= payload;
     owner_->unwrittenBytes_ -= payload;
     if (transfer.unwritten == 0 && transfer.captured) owner_->capturedBytes_ -= transfer.buffer.sizeBytes;
-    bool whole = piece_->written == piece_->front.size() + piece_->bytes.size();
-    if (whole) piece_.reset();
-    if (whole) owner_->progress_.notifyAll();
   }
 
   const std::shared_ptr<LaneSender> owner_;  // a cycle until the sender is closed
-  const io::Fd fd_;
+  io::Stream stream_;
   // Guarded by the owner's mutex; the piece is its writer's alone while the lane is busy.
   std::optional<Piece> piece_;
   bool busy_ = false, claimed_ = false;
@@ -121,9 +135,9 @@ void LaneSender::setBreakHook(UniqueFunction<void(const Status&)> hook) {
   onBroken_ = std::move(hook);
 }
 
-Status LaneSender::addLane(io::Fd fd) {
-  TREADLE_RETURN_IF_ERROR(io::makeBlocking(fd.get(), kLook));
-  auto lane = std::make_shared<Lane>(shared_from_this(), std::move(fd));
+Status LaneSender::addLane(io::Stream stream) {
+  TREADLE_RETURN_IF_ERROR(io::makeBlocking(stream.fd(), kWriteLook));
+  auto lane = std::make_shared<Lane>(shared_from_this(), std::move(stream));
   MutexLock lock(mutex_);
   TREADLE_RETURN_IF_ERROR(closed_);
   TREADLE_RETURN_IF_ERROR(reactor_.add(lane->fd(), EPOLLRDHUP, lane));
@@ -213,7 +227,7 @@ void LaneSender::letThreadsWrite(size_t but) {
   std::vector<std::shared_ptr<Lane>> lanes = idleLanes();
   for (size_t i = but; i < lanes.size(); ++i) {
     MutexLock lock(mutex_);
-    if (std::exchange(lanes[i]->claimed(), true)) continue;
+    if (lanes[i]->busy() || std::exchange(lanes[i]->claimed(), true)) continue;
     lock.unlock();
     UniqueFunction<void()> task = [lane = lanes[i]] { lane->write([] { return false; }); };
     if (threads_.run(task)) continue;
@@ -267,8 +281,9 @@ void LaneSender::goOnFromCopies(const Transfers& transfers) {
       copies.push_back(transfer->buffer.borrowed() ? memory::copyTo(pool_, transfer->buffer.bytes())
                                                    : transfer->buffer);
   } catch (const std::bad_alloc&) {
-    breakOff(resourceExhausted("no memory to go on with a tensor that has begun"));
-    return close(cancelled("no memory to go on with a tensor that has begun"));
+    const Status why(Code::kPeerLost, "no memory to go on with a tensor that has begun");
+    breakOff(why);
+    return close(why);
   }
   MutexLock lock(mutex_);
   ++holdOff_;
@@ -317,7 +332,7 @@ std::optional<LaneSender::Piece> LaneSender::nextPiece() {
   piece.bytes = transfer->buffer.bytes().subspan(transfer->begun);
   size_t share = std::clamp(transfer->buffer.sizeBytes / kPieces, kLeastPiece, kMostPiece);
   piece.bytes = piece.bytes.first(std::min(share, piece.bytes.size()));
-  piece.front = wire::pieceFront({transfer->number, transfer->begun, transfer->buffer.sizeBytes, piece.bytes.size()});
+  piece.where = {transfer->number, transfer->begun, transfer->buffer.sizeBytes, piece.bytes.size(), 0};
   transfer->begun += piece.bytes.size();
   piece.transfer = transfer;
   if (transfer->begun < transfer->buffer.sizeBytes) wait(std::move(transfer));

@@ -5,6 +5,9 @@
 // each, one of them the sender's own if that waits anyway. The message itself went ahead on the connection and says
 // which transfers it is made of (wire::Place::kOnLanes).
 //
+// On TCP without TLS a piece has the checksum of its bytes, which is made right before they are sent: a caller that
+// waits with its memory must not write to it meanwhile, or the peer takes the piece for damaged.
+//
 // Budget of a piece of 256 KiB to 4 MiB: one sendmsg, two uncontended locks, one allocation, no copy. Any thread may
 // call anything.
 
@@ -15,6 +18,7 @@
 
 #include "treadle/core/base/mutex.h"
 #include "treadle/core/io/reactor.h"
+#include "treadle/core/io/stream.h"
 #include "treadle/core/io/thread_cache.h"
 #include "treadle/core/link/send_mode.h"
 #include "treadle/core/memory/block_pool.h"
@@ -33,7 +37,7 @@ class LaneSender : public std::enable_shared_from_this<LaneSender> {
   // Called once, when a lane's socket breaks: on any thread.
   void setBreakHook(UniqueFunction<void(const Status&)> hook);
 
-  Status addLane(io::Fd fd);
+  Status addLane(io::Stream stream);
   bool hasLanes() const;
 
   struct Transfer;
@@ -58,10 +62,12 @@ class LaneSender : public std::enable_shared_from_this<LaneSender> {
  private:
   class Lane;
   struct Piece {
-    std::vector<std::byte> front;
+    wire::Piece where;
+    std::vector<std::byte> front;  // empty until it is about to be written
     std::shared_ptr<Transfer> transfer;
     Bytes bytes;
-    size_t written = 0;  // of front and bytes together
+    size_t written = 0;    // of front and bytes together
+    size_t uncounted = 0;  // bytes of those that are not known to be with the socket
   };
 
   Status takeRoom(size_t bytes, SendMode mode, TimePoint deadline);

@@ -141,7 +141,7 @@ Status PeerMemory::setPeerArena(io::Fd descriptor) {
 
 Result<Buffer> PeerMemory::resolve(const wire::BufferEntry& entry) {
   MutexLock lock(mutex_);
-  if (closed_) return cancelled("the connection is closed");
+  if (closed_) return Status(Code::kPeerLost, "its connection closed");
   if (entry.place == wire::Place::kReturned) {
     std::shared_ptr<memory::Block> block = endLoan(entry.at, entry.sizeBytes);
     if (!block) return dataLoss("it returned memory that it does not hold");
@@ -151,7 +151,8 @@ Result<Buffer> PeerMemory::resolve(const wire::BufferEntry& entry) {
   if (entry.at >= peerArena_.size() || entry.sizeBytes > peerArena_.size() - entry.at)
     return dataLoss("it lent memory outside of what it shares");
   std::shared_ptr<memory::Block> block = sameProcess_ ? pool_->find(entry.at) : nullptr;
-  if (sameProcess_ && !block) return dataLoss("it lent memory that is not in use");
+  if (sameProcess_ && (!block || block->capacity() < entry.sizeBytes))
+    return dataLoss("it lent memory that is not in use");
   if (!borrowed_.insert(entry.at).second) return dataLoss("it lent the same memory twice");
   auto owner = std::make_shared<Borrowed>(shared_from_this(), entry.at, std::move(block), mapping_);
   return Buffer{peerArena_.data() + entry.at, entry.sizeBytes, std::move(owner)};
@@ -193,6 +194,20 @@ std::vector<uint64_t> PeerMemory::takeReleases() {
   MutexLock lock(mutex_);
   releasesWait_.store(false);
   return std::exchange(releases_, {});
+}
+
+void PeerMemory::addConnection() {
+  MutexLock lock(mutex_);
+  ++connections_;
+}
+
+void PeerMemory::removeConnection() {
+  {
+    MutexLock lock(mutex_);
+    // Of a worker of this process nothing keeps what it lent when it goes.
+    if (--connections_ > 0 && !sameProcess_) return;
+  }
+  close();
 }
 
 void PeerMemory::close() {

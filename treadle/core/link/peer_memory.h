@@ -67,7 +67,10 @@ class PeerMemory : public std::enable_shared_from_this<PeerMemory> {
   // Blocks of the peer that nobody here holds any more: to be told to it.
   std::vector<uint64_t> takeReleases();
 
-  // The peer is gone, or this worker goes.
+  // A connection to the peer uses it from now on; it does no more, and with the last one the peer is gone, or this
+  // worker goes.
+  void addConnection();
+  void removeConnection();
   void close();
 
  private:
@@ -96,6 +99,7 @@ class PeerMemory : public std::enable_shared_from_this<PeerMemory> {
   std::set<uint64_t> borrowed_ TREADLE_GUARDED_BY(mutex_);  // of the peer, held here
   std::vector<uint64_t> releases_ TREADLE_GUARDED_BY(mutex_);
   std::function<void()> releaseHook_ TREADLE_GUARDED_BY(mutex_);
+  int connections_ TREADLE_GUARDED_BY(mutex_) = 0;
   bool closed_ TREADLE_GUARDED_BY(mutex_) = false;
   std::string refused_ TREADLE_GUARDED_BY(mutex_);
 };

@@ -11,6 +11,7 @@
 #include "treadle/core/io/executor.h"
 #include "treadle/core/io/socket.h"
 #include "treadle/core/memory/block_pool.h"
+#include "treadle/core/wire/writer.h"
 
 // Budget of a frame that the socket takes whole: one sendmsg for up to 64 parts, two uncontended locks, one
 // allocation (the list of its parts), no copy and no wake-up. What the socket does not take costs one copy
@@ -47,9 +48,11 @@ Status SendQueue::send(std::vector<std::byte> front, std::span<const Buffer> buf
   // The lock is let go while this thread writes, and `writing_` stands for it: others queue behind rather than wait.
   MutexLock lock(mutex_);
   TREADLE_RETURN_IF_ERROR(waitForRoom(lock, bytes, mode, deadline));
+  if (mode == SendMode::kUrgent && queuedBytes_ - halfSentBytes_ > limitBytes_ + urgentLimitBytes_) return overflow();
   bool mayWait = mode == SendMode::kBatch || mode == SendMode::kLazy;
   if (mayWait && !full_ && bytes == front.size() && bytes <= kBatchBytes / 4) {
     bool filled = batch(front, mode == SendMode::kLazy);
+    wire::Writer::Spare::keep(std::move(front));
     return filled && !writing_ ? writeQueue(lock) : Status();
   }
   Chunks own = chunksOf(front, buffers, descriptor);
@@ -76,9 +79,13 @@ Status SendQueue::send(std::vector<std::byte> front, std::span<const Buffer> buf
   if (!written.ok() && !begun)
     for (size_t dropped = 0; dropped < bytes; chunks.pop_back()) dropped += chunks.back().rest().size();
   if (begun) {
-    written = Status();  // if the socket broke, the flush that follows finds that out and closes the connection
+    if (broke) broken_ = written;  // the flush that follows tells it, and ends the connection
+    written = Status();
+  } else if (broke && !closed_.ok()) {
+    written = closed_;  // this side ended it meanwhile, and has a reason
   }
-  const bool full = !chunks.empty() && !broke;
+  const bool full = !broke && (!chunks.empty() || !stream_.flushed());
+  if (size_t left = bytesOf(chunks); left > limitBytes_) halfSentBytes_ = left;
   afterWriting(std::move(chunks), full);
   return written;
 }
@@ -116,10 +123,12 @@ void SendQueue::afterWriting(Chunks left, bool socketIsFull) {
     queue_.insert(queue_.begin(), std::make_move_iterator(left.begin()), std::make_move_iterator(left.end()));
   }
   queuedBytes_ = bytesOf(queue_);
+  halfSentBytes_ = std::min(halfSentBytes_, queuedBytes_);
   room_.notifyAll();
   if (!closed_.ok()) return;
   if (socketIsFull != full_) host_.wantRoom(full_ = socketIsFull);
-  if (!full_ && !queue_.empty() && !std::exchange(flushSoon_, true)) host_.wantFlush();
+  const bool more = !queue_.empty() || !broken_.ok();
+  if (!full_ && more && !std::exchange(flushSoon_, true)) host_.wantFlush();
 }
 
 // A frame larger than the limit waits until all else is out and is then written by its sender, so it needs no
@@ -127,7 +136,7 @@ void SendQueue::afterWriting(Chunks left, bool socketIsFull) {
 // would never end.
 Status SendQueue::waitForRoom(MutexLock& lock, size_t bytes, SendMode mode, TimePoint deadline) {
   auto hasRoom = [&] {
-    bool free = !writing_ && queue_.empty();
+    bool free = !writing_ && !full_ && queue_.empty();
     return free || mode == SendMode::kUrgent || queuedBytes_ + reservedBytes_ + bytes <= limitBytes_;
   };
   if (closed_.ok() && !hasRoom()) {
@@ -154,19 +163,26 @@ Status SendQueue::writeFromCaller(Chunks& chunks, SendMode mode, TimePoint deadl
     if (!wait) return {};
     io::Executor::Blocking blocking;
     TREADLE_RETURN_IF_ERROR(blocking.status());
-    if (!io::waitFor(fd_, POLLOUT, deadline)) return deadlineExceeded("the peer takes no more bytes");
+    if (!io::waitFor(stream_.fd(), POLLOUT, deadline)) return deadlineExceeded("the peer takes no more bytes");
   }
 }
 
-// True when all is written; false when the socket is full. What is written is taken out of `chunks`.
+// By errno(3). TLS, once it has found damage in what came, says DataLoss of what is written too.
+Status SendQueue::broken() const {
+  return Status(Code::kPeerLost, stream_.broken(errno, "its connection broke").message());
+}
+
+// True when all is written; false when the socket is full. What is written is taken out of `chunks`. Without chunks the
+// stream may still have bytes that the socket did not take.
 Result<bool> SendQueue::writeSome(Chunks& chunks) {
   size_t done = 0;  // of the chunks, all at once
   Result<bool> result = true;
+  if (chunks.empty() && !stream_.flushed() && stream_.write({}, MSG_DONTWAIT) < 0 && errno != EAGAIN) return broken();
   while (done < chunks.size()) {
     ssize_t written = writeOnce(std::span(chunks).subspan(done));
     if (written < 0) {
       if (errno == EINTR) continue;
-      result = errno == EAGAIN ? Result<bool>(false) : io::errnoStatus(Code::kPeerLost, "its connection broke", errno);
+      result = errno == EAGAIN ? Result<bool>(false) : broken();
       break;
     }
     auto left = static_cast<size_t>(written);
@@ -175,6 +191,7 @@ Result<bool> SendQueue::writeSome(Chunks& chunks) {
     if (left > 0) chunks[done].offset += left;
   }
   chunks.erase(chunks.begin(), chunks.begin() + static_cast<ptrdiff_t>(done));
+  if (result.ok() && !stream_.flushed()) return false;
   return result;
 }
 
@@ -188,20 +205,19 @@ ssize_t SendQueue::writeOnce(std::span<const Chunk> chunks) {
     Bytes rest = chunk.rest();
     parts[count++] = {const_cast<std::byte*>(rest.data()), rest.size()};
   }
+  if (chunks.front().descriptor < 0) return stream_.write(std::span(parts).first(count), MSG_DONTWAIT);
   msghdr message{};
   message.msg_iov = parts.data();
   message.msg_iovlen = count;
   alignas(cmsghdr) std::array<std::byte, CMSG_SPACE(sizeof(int))> control{};
-  if (chunks.front().descriptor >= 0) {
-    message.msg_control = control.data();
-    message.msg_controllen = control.size();
-    cmsghdr* rights = CMSG_FIRSTHDR(&message);
-    rights->cmsg_level = SOL_SOCKET;
-    rights->cmsg_type = SCM_RIGHTS;
-    rights->cmsg_len = CMSG_LEN(sizeof(int));
-    std::memcpy(CMSG_DATA(rights), &chunks.front().descriptor, sizeof(int));
-  }
-  return ::sendmsg(fd_, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  cmsghdr* rights = CMSG_FIRSTHDR(&message);
+  rights->cmsg_level = SOL_SOCKET;
+  rights->cmsg_type = SCM_RIGHTS;
+  rights->cmsg_len = CMSG_LEN(sizeof(int));
+  std::memcpy(CMSG_DATA(rights), &chunks.front().descriptor, sizeof(int));
+  return ::sendmsg(stream_.fd(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
 // Borrowed bytes are gone when the sender returns.
@@ -216,9 +232,20 @@ void SendQueue::queue(Chunks chunks) {
   queue_.insert(queue_.end(), std::make_move_iterator(chunks.begin()), std::make_move_iterator(chunks.end()));
 }
 
+// The connection is closed from the reactor's thread: who sends may hold locks.
+Status SendQueue::overflow() {
+  overflow_ = resourceExhausted("it reads nothing of what it is told: " + std::to_string(queuedBytes_) +
+                                " bytes are queued for it");
+  end(Status(Code::kPeerLost, overflow_.message()));
+  host_.wantFlush();
+  return closed_;
+}
+
 Status SendQueue::flush() {
   MutexLock lock(mutex_);
   flushSoon_ = false;
+  if (!overflow_.ok()) return overflow_;
+  if (!broken_.ok()) return broken_;
   // A thread that is writing sees to what is queued when it is done.
   if (writing_) return {};
   if (queue_.empty() && !full_) return {};
@@ -245,18 +272,22 @@ Status SendQueue::writeQueue(MutexLock& lock) {
 
 void SendQueue::close(const Status& why) {
   MutexLock lock(mutex_);
+  end(why);
+}
+
+void SendQueue::end(const Status& why) {
   if (closed_.ok()) closed_ = why;
   queue_.clear();
   batch_.reset();
-  queuedBytes_ = 0;
+  queuedBytes_ = halfSentBytes_ = 0;
   room_.notifyAll();
 }
 
 bool SendQueue::drain(TimePoint deadline) {
   MutexLock lock(mutex_);
-  while (closed_.ok() && (writing_ || !queue_.empty()))
+  while (closed_.ok() && (writing_ || full_ || !queue_.empty()))
     if (!room_.waitUntil(lock, deadline)) break;
-  return closed_.ok() && !writing_ && queue_.empty();
+  return closed_.ok() && !writing_ && !full_ && queue_.empty();
 }
 
 size_t SendQueue::queuedBytes() const {

@@ -2,7 +2,8 @@
 // The sending half of a connection: whole frames in, bytes to the socket, in order. A sender writes to the socket
 // itself as far as it takes bytes; what is left is queued (borrowed bytes are copied) and goes out when the reactor
 // says that there is room. At most `limitBytes` are queued: a sender waits beyond that, until its deadline or until the
-// connection is closed. On top of it come urgent frames, and the rest of one frame that was given up half sent.
+// connection is closed. On top of it come the rest of one frame that was given up half sent, and urgent frames, which
+// never wait: who lets so many bytes of them pile up reads nothing, and the queue ends.
 //
 // Small frames of kBatch are gathered in memory and go out together: when the reactor comes by, when there are
 // kBatchBytes of them, or with the next frame of another mode. Those of kLazy have time until `wantFlushLater`. Any
@@ -13,6 +14,7 @@
 #include "treadle/core/base/buffer.h"
 #include "treadle/core/base/mutex.h"
 #include "treadle/core/base/status.h"
+#include "treadle/core/io/stream.h"
 #include "treadle/core/link/send_mode.h"
 
 namespace treadle::link {
@@ -33,7 +35,9 @@ class SendQueue {
  public:
   static constexpr size_t kBatchBytes = 32U << 10;
 
-  SendQueue(int fd, size_t limitBytes, SendQueueHost& host) : fd_(fd), limitBytes_(limitBytes), host_(host) {}
+  // `stream` must outlive it. `urgentLimitBytes`: of urgent frames, on top of the others'.
+  SendQueue(io::Stream& stream, size_t limitBytes, size_t urgentLimitBytes, SendQueueHost& host)
+      : stream_(stream), limitBytes_(limitBytes), urgentLimitBytes_(urgentLimitBytes), host_(host) {}
 
   // DeadlineExceeded, ResourceExhausted: nothing of the frame was sent. (One that has begun by then counts as sent, and
   // its rest is queued whatever its size.) The reason of `close` after that. PeerLost when the socket broke.
@@ -41,7 +45,8 @@ class SendQueue {
   Status send(std::vector<std::byte> front, std::span<const Buffer> buffers, SendMode mode, TimePoint deadline,
               int descriptor = -1);
 
-  // Writes what is queued as far as the socket takes it. PeerLost when the socket broke.
+  // Writes what is queued as far as the socket takes it. PeerLost when the socket broke, ResourceExhausted when too
+  // many urgent frames are queued: the connection is to be closed.
   Status flush();
   Status flushLater();
 
@@ -69,19 +74,22 @@ class SendQueue {
   Chunks takeQueue() TREADLE_REQUIRES(mutex_);
   void afterWriting(Chunks left, bool socketIsFull) TREADLE_REQUIRES(mutex_);
   Status waitForRoom(MutexLock& lock, size_t bytes, SendMode mode, TimePoint deadline) TREADLE_REQUIRES(mutex_);
+  Status broken() const;
   Result<bool> writeSome(Chunks& chunks);
   ssize_t writeOnce(std::span<const Chunk> chunks);
   Status writeFromCaller(Chunks& chunks, SendMode mode, TimePoint deadline);
   static void makeOwned(Chunk& chunk);
   void queue(Chunks chunks) TREADLE_REQUIRES(mutex_);
+  Status overflow() TREADLE_REQUIRES(mutex_);
+  void end(const Status& why) TREADLE_REQUIRES(mutex_);
   Status writeQueue(MutexLock& lock) TREADLE_REQUIRES(mutex_);
 
-  const int fd_;
-  const size_t limitBytes_;
+  io::Stream& stream_;
+  const size_t limitBytes_, urgentLimitBytes_;
   mutable Mutex mutex_;
   CondVar room_;
   SendQueueHost& host_;
-  bool full_ TREADLE_GUARDED_BY(mutex_) = false;  // the socket took no more: the host calls when it does
+  bool full_ TREADLE_GUARDED_BY(mutex_) = false;  // the socket took not all: the host calls when it takes more
   // The host was asked to flush.
   bool flushSoon_ TREADLE_GUARDED_BY(mutex_) = false, flushLater_ TREADLE_GUARDED_BY(mutex_) = false;
   std::shared_ptr<HeldBytes> batch_ TREADLE_GUARDED_BY(mutex_);  // the last chunk of the queue, if frames may be added
@@ -89,7 +97,10 @@ class SendQueue {
   size_t queuedBytes_ TREADLE_GUARDED_BY(mutex_) = 0;
   size_t reservedBytes_ TREADLE_GUARDED_BY(mutex_) = 0;  // of the frame that is being written, if it may be queued
   bool writing_ TREADLE_GUARDED_BY(mutex_) = false;      // a thread is between the bytes of a frame
-  Status closed_ TREADLE_GUARDED_BY(mutex_);
+  size_t halfSentBytes_ TREADLE_GUARDED_BY(mutex_) =
+      0;  // of the queued ones: what is left of one larger than the limit
+  Status closed_ TREADLE_GUARDED_BY(mutex_), overflow_ TREADLE_GUARDED_BY(mutex_);
+  Status broken_ TREADLE_GUARDED_BY(mutex_);  // why a frame that had begun did not end: a socket tells that once
 };
 
 }  // namespace treadle::link

@@ -1,13 +1,13 @@
 #include "treadle/core/memory/block_pool.h"
 
 #include <pthread.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
 #include <deque>
 #include <fstream>
+#include <mutex>
 #include <system_error>
 
 #include "treadle/core/base/log.h"
@@ -17,8 +17,10 @@ namespace {
 
 // Address space beyond the limit, so that blocks of many sizes find a place beside each other's gaps.
 constexpr size_t kSpacePerByte = 2;
-// Faulted in at a time; and how much of the limit may be without anybody having asked for a block.
-constexpr size_t kPrefaultStep = 1U << 20, kPrefaultShare = 16;
+// Faulted in at a time, with a pause after each, see Note [Pace]; and how much of the limit may be without anybody
+// having asked for a block.
+constexpr size_t kPrefaultStep = 256U << 10, kPrefaultShare = 16;
+constexpr Duration kPrefaultPause = std::chrono::milliseconds(1);
 
 size_t pageBytes() { return static_cast<size_t>(::sysconf(_SC_PAGESIZE)); }
 
@@ -30,11 +32,24 @@ size_t halfOfMemory() {
   return bytes / 2;
 }
 
-// How many forks led to this process since the first pool was made.
+struct PoolOfProcess {
+  unsigned generation;
+  Result<std::shared_ptr<BlockPool>> pool;
+};
+
+// What a child of fork(2) finds as it was at that moment: no other thread may be about to change it then. So there is
+// nothing here that would be made when it is first needed.
+constinit std::mutex poolsMutex;
+constinit std::deque<PoolOfProcess>* pools = nullptr;  // NOLINT: tensors may outlive everything else
+constinit std::atomic<unsigned> forks = 0;             // that led to this process
+const int kForkHandlers = ::pthread_atfork([] { poolsMutex.lock(); }, [] { poolsMutex.unlock(); },
+                                           [] {
+                                             forks.fetch_add(1);
+                                             poolsMutex.unlock();
+                                           });
+
 unsigned generation() {
-  static std::atomic<unsigned> forks = 0;
-  static const int counted = ::pthread_atfork(nullptr, nullptr, [] { forks.fetch_add(1); });
-  TREADLE_CHECK(counted == 0, "the C library has memory for another fork handler");
+  TREADLE_CHECK(kForkHandlers == 0, "the C library has memory for another fork handler");
   return forks.load(std::memory_order_relaxed);
 }
 
@@ -88,16 +103,10 @@ BlockPool::BlockPool(size_t limitBytes, io::SharedMemory arena, Status sharing)
 
 namespace {
 
-struct PoolOfProcess {
-  unsigned generation;
-  Result<std::shared_ptr<BlockPool>> pool;
-};
-
 // A child of fork(2) has its parent's pool before its eyes, whose pages are the parent's: it gets one of its own.
 const Result<std::shared_ptr<BlockPool>>& poolOfProcess() {
-  static Mutex mutex;
-  static auto* const pools = new std::deque<PoolOfProcess>();  // NOLINT: tensors may outlive everything else
-  MutexLock lock(mutex);
+  const std::scoped_lock lock(poolsMutex);
+  if (pools == nullptr) pools = new std::deque<PoolOfProcess>();  // NOLINT: likewise
   if (pools->empty() || pools->back().generation != generation()) {
     auto pool = BlockPool::make(halfOfMemory());
     if (!pool.ok()) logInfo("", "memory of tensors is not kept for reuse: " + pool.status().message());
@@ -233,6 +242,7 @@ void BlockPool::trim() {
     for (size_t offset : std::exchange(offsets, {})) discard(sizeClass, offset);
   discardUnused(0, warmTo_);
   warmTo_ = prefaultTo_ = 0;
+  prefaultEnds_.notifyAll();
 }
 
 void BlockPool::discardUnused(size_t begin, size_t end) {
@@ -253,9 +263,12 @@ void BlockPool::prefault(size_t sizeBytes) {
   }
 }
 
+// Note [Pace]
+// The kernel holds a lock of the whole address space while it faults pages in, which brk, munmap and mprotect of every
+// other thread need. A thread of low priority that holds it on a busy machine, and gets no processor, stops the
+// process: jobs of five on two busy processors took 14 s in place of 5. So it has the usual priority, and leaves the
+// lock alone nine tenths of the time.
 void BlockPool::prefaultLoop() {
-  constexpr int kLowest = 19;
-  (void)::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), kLowest);
   MutexLock lock(mutex_);
   for (size_t at = 0; at < prefaultTo_; at += kPrefaultStep) {
     lock.unlock();
@@ -264,6 +277,8 @@ void BlockPool::prefaultLoop() {
     if (at >= prefaultTo_) discardUnused(at, at + kPrefaultStep);  // trimmed or ended meanwhile
     if (!populated || at >= prefaultTo_) return;
     warmTo_ = at + kPrefaultStep;
+    const TimePoint next = deadlineAfter(kPrefaultPause);
+    while (at < prefaultTo_ && prefaultEnds_.waitUntil(lock, next)) continue;
   }
 }
 
@@ -272,6 +287,7 @@ BlockPool::~BlockPool() {
   {
     MutexLock lock(mutex_);
     prefaultTo_ = 0;
+    prefaultEnds_.notifyAll();
     prefaulter = std::move(prefaulter_);
   }
   if (prefaulter.joinable()) prefaulter.join();

@@ -76,7 +76,7 @@ class BlockPool : public std::enable_shared_from_this<BlockPool> {
   // Why that is null; OK when it is not.
   static Status statusOfProcess();
 
-  // Faults in the arena's first `sizeBytes` (at most a sixteenth of the limit) on a thread of low priority, so that the
+  // Faults in the arena's first `sizeBytes` (at most a sixteenth of the limit) on a thread of its own, so that the
   // first blocks are as warm as later ones. Once for a pool: nothing when called again.
   void prefault(size_t sizeBytes);
 
@@ -138,6 +138,7 @@ class BlockPool : public std::enable_shared_from_this<BlockPool> {
   // Pages before `warmTo_` have been faulted in, and those up to `prefaultTo_` will be.
   size_t warmTo_ TREADLE_GUARDED_BY(mutex_) = 0, prefaultTo_ TREADLE_GUARDED_BY(mutex_) = 0;
   std::thread prefaulter_ TREADLE_GUARDED_BY(mutex_);
+  CondVar prefaultEnds_;
 };
 
 // The first `sizeBytes` of a block, for writing.

@@ -38,8 +38,13 @@ struct IncomingCall {
   OwnedValue target;          // for a member function
   std::vector<Input> inputs;  // arguments that came as references, by index
   size_t bytes = 0;           // that it holds of its caller's credits here
+  // What came, until the handler takes it: kept here, so that the task that runs it is small.
+  link::Message message;
+  size_t valuesAt = 0;             // where in its payload the arguments begin
+  std::vector<HandlePtr> handles;  // the references among them
   Cancellation cancellation;
   std::atomic<bool> answered = false;
+  bool givenUp = false;  // by its caller; guarded by the engine's lock
 };
 
 }  // namespace rpc

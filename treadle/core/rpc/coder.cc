@@ -4,19 +4,20 @@
 
 namespace treadle::rpc {
 
-void Encoder::checkThatItIsOurs(const RefHandle& handle) const {
-  if (handle.references().get() == &references_) return;
-  raise(invalidArgument("an RRef of another worker of this process cannot be sent by this one"));
+void Encoder::checkThatItCanBeSent(const RefHandle& handle) const {
+  if (handle.references().get() != &references_)
+    raise(invalidArgument("an RRef of another worker of this process cannot be sent by this one"));
+  throwIfError(references_.failureUnknownToOwner(handle));
 }
 
 uint32_t Encoder::addReference(const std::shared_ptr<RefHandle>& handle) {
-  checkThatItIsOurs(*handle);
+  checkThatItCanBeSent(*handle);
   forked_.push_back(handle);
   return static_cast<uint32_t>(forked_.size() - 1);
 }
 
 void Encoder::addInput(uint16_t index, std::shared_ptr<RefHandle> handle) {
-  checkThatItIsOurs(*handle);
+  checkThatItCanBeSent(*handle);
   if (inputs_.size() == kMostInputs)
     raise(invalidArgument("a call takes at most " + std::to_string(kMostInputs) + " values by reference"));
   inputs_.push_back({index, std::move(handle)});

@@ -46,8 +46,9 @@ class Encoder {
   uint32_t addReference(const std::shared_ptr<RefHandle>& handle);
   const std::vector<std::shared_ptr<RefHandle>>& forked() const { return forked_; }
 
-  // ArgumentError for a handle of another worker of this process.
-  void checkThatItIsOurs(const RefHandle& handle) const;
+  // ArgumentError for a handle of another worker of this process. What asking for its value threw, if its owner was
+  // never asked.
+  void checkThatItCanBeSent(const RefHandle& handle) const;
 
   // Argument `index` of the call is not among the values: the callee gets it from the reference's owner.
   void addInput(uint16_t index, std::shared_ptr<RefHandle> handle);

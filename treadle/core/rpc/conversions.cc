@@ -4,7 +4,7 @@ namespace treadle::rpc {
 
 std::shared_ptr<const void> valueToSend(Encoder& encoder, const HandlePtr& handle, const std::type_info& type) {
   if (!handle) raise(invalidArgument("an RRef that refers to nothing cannot be sent"));
-  encoder.checkThatItIsOurs(*handle);
+  encoder.checkThatItCanBeSent(*handle);
   References& references = encoder.references();
   throwIfError(references.failureOf(handle));
   if (!handle->local() || encoder.toRank() == references.self()) return nullptr;

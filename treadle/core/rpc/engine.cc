@@ -10,15 +10,6 @@ constexpr Duration kResendEvery = std::chrono::seconds(1);
 
 }  // namespace
 
-std::shared_ptr<Engine> Engine::make(cluster::Membership& membership, io::Reactor& reactor, io::Executor& executor,
-                                     Functions functions, std::unique_ptr<Interceptor> interceptor,
-                                     const EngineOptions& options, Worker* worker) {
-  auto engine = std::make_shared<Engine>(membership, reactor, executor, std::move(functions), std::move(interceptor),
-                                         options, worker);
-  engine->references_->setEngine(engine);
-  return engine;
-}
-
 Engine::Engine(cluster::Membership& membership, io::Reactor& reactor, io::Executor& executor, Functions functions,
                std::unique_ptr<Interceptor> interceptor, const EngineOptions& options, Worker* worker)
     : membership_(membership),
@@ -30,11 +21,10 @@ Engine::Engine(cluster::Membership& membership, io::Reactor& reactor, io::Execut
       worker_(worker),
       references_(std::make_shared<References>(
           membership.self().rank,
-          [this](int rank, RefNotice notice, const ForkEntry& entry) { sendNotice(rank, notice, entry); })) {
-  for (int rank = 0; rank < membership.worldSize(); ++rank) {
-    toPeers_.emplace_back(options.unansweredLimitBytes);
-    fromPeers_.emplace_back(options.unansweredLimitBytes);
-  }
+          [this](int rank, RefNotice notice, const ForkEntry& entry) { sendNotice(rank, notice, entry); },
+          options.referenceLimit)),
+      peers_([limit = options.unansweredLimitBytes](size_t) { return std::make_unique<PeerCalls>(limit); }) {
+  references_->setEngine(*this);
   if (interceptor_) executor_.setAfterTask([shared = interceptor_] { shared->afterTask(); });
 }
 
@@ -46,9 +36,12 @@ void Engine::sendNotice(int rank, RefNotice notice, const ForkEntry& entry) {
   header.fork = entry;
   wire::Writer payload;
   encodeHeader(payload, header);
-  auto mode = notice == RefNotice::kDeletionKnown ? link::SendMode::kLazy : link::SendMode::kUrgent;
-  // A failure means that the peer is lost, and its forks and values with it.
-  membership_.send(rank, link::Subject::kRpc, payload.bytes(), {}, mode, kNever).ignore();
+  // A thread that reads must not wait for room: an acknowledgement for which there is none is asked for again.
+  const bool mayBeLost = notice == RefNotice::kDeletionKnown;
+  const auto mode = mayBeLost ? link::SendMode::kLazy : link::SendMode::kUrgent;
+  const TimePoint deadline = mayBeLost ? Clock::now() : kNever;
+  // Any other failure means that the peer is lost, and its forks and values with it.
+  membership_.send(rank, link::Subject::kRpc, payload.bytes(), {}, mode, deadline).ignore();
 }
 
 // Stands as long as a deletion is not acknowledged, which a peer's next message does as a rule.
@@ -62,19 +55,28 @@ void Engine::resendLater() {
   });
 }
 
-Engine::~Engine() { close(cancelled("this worker has left its job")); }
+// Other threads may be in here through a reference.
+Engine::~Engine() {
+  close(cancelled("this worker has left its job"));
+  references_->awaitUsers();
+}
 
 void Engine::onMessage(int rank, const std::shared_ptr<link::Connection>& from, link::Message message) {
   wire::Reader reader(message.payload);
   Result<MessageHeader> header = parseHeader(reader, membership_.worldSize());
   if (!header.ok()) return from->close(header.status());
   size_t valuesAt = message.payload.size() - reader.left();
+  Status given = references_->checkGiven(rank, header->forks, header->result ? &*header->result : nullptr);
+  if (!given.ok()) return from->close(given);
   switch (header->type) {
     case MessageType::kRequest:
-    case MessageType::kFetch: return onRequest(rank, from, std::move(*header), std::move(message), valuesAt);
+    case MessageType::kFetch: return onRequest(rank, from, *header, std::move(message), valuesAt);
     case MessageType::kAnswer: return onAnswer(rank, std::move(*header), std::move(message), valuesAt);
     case MessageType::kCancel: return onCancel(rank, header->id);
-    case MessageType::kNotice: return references_->onNotice(rank, header->notice, header->fork);
+    case MessageType::kNotice:
+      if (Status flood = references_->onNotice(rank, header->notice, header->fork); !flood.ok()) from->close(flood);
+      // A worker that leaves waits for nobody to hold its values any more.
+      if (header->notice == RefNotice::kForkDeleted) tellIfIdle();
   }
 }
 
@@ -84,7 +86,10 @@ void Engine::onLost(int rank, const Status& why) {
   std::vector<std::shared_ptr<IncomingCall>> incoming;
   {
     MutexLock lock(mutex_);
-    lost_.insert(rank);
+    PeerCalls& lost = peer(rank);
+    lost.lost = true;
+    sentToLost_ += lost.sent;
+    handledOfLost_ += lost.handled;
     for (const auto& [id, call] : pending_)
       if (call.rank == rank) pending.push_back(id);
     for (const auto& [key, call] : incoming_)
@@ -95,8 +100,9 @@ void Engine::onLost(int rank, const Status& why) {
     if (!wantedByOthers(*call)) call->cancellation.request();
   dropInPool(std::move(incoming));
   if (interceptor_) interceptor_->onLost(rank);
-  toPeers_[static_cast<size_t>(rank)].close(why);
+  peer(rank).toPeer.close(why);
   for (uint64_t id : pending) finishPending(id, why);
+  tellIfIdle();
 }
 
 // Handlers that still run see themselves cancelled; their answers go to closed connections, which is where
@@ -116,23 +122,11 @@ void Engine::close(const Status& why) {
     for (const auto& [key, call] : incoming_) incoming.push_back(call);
   }
   for (auto& [number, hook] : hooks) hook();
-  for (Credits& credits : toPeers_) credits.close(why);
+  peers_.forEach([&](PeerCalls& peer) { peer.toPeer.close(why); });
   for (uint64_t id : pending) finishPending(id, why);
   references_->clear(why);
   // Last: what waits for a value is told `why`.
   for (const auto& call : incoming) call->cancellation.request();
-}
-
-CallCounts Engine::counts() const {
-  CallCounts counts;
-  for (const Credits& credits : toPeers_) counts.unansweredBytes += credits.takenBytes();
-  for (const Credits& credits : fromPeers_) counts.bytesToAnswer += credits.takenBytes();
-  MutexLock lock(mutex_);
-  counts.sent = sent_;
-  counts.handled = handled_;
-  counts.pending = pending_.size() - givenUp_;
-  counts.running = incoming_.size();
-  return counts;
 }
 
 Future<void> Engine::after(Duration delay) {
@@ -141,37 +135,31 @@ Future<void> Engine::after(Duration delay) {
   // The promise goes with the timer if that is cancelled.
   io::Reactor::TimerId timer =
       reactor_.at(deadlineAfter(delay), [promise = std::move(promise)]() mutable { promise.set(); });
-  uint64_t hook = atEnd([this, timer] { reactor_.cancel(timer); });
-  future.share()->cancelHook = [weak = weak_from_this(), timer] {
-    if (auto alive = weak.lock()) alive->reactor_.cancel(timer);
+  future.share()->cancelHook = [references = references_, timer] {
+    if (auto alive = references->engine()) alive->reactor_.cancel(timer);
   };
-  future.share()->onReady([weak = weak_from_this(), hook] {
-    if (auto alive = weak.lock()) alive->forgetAtEnd(hook);
-  });
+  atEndUnless(*future.share(), [this, timer] { reactor_.cancel(timer); });
   return future;
 }
 
-uint64_t Engine::atEnd(UniqueFunction<void()> hook) {
-  {
-    MutexLock lock(mutex_);
-    if (closed_.ok()) {
-      endHooks_.emplace(++lastHook_, std::move(hook));
-      return lastHook_;
-    }
+void Engine::atEndUnless(io::FutureCore& ready, UniqueFunction<void()> hook) {
+  MutexLock lock(mutex_);
+  if (!closed_.ok()) {
+    lock.unlock();
+    return hook();
   }
-  hook();
-  return 0;
+  const uint64_t number = ++lastHook_;
+  endHooks_.emplace(number, std::move(hook));
+  lock.unlock();
+  ready.onReady([references = references_, number] {
+    if (auto alive = references->engine()) alive->forgetAtEnd(number);
+  });
 }
 
 void Engine::forgetAtEnd(uint64_t number) {
   MutexLock lock(mutex_);
   auto dropped = endHooks_.extract(number);
   lock.unlock();  // what it holds goes without it
-}
-
-Status Engine::whetherHere() const {
-  MutexLock lock(mutex_);
-  return closed_.ok() ? Status() : failedPrecondition("this worker has left its job");
 }
 
 void Engine::tellIfIdle() {

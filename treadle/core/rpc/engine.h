@@ -3,18 +3,18 @@
 // keeps it in the table of pending calls until its answer, deadline, cancellation or the callee's loss completes it.
 // Incoming: looks up the function, runs it on the pool, answers on the connection that the request came on.
 //
-// Budget of an empty call at the caller: one system call to send and one to receive, nine uncontended locks, six small
-// allocations; no thread is woken when the caller waits. What they are: engine_outgoing.cc and engine_incoming.cc.
+// Budget of an empty call at the caller: one system call to send and one to receive, eight uncontended locks, five
+// small allocations; no thread is woken when the caller waits. What they are: engine_outgoing.cc and
+// engine_incoming.cc.
 //
 // Owned by the worker, which closes it before it goes. Any thread may call anything.
 
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
-#include <set>
 #include <unordered_map>
 
+#include "treadle/core/base/growing_table.h"
 #include "treadle/core/cluster/coordinator.h"
 #include "treadle/core/cluster/membership.h"
 #include "treadle/core/io/executor.h"
@@ -36,6 +36,11 @@ struct CallOptions {
   // From -128 to 127. Where large tensors share sockets, those of a higher priority go before all of lower ones to the
   // same worker, and those of one take turns. The answer's are sent with it too.
   int priority = 0;
+  // `call` of a function that is declared idempotent: how often it may be tried, each time within `timeout`, when the
+  // answer does not come in time, the callee has too much to do (a ResourceError comes from there), or it is lost and,
+  // in an open job, another worker of its name joins. Other errors, those of the function among them, are not tried
+  // again. The other ways to call take 1.
+  int attempts = 1;
 };
 
 }  // namespace treadle
@@ -70,6 +75,8 @@ struct CallTicket {
 
 struct CallCounts {
   uint64_t sent = 0, handled = 0;  // requests
+  // The same without those to and of workers that are lost: what two workers that live count of each other.
+  uint64_t sentToLiving = 0, handledOfLiving = 0;
   size_t pending = 0, running = 0;
   size_t unansweredBytes = 0, bytesToAnswer = 0;  // of requests of this worker; of its peers'
 };
@@ -78,13 +85,11 @@ struct EngineOptions {
   Duration rpcTimeout = std::chrono::seconds(60);
   size_t unansweredLimitBytes = size_t{1} << 30;  // of requests to one peer, and of one peer here
   size_t sendLimitBytes = 64U << 20;              // the connections' own
+  size_t referenceLimit = References::kUsualLimit;
 };
 
-class Engine final : public cluster::MessageHandler, public std::enable_shared_from_this<Engine> {
+class Engine final : public cluster::MessageHandler {
  public:
-  static std::shared_ptr<Engine> make(cluster::Membership& membership, io::Reactor& reactor, io::Executor& executor,
-                                      Functions functions, std::unique_ptr<Interceptor> interceptor,
-                                      const EngineOptions& options, Worker* worker);
   Engine(cluster::Membership& membership, io::Reactor& reactor, io::Executor& executor, Functions functions,
          std::unique_ptr<Interceptor> interceptor, const EngineOptions& options, Worker* worker);
   ~Engine() override;
@@ -104,9 +109,8 @@ class Engine final : public cluster::MessageHandler, public std::enable_shared_f
   std::unique_ptr<HandlerScope> enter(const IncomingCall& call);
   // Ready after `delay`; cancelled when the worker ends.
   Future<void> after(Duration delay);
-  // Runs `hook` when the worker ends, at once if it has, and must not wait. The number by which `forgetAtEnd` knows it.
-  uint64_t atEnd(UniqueFunction<void()> hook);
-  void forgetAtEnd(uint64_t number);
+  // Runs `hook`, which must not wait, when the worker ends, at once if it has; not if `ready` is by then.
+  void atEndUnless(io::FutureCore& ready, UniqueFunction<void()> hook);
 
   // Fails everything that is pending, lets go of all references. Nothing runs after that.
   void close(const Status& why);
@@ -114,6 +118,9 @@ class Engine final : public cluster::MessageHandler, public std::enable_shared_f
   // Called when nothing is pending or running any more.
   void setIdleHook(std::function<void()> hook) { idleHook_ = std::move(hook); }
   CallCounts counts() const;
+  // What keeps this worker from leaving: answers that it awaits, handlers that it runs, and who holds references to its
+  // values. Empty: nothing.
+  std::string whatIsLeft() const;
   // OK until `close`; then the StateError for whoever still wants something of this worker.
   Status whetherHere() const;
 
@@ -148,10 +155,11 @@ class Engine final : public cluster::MessageHandler, public std::enable_shared_f
   };
 
   CallTicket submit(OutgoingCall call, std::optional<ForkEntry> result);
+  void forgetAtEnd(uint64_t number);
   static MessageHeader headerOf(const OutgoingCall& call, const std::optional<ForkEntry>& result);
   Status takeCredits(const Pending& pending);
   uint64_t addPending(Pending pending);
-  void notSent();
+  void notSent(int rank);
   // `from`: the worker that answers. An answer of another one than was called counts for nothing.
   std::optional<Taken> takePending(uint64_t id, std::optional<int> from);
   void finishPending(uint64_t id, Result<Decoder*> result, std::optional<int> from = {});
@@ -162,13 +170,14 @@ class Engine final : public cluster::MessageHandler, public std::enable_shared_f
   void expire();
   void scheduleExpiry(TimePoint due) TREADLE_REQUIRES(mutex_);
 
-  void onRequest(int rank, const std::shared_ptr<link::Connection>& from, MessageHeader header, link::Message message,
-                 size_t valuesAt);
+  void onRequest(int rank, const std::shared_ptr<link::Connection>& from, const MessageHeader& header,
+                 link::Message message, size_t valuesAt);
   void onAnswer(int rank, MessageHeader header, link::Message message, size_t valuesAt);
   void completeWith(int rank, const MessageHeader& header, link::Message& message, size_t valuesAt,
                     std::vector<HandlePtr> handles);
   void onCancel(int rank, uint64_t id);
-  bool accept(const std::shared_ptr<IncomingCall>& call, const link::Message& message, size_t inputs);
+  bool accept(const std::shared_ptr<IncomingCall>& call, size_t inputs);
+  void dropRequest(int rank, const MessageHeader& header);
   bool wantedByOthers(const IncomingCall& call) const;
   // A user's values may go with it, whose destructors may take long, call or wait: not on a thread that reads.
   template <class T>
@@ -177,12 +186,11 @@ class Engine final : public cluster::MessageHandler, public std::enable_shared_f
   }
   static void failWhenWhole(const std::shared_ptr<IncomingCall>& call, const std::shared_ptr<link::Arrival>& arrival,
                             const Status& why);
-  void begin(const std::shared_ptr<IncomingCall>& call, MessageHeader header, link::Message message, size_t valuesAt,
-             std::vector<HandlePtr> handles);
+  void begin(const std::shared_ptr<IncomingCall>& call, const MessageHeader& header,
+             const std::shared_ptr<link::Arrival>& arrival);
   void awaitInputs(const std::shared_ptr<Preparation>& preparation, const std::vector<InputEntry>& entries);
   void fetchInput(const std::shared_ptr<Preparation>& preparation, Input& input, const InputEntry& entry);
-  void run(const std::shared_ptr<IncomingCall>& call, const Functions::Entry& entry, link::Message message,
-           size_t valuesAt, std::vector<HandlePtr> handles);
+  void run(const std::shared_ptr<IncomingCall>& call, const Functions::Entry& entry);
   void answerFetch(const std::shared_ptr<IncomingCall>& call);
   void sendFailure(const std::shared_ptr<IncomingCall>& call, MessageHeader& header, Status status);
   Result<const Functions::Entry*> lookUp(const MessageHeader& header) const;
@@ -202,7 +210,14 @@ class Engine final : public cluster::MessageHandler, public std::enable_shared_f
   Worker* const worker_;
   const std::shared_ptr<References> references_;
   std::function<void()> idleHook_;
-  std::deque<Credits> toPeers_, fromPeers_;  // by rank
+  struct PeerCalls {
+    explicit PeerCalls(size_t limitBytes) : toPeer(limitBytes), fromPeer(limitBytes) {}
+    Credits toPeer, fromPeer;
+    uint64_t sent = 0, handled = 0;  // guarded by the engine's lock
+    bool lost = false;               // likewise
+  };
+  PeerCalls& peer(int rank) { return peers_[static_cast<size_t>(rank)]; }
+  base::GrowingTable<PeerCalls> peers_;  // by rank
 
   mutable Mutex mutex_;
   PendingTable pending_ TREADLE_GUARDED_BY(mutex_);
@@ -210,12 +225,12 @@ class Engine final : public cluster::MessageHandler, public std::enable_shared_f
   std::map<std::pair<int, uint64_t>, std::shared_ptr<IncomingCall>> incoming_ TREADLE_GUARDED_BY(mutex_);
   uint64_t lastId_ TREADLE_GUARDED_BY(mutex_) = 0;
   uint64_t sent_ TREADLE_GUARDED_BY(mutex_) = 0, handled_ TREADLE_GUARDED_BY(mutex_) = 0;
+  uint64_t sentToLost_ TREADLE_GUARDED_BY(mutex_) = 0, handledOfLost_ TREADLE_GUARDED_BY(mutex_) = 0;
   std::optional<std::pair<TimePoint, io::Reactor::TimerId>> expiry_ TREADLE_GUARDED_BY(mutex_);
   std::atomic<bool> resending_ = false;
   io::Reactor::TimerId resendTimer_ TREADLE_GUARDED_BY(mutex_) = 0;
   uint64_t lastHook_ TREADLE_GUARDED_BY(mutex_) = 0;
   std::map<uint64_t, UniqueFunction<void()>> endHooks_ TREADLE_GUARDED_BY(mutex_);
-  std::set<int> lost_ TREADLE_GUARDED_BY(mutex_);  // ranks
   Status closed_ TREADLE_GUARDED_BY(mutex_);
 };
 

@@ -1,11 +1,12 @@
-// The callee's side of the engine, and the handles that handlers and answers go through.
+// The callee's side of the engine.
 //
-// Budget of an empty request on the pool thread that polls: epoll_wait, recvmsg (TCP: recv), sendmsg; eleven
-// uncontended locks (three of the reactor, three of the executor, two of the table, the references, the send queue
-// twice); eight small allocations (the call and its table entry, the request's payload, the message, the task, which is
-// too large to lie within its queue, the answer's payload, frame and list of parts), and one for each eight tasks.
-// Workers with tensors add a lock: libtorch's state of the thread is put away after the task. No wake-up: the thread
-// that read the request runs it and answers. With many in flight six locks, as one poll brings many.
+// Budget of an empty request on the pool thread that polls: epoll_wait, recvmsg (TCP: recv), sendmsg; ten
+// uncontended locks (three of the reactor, three of the executor, two of the table, the send queue twice); five small
+// allocations (the call and its table entry, the request's payload, the answer's frame and list of parts), and one for
+// each eight tasks. What is written goes into memory that the thread's last message left (wire/writer.h), and the task
+// lies within its queue. Workers with tensors add a lock where a task left libtorch's state of the thread another than
+// it was. No wake-up: the thread that read the request runs it and answers. With many in flight five locks, as one poll
+// brings many, and three allocations.
 
 #include "treadle/core/base/log.h"
 #include "treadle/core/rpc/engine.h"
@@ -21,7 +22,7 @@ TimePoint deadlineIn(uint64_t microseconds) {
 }  // namespace
 
 // On the reading thread: what must be done before anything else comes from this peer.
-void Engine::onRequest(int rank, const std::shared_ptr<link::Connection>& from, MessageHeader header,
+void Engine::onRequest(int rank, const std::shared_ptr<link::Connection>& from, const MessageHeader& header,
                        link::Message message, size_t valuesAt) {
   std::vector<HandlePtr> handles = references_->adopt(rank, header.forks);
   if (header.result) references_->adoptRequested(rank, *header.result);
@@ -30,22 +31,35 @@ void Engine::onRequest(int rank, const std::shared_ptr<link::Connection>& from, 
   call->function = header.function;
   call->priority = header.priority;
   call->result = header.result;
-  bool twice = false;
+  const std::shared_ptr<link::Arrival> arrival = std::move(message.arrival);
+  call->message = std::move(message);
+  call->valuesAt = valuesAt;
+  call->handles = std::move(handles);
+  bool twice = false, tooLate = false;
   {
     MutexLock lock(mutex_);
-    if (!closed_.ok() || lost_.contains(rank)) return;
+    tooLate = !closed_.ok() || peer(rank).lost;
     // Numbers grow as a rule, so that its place is at the end.
-    auto entry = incoming_.emplace_hint(incoming_.end(), std::pair(rank, header.id), call);
-    twice = entry->second != call;
+    if (!tooLate) twice = incoming_.emplace_hint(incoming_.end(), std::pair(rank, header.id), call)->second != call;
   }
+  if (tooLate) return dropRequest(rank, header);
   if (twice) return from->close(dataLoss("it used the number of a call twice"));
-  if (!accept(call, message, header.inputs.size())) return;
+  if (!accept(call, header.inputs.size())) return;
+  if (header.result)
+    if (Status room = references_->roomFor(rank, 0); !room.ok()) return failWhenWhole(call, arrival, room);
   try {
     if (interceptor_ && !header.field.empty()) call->hook = interceptor_->onArrival(rank, header.field);
   } catch (...) {
-    return failWhenWhole(call, message.arrival, statusOfCurrentException("the request's header"));
+    return failWhenWhole(call, arrival, statusOfCurrentException("the request's header"));
   }
-  begin(call, std::move(header), std::move(message), valuesAt, std::move(handles));
+  begin(call, header, arrival);
+}
+
+// It is not run: whoever holds a reference to its result, passed on by who is lost, is not to wait for it.
+void Engine::dropRequest(int rank, const MessageHeader& header) {
+  if (!header.result) return;
+  std::optional<cluster::Membership::Loss> loss = membership_.lossOf(rank);
+  references_->fulfil(header.result->ref, loss ? loss->why : cancelled("this worker has left the job"));
 }
 
 // Refuses what goes over the limit. That of a peer that counts as this worker does, with the same limit or a lower one,
@@ -54,9 +68,9 @@ void Engine::onRequest(int rank, const std::shared_ptr<link::Connection>& from, 
 // limit there, with at most one request cut down to seven eighths, no part sums up to more than this limit.
 //
 // Refusals are urgent and so on top of what is queued: a peer that goes on and does not read them is cut off.
-bool Engine::accept(const std::shared_ptr<IncomingCall>& call, const link::Message& message, size_t inputs) {
-  Credits& credits = fromPeers_[static_cast<size_t>(call->rank)];
-  const size_t bytes = credits.costOf(message.payload.size(), message.buffers, inputs);
+bool Engine::accept(const std::shared_ptr<IncomingCall>& call, size_t inputs) {
+  Credits& credits = peer(call->rank).fromPeer;
+  const size_t bytes = credits.costOf(call->message.payload.size(), call->message.buffers, inputs);
   if (credits.tryTake(bytes)) {
     call->bytes = bytes;
     return true;
@@ -75,22 +89,21 @@ bool Engine::accept(const std::shared_ptr<IncomingCall>& call, const link::Messa
 void Engine::failWhenWhole(const std::shared_ptr<IncomingCall>& call, const std::shared_ptr<link::Arrival>& arrival,
                            const Status& why) {
   if (!arrival) return Responder(call).fail(why);
+  // Here and not where the last byte comes, which may be on a thread that must not run the destructors of users.
+  call->handles.clear();
+  call->message = {};
   arrival->whenWhole([call, why](const Status&) { Responder(call).fail(why); });
 }
 
-void Engine::begin(const std::shared_ptr<IncomingCall>& call, MessageHeader header, link::Message message,
-                   size_t valuesAt, std::vector<HandlePtr> handles) {
-  std::shared_ptr<link::Arrival> arrival = std::move(message.arrival);
+void Engine::begin(const std::shared_ptr<IncomingCall>& call, const MessageHeader& header,
+                   const std::shared_ptr<link::Arrival>& arrival) {
   UniqueFunction<void()> task;
   if (header.type == MessageType::kFetch && header.target) {
     task = [this, call] { answerFetch(call); };
   } else {
     Result<const Functions::Entry*> entry = lookUp(header);
     if (!entry.ok()) return failWhenWhole(call, arrival, std::move(entry).status());
-    task = [this, call, entry = *entry, message = std::move(message), valuesAt,
-            handles = std::move(handles)]() mutable {
-      run(call, *entry, std::move(message), valuesAt, std::move(handles));
-    };
+    task = [this, call, entry = *entry] { run(call, *entry); };
   }
   if (!arrival && !header.target && header.inputs.empty()) return executor_.post(std::move(task));
   auto preparation = std::make_shared<Preparation>(
@@ -157,17 +170,19 @@ std::unique_ptr<HandlerScope> Engine::enter(const IncomingCall& call) {
   return interceptor_ ? interceptor_->onHandler(call.hook.get()) : nullptr;
 }
 
-void Engine::run(const std::shared_ptr<IncomingCall>& call, const Functions::Entry& entry, link::Message message,
-                 size_t valuesAt, std::vector<HandlePtr> handles) {
+void Engine::run(const std::shared_ptr<IncomingCall>& call, const Functions::Entry& entry) {
   Responder responder(call);
+  // They go with this, whatever comes of it.
+  link::Message message = std::move(call->message);
+  std::vector<HandlePtr> handles = std::move(call->handles);
   if (call->cancellation.requested()) return responder.fail(cancelled("the caller gave up before the function began"));
   // Another thread reads meanwhile, or the next request would wait for this one though there is a thread for it.
   io::Executor::expectRunTime(entry.runTime->typical());
   const TimePoint begin = Clock::now();
   try {
     auto scope = enter(*call);
-    Decoder decoder(*references_, std::move(message.payload), valuesAt, std::move(message.buffers), std::move(handles),
-                    call->hook);
+    Decoder decoder(*references_, std::move(message.payload), call->valuesAt, std::move(message.buffers),
+                    std::move(handles), call->hook);
     Call handle(call);
     entry.invoke(handle, decoder, responder);
   } catch (...) {
@@ -183,12 +198,16 @@ void Engine::answerFetch(const std::shared_ptr<IncomingCall>& call) {
   if (value.encode == nullptr)
     return responder.fail(invalidArgument("a " + demangled(value.type->name()) +
                                           " does not travel; call its functions at its owner instead"));
-  auto scope = enter(*call);
-  responder.reply([&](Encoder& encoder) {
-    // The type's name goes first: a fetch has no signature that would have been compared.
-    encoder.writer().string(demangled(value.type->name()));
-    value.encode(encoder, value.value.get());
-  });
+  try {
+    auto scope = enter(*call);
+    responder.reply([&](Encoder& encoder) {
+      // The type's name goes first: a fetch has no signature that would have been compared.
+      encoder.writer().string(demangled(value.type->name()));
+      value.encode(encoder, value.value.get());
+    });
+  } catch (...) {
+    responder.fail(statusOfCurrentException(call->function));
+  }
 }
 
 // Encoding comes first and sending last, so that a result that cannot travel becomes a failure that can.
@@ -196,15 +215,20 @@ void Engine::sendAnswer(const std::shared_ptr<IncomingCall>& call, Status status
                         UniqueFunction<void(Encoder&)> encode) {
   if (call->answered.exchange(true)) return;
   // Before the answer leaves: the caller may have the next request here before this thread goes on.
-  fromPeers_[static_cast<size_t>(call->rank)].giveBack(call->bytes);
+  peer(call->rank).fromPeer.giveBack(call->bytes);
   MessageHeader header;
   header.type = MessageType::kAnswer;
   header.id = call->id;
   std::unique_ptr<OutgoingHook> hook;
-  if (interceptor_ && status.ok()) hook = interceptor_->onReply(call->rank, call->function, call->hook.get());
+  try {
+    if (interceptor_ && status.ok()) hook = interceptor_->onReply(call->rank, call->function, call->hook.get());
+  } catch (...) {
+    status = statusOfCurrentException(call->function);
+  }
   Encoder encoder(*references_, call->rank, hook.get());
   try {
     if (status.ok() && encode) encode(encoder);
+    if (!encoder.forked().empty()) throwIfError(references_->roomFor(call->rank, encoder.forked().size()));
     if (hook) header.field = hook->field();
   } catch (...) {
     // Nothing of a result that cannot travel goes out.
@@ -246,7 +270,10 @@ void Engine::answered(IncomingCall& call) {
   bool nothingLeft;
   {
     MutexLock lock(mutex_);
+    PeerCalls& caller = peer(call.rank);
     ++handled_;
+    ++caller.handled;
+    if (caller.lost) ++handledOfLost_;
     incoming_.erase({call.rank, call.id});
     nothingLeft = idle();
   }
@@ -260,7 +287,7 @@ void Engine::onCancel(int rank, uint64_t id) {
   {
     MutexLock lock(mutex_);
     auto found = incoming_.find({rank, id});
-    if (found == incoming_.end()) return;
+    if (found == incoming_.end() || std::exchange(found->second->givenUp, true)) return;
     call = found->second;
   }
   if (!wantedByOthers(*call)) call->cancellation.request();
@@ -272,44 +299,4 @@ bool Engine::wantedByOthers(const IncomingCall& call) const {
   return call.result && references_->wantedByOthers(call.result->ref, call.rank);
 }
 
-void Responder::reply(UniqueFunction<void(Encoder&)> encode) const {
-  call_->engine.sendAnswer(call_, {}, std::move(encode));
-}
-
-void Responder::keep(OwnedValue value) const {
-  if (!call_->result) return fail(failedPrecondition("what this function makes stays here; ask for a reference to it"));
-  call_->engine.references().fulfil(call_->result->ref, std::move(value));
-  call_->engine.sendAnswer(call_, {}, {});
-}
-
-void Responder::fail(Status why) const {
-  if (why.worker().empty()) why = std::move(why).withWorker(call_->engine.membership().self().name);
-  if (call_->result) call_->engine.references().fulfil(call_->result->ref, why);
-  call_->engine.sendAnswer(call_, std::move(why), {});
-}
-
-io::ContinueOn Responder::pool() const { return &call_->engine.executor(); }
-
-io::TaskRun::Post Responder::stretches() const {
-  return [pool = pool(), call = call_](UniqueFunction<void()> stretch) {
-    pool.post([call, stretch = std::move(stretch)]() mutable {
-      auto scope = call->engine.enter(*call);
-      stretch();
-    });
-  };
-}
-
 }  // namespace treadle::rpc
-
-namespace treadle {
-
-Worker& Call::worker() const {
-  if (incoming_->engine.worker() == nullptr) raise(failedPrecondition("this call is not served by a Worker"));
-  return *incoming_->engine.worker();
-}
-
-WorkerInfo Call::caller() const { return incoming_->engine.membership().info(incoming_->rank); }
-
-bool Call::cancelled() const { return incoming_->cancellation.requested() || Clock::now() > incoming_->deadline; }
-
-}  // namespace treadle

@@ -2,13 +2,14 @@
 //
 // Budget of a blocking call without arguments or result, by rank, without an interceptor:
 //   locks (uncontended)   the member's connection, the table (insert, take), the send queue twice, the interest in
-//                         reading, the references of the answer, the future twice: nine
-//   allocations           the future, the table's entry, the payload, the frame, the list of its parts, the answer's
-//                         payload: six, and one each for names and signatures of over 15 characters
+//                         reading, the future twice: eight
+//   allocations           the future, the table's entry, the frame, the list of its parts, the answer's payload: five,
+//                         and one each for names and signatures of over 15 characters; the payload's memory is used
+//                         again (wire/writer.h)
 //   system calls          sendmsg, and the recvmsg (TCP: recv) that brings the answer; another one and sched_yield for
 //                         each look before that, poll if it sleeps
 //
-// With many in flight five allocations and six locks, and up to a hundred share a sendmsg. `make bench-budget` counts
+// With many in flight three allocations and six locks, and up to a hundred share a sendmsg. `make bench-budget` counts
 // them.
 //
 // Besides, a compare-and-swap and a subtraction on the callee's credits.
@@ -31,7 +32,10 @@ link::SendMode modeOf(const OutgoingCall& call) {
   return call.options.lazy ? link::SendMode::kLazy : link::SendMode::kCapture;
 }
 
-Status tooLate(Duration timeout) { return deadlineExceeded("it did not answer within " + toText(timeout)); }
+Status tooLate(Duration timeout) {
+  return deadlineExceeded("it did not answer within " + toText(timeout) +
+                          " (CallOptions::timeout and JoinOptions::rpcTimeout say how long it may take)");
+}
 
 std::vector<ForkEntry> forkAll(Encoder& encoder) {
   std::vector<ForkEntry> entries;
@@ -45,6 +49,9 @@ void check(const OutgoingCall& call) {
     raise(invalidArgument("no function has a name of " + std::to_string(call.function.size()) + " bytes"));
   if (call.options.priority < INT8_MIN || call.options.priority > INT8_MAX)
     raise(invalidArgument("a call's priority is from -128 to 127, not " + std::to_string(call.options.priority)));
+  if (call.options.attempts != 1)
+    raise(invalidArgument("CallOptions::attempts is for `call` of a function that both sides know: '" + call.function +
+                          "' is called in another way"));
 }
 
 // Of the buffers of a request whose caller waits; null when the callee cannot read them where they are.
@@ -88,6 +95,7 @@ MessageHeader Engine::headerOf(const OutgoingCall& call, const std::optional<For
 // answer may be here before `send` returns.
 CallTicket Engine::submit(OutgoingCall call, std::optional<ForkEntry> result) {
   check(call);
+  if (call.target) throwIfError(references_->failureUnknownToOwner(*call.target));
   Duration timeout = call.options.timeout.value_or(options_.rpcTimeout);
   TimePoint deadline = deadlineAfter(timeout);
   auto connection = membership_.outgoing(call.rank);
@@ -101,7 +109,10 @@ CallTicket Engine::submit(OutgoingCall call, std::optional<ForkEntry> result) {
                   {},
                   std::move(call.complete),
                   timeout};
-  if (!connection.ok()) return pending.complete(told(pending, connection.status())), CallTicket{};
+  if (!connection.ok()) {
+    if (result) references_->notAsked(*result);
+    return pending.complete(told(pending, connection.status())), CallTicket{};
+  }
   pending.connection = *connection;
 
   auto hook = interceptor_ ? interceptor_->onRequest(call.rank, header.function) : nullptr;
@@ -118,8 +129,7 @@ CallTicket Engine::submit(OutgoingCall call, std::optional<ForkEntry> result) {
   payload.reserve(kUsualHeaderBytes + encoder.writer().size());
   encodeHeader(payload, header);
   payload.raw(encoder.writer().bytes());
-  pending.bytes =
-      toPeers_[static_cast<size_t>(call.rank)].costOf(payload.size(), encoder.buffers(), header.inputs.size());
+  pending.bytes = peer(call.rank).toPeer.costOf(payload.size(), encoder.buffers(), header.inputs.size());
 
   const link::MemoryOffer* offer = call.offer != nullptr ? standingOffer(*call.offer, **connection, encoder) : nullptr;
   CallTicket ticket;
@@ -131,7 +141,7 @@ CallTicket Engine::submit(OutgoingCall call, std::optional<ForkEntry> result) {
     sent = (*connection)
                ->send(link::Subject::kRpc, payload.bytes(), encoder.buffers(), modeOf(call), deadline,
                       {offer, call.options.priority});
-    if (!sent.ok()) notSent();
+    if (!sent.ok()) notSent(call.rank);
   }
   if (sent.ok()) {
     // It may have waited for room for so long that it was given up: then the cancellation went before it, to nobody.
@@ -139,6 +149,7 @@ CallTicket Engine::submit(OutgoingCall call, std::optional<ForkEntry> result) {
     return ticket;
   }
   references_->unfork(header.forks);
+  if (result) references_->notAsked(*result);
   if (hook) hook->abandon();
   if (Status left = whetherHere(); !left.ok()) sent = left;
   if (!ticket.connection) return pending.complete(told(pending, sent)), ticket;
@@ -151,7 +162,7 @@ CallTicket Engine::submit(OutgoingCall call, std::optional<ForkEntry> result) {
 // reads does not wait: it could be the one that would. A call without a time limit waits no longer than others do:
 // handlers that wait for each other's callers in a circle would do so for ever.
 Status Engine::takeCredits(const Pending& pending) {
-  Credits& credits = toPeers_[static_cast<size_t>(pending.rank)];
+  Credits& credits = peer(pending.rank).toPeer;
   if (credits.tryTake(pending.bytes)) return {};
   TimePoint deadline = pending.deadline == kNever ? deadlineAfter(options_.rpcTimeout) : pending.deadline;
   if (link::Connection::readsOnThisThread()) deadline = Clock::now();
@@ -162,15 +173,21 @@ Status Engine::takeCredits(const Pending& pending) {
 }
 
 // The callee will never say that it has handled it, and the shutdown compares the two numbers.
-void Engine::notSent() {
+void Engine::notSent(int rank) {
   MutexLock lock(mutex_);
+  PeerCalls& callee = peer(rank);
   --sent_;
+  --callee.sent;
+  if (callee.lost) --sentToLost_;
 }
 
 uint64_t Engine::addPending(Pending pending) {
   MutexLock lock(mutex_);
   uint64_t id = ++lastId_;
+  PeerCalls& callee = peer(pending.rank);
   ++sent_;
+  ++callee.sent;
+  if (callee.lost) ++sentToLost_;
   scheduleExpiry(pending.deadline);
   pending_.emplace(id, std::move(pending));
   return id;
@@ -205,7 +222,7 @@ void Engine::finishPending(uint64_t id, Result<Decoder*> result, std::optional<i
   if (!taken) return;
   Pending& pending = taken->entry.mapped();
   pending.connection->answerArrived();
-  toPeers_[static_cast<size_t>(pending.rank)].giveBack(pending.bytes);
+  peer(pending.rank).toPeer.giveBack(pending.bytes);
   if (!pending.complete) return;
   if (result.ok()) {
     pending.complete(std::move(result));

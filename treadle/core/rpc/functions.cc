@@ -20,7 +20,9 @@ Functions& Functions::put(const void* key, Entry entry) {
   if (known.key != key || known.entry.signature != entry.signature)
     raise(invalidArgument("the name '" + entry.name + "' stands for a function " + known.entry.signature +
                           " already and cannot stand for another of " + entry.signature));
+  const bool idempotent = known.entry.idempotent || entry.idempotent;
   if (known.entry.invoke == nullptr) known.entry = std::move(entry);  // declared first, added now
+  known.entry.idempotent = idempotent;
   return *this;
 }
 

@@ -32,11 +32,15 @@ class Functions {
   Functions& declare(std::string name) {
     return put(&rpc::functionKey<F>, {std::move(name), rpc::Signature<F>::text(), nullptr, false});
   }
-  // Like `add`, for a function that may run twice for one call without harm. The mark is kept and nothing is done
-  // with it yet: no call is tried again by itself.
+  // Like `add` and `declare`, for a function that may run twice for one call without harm: whoever calls it may have it
+  // tried again (CallOptions::attempts). The caller's own mark counts.
   template <auto F, class Of = typename rpc::Traits<F>::Target>
   Functions& addIdempotent(std::string name) {
     return put(&rpc::functionKey<F>, {std::move(name), rpc::Signature<F>::text(), &rpc::invokeFunction<F>, true});
+  }
+  template <auto F, class Of = typename rpc::Traits<F>::Target>
+  Functions& declareIdempotent(std::string name) {
+    return put(&rpc::functionKey<F>, {std::move(name), rpc::Signature<F>::text(), nullptr, true});
   }
   // A T can be made here from Args..., by Worker::make on other workers; it lives here until the last reference is
   // gone.

@@ -156,15 +156,32 @@ void answer(const Responder& responder, T value) {
   }
 }
 
-// Whoever completes the future may do so when this worker is no more.
+// Answers with what is in `result`, which others may have too: then with a copy, if there can be one.
 template <class R>
-void answerWhenReady(const Responder& responder, const Future<R>& future) {
+void answerFrom(const Responder& responder, Result<Stored<R>>& result, bool ours) {
+  if (!result.ok()) return responder.fail(result.status());
+  if constexpr (io::kCopyable<R>) {
+    if (!ours) return answer(responder, Stored<R>(*result));
+  }
+  answer(responder, std::move(*result));
+}
+
+// Whoever completes the future may do so when this worker is no more. `ours`: nobody else has the future.
+template <class R>
+void answerWhenReady(const Responder& responder, Future<R> future, bool ours) {
   auto state = future.share();
   if (!state) raise(failedPrecondition("the function returned an empty Future"));
-  state->onReady([state, responder, pool = responder.pool()] {
-    pool.post([state, responder] {
-      if (!state->result().ok()) return responder.fail(state->result().status());
-      answer(responder, std::move(*state->result()));
+  future = {};
+  auto& core = *state;
+  core.onReady([state = std::move(state), responder, pool = responder.pool(), ours]() mutable {
+    pool.post([state = std::move(state), responder, ours] {
+      const bool sole = ours || state.use_count() == 1;
+      const auto another = state;  // an acquire, which counting is none: what others did to the value is done
+      try {
+        answerFrom<R>(responder, state->result(), sole);
+      } catch (...) {
+        responder.fail(statusOfCurrentException(responder.call().function));
+      }
     });
   });
 }
@@ -175,7 +192,7 @@ void callAndAnswer(const Responder& responder, Invoke&& invoke) {
     invoke();
     answer(responder, Unit{});
   } else if constexpr (!std::is_same_v<typename Awaited<R>::Type, R>) {
-    answerWhenReady(responder, invoke());
+    answerWhenReady(responder, invoke(), false);
   } else {
     answer(responder, R(invoke()));
   }
@@ -241,7 +258,7 @@ void runTask(const Call& call, typename Traits<F>::Values values, const Responde
   responder.call().cancellation.whenRequested([weak = std::weak_ptr(task.run)] {
     if (auto alive = weak.lock()) alive->cancel();
   });
-  answerWhenReady(responder, task.future);
+  answerWhenReady(responder, task.future, true);
   task.run->begin();
 }
 

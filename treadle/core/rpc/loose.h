@@ -3,7 +3,9 @@
 // types of literals need not be those of the parameters. On the wire every number is an int64 or a double and every
 // text a string; the callee makes the parameter's own type of it again and refuses what does not fit.
 
+#include <cmath>
 #include <concepts>
+#include <limits>
 #include <string>
 #include <utility>
 
@@ -59,18 +61,25 @@ struct LooseOf<T> {
 template <class T>
 using Loose = typename LooseOf<std::decay_t<T>>::Type;
 
+template <class N>
+Status doesNotFit(N number) {
+  return invalidArgument("the number " + std::to_string(number) + " does not fit the parameter it is for");
+}
+
 // The parameter's own type back. ArgumentError for a number that it cannot hold.
 template <class T, class V>
 T tighten(V value) {
   if constexpr (!std::same_as<V, Number>) {
     return T(std::move(value));
   } else if constexpr (std::floating_point<T>) {
-    return static_cast<T>(value.isInteger ? static_cast<double>(value.integer) : value.real);
+    const double number = value.isInteger ? static_cast<double>(value.integer) : value.real;
+    if (std::isfinite(number) && std::abs(number) > static_cast<double>(std::numeric_limits<T>::max()))
+      raise(doesNotFit(number));
+    return static_cast<T>(number);
   } else {
     if (!value.isInteger)
       raise(invalidArgument("the number " + std::to_string(value.real) + " is given for a parameter of whole numbers"));
-    if (!std::in_range<T>(value.integer))
-      raise(invalidArgument("the number " + std::to_string(value.integer) + " does not fit the parameter it is for"));
+    if (!std::in_range<T>(value.integer)) raise(doesNotFit(value.integer));
     return static_cast<T>(value.integer);
   }
 }

@@ -17,8 +17,15 @@ void Preparation::awaitBytes(link::Arrival& arrival) {
       MutexLock lock(self->mutex_);
       self->bytesMissing_ = false;
     }
-    self->settle(whole);
+    self->settle(self->outcomeOf(whole));
   });
+}
+
+// Bytes that do not come whole have a sender that is lost. It is not named yet: its connection ended just now.
+Status Preparation::outcomeOf(const Status& whole) const {
+  if (whole.code() != Code::kPeerLost || !whole.worker().empty()) return whole;
+  const WorkerInfo caller = call_->engine.membership().info(call_->rank);
+  return peerLost(caller.name, link::describe(caller) + " was lost before its tensors had come: " + whole.message());
 }
 
 void Preparation::awaitValue(References& references, const RefId& ref, UniqueFunction<void(OwnedValue)> keep) {
@@ -91,7 +98,8 @@ void Preparation::goOn() {
   if (failure.ok()) return begin();
   Responder(call_).fail(failure);
   // Of values that did come, what is held goes where destructors may wait.
-  call_->engine.executor().post([call = call_, begin = std::move(begin)] {});
+  call_->engine.executor().post([call = call_, message = std::move(call_->message), handles = std::move(call_->handles),
+                                 begin = std::move(begin)] {});
 }
 
 }  // namespace treadle::rpc

@@ -37,6 +37,7 @@ class Preparation : public std::enable_shared_from_this<Preparation> {
   IncomingCall& call() const { return *call_; }
 
  private:
+  Status outcomeOf(const Status& whole) const;
   void goOn();
 
   const std::shared_ptr<IncomingCall> call_;

@@ -6,19 +6,23 @@
 
 namespace treadle::rpc {
 
+EngineUse::EngineUse(std::shared_ptr<References> references)
+    : references_(std::move(references)), use_(references_->gate_), engine_(use_ ? references_->engine_ : nullptr) {}
+
 RefHandle::~RefHandle() { references_->release(*this); }
 
 // Destroying a value or a handle may end in here again, and sending takes other locks: so both happen after
 // the lock is let go.
 // For the threads that read: the destructor of a user's value may take long, call or wait.
 void References::performElsewhere(Deferred later) {
-  std::shared_ptr<Engine> alive = engine();
+  EngineUse alive = engine();
   if (alive && !later.dropped.empty()) alive->executor().post([dropped = std::move(later.dropped)] {});
   perform(std::move(later));
 }
 
 void References::perform(Deferred later) {
-  for (const auto& [rank, notice, entry] : later.notices) send_(rank, notice, entry);
+  if (base::Gate::Use use(gate_); use)
+    for (const auto& [rank, notice, entry] : later.notices) send_(rank, notice, entry);
   for (auto& call : later.calls) call();
 }
 
@@ -45,6 +49,9 @@ void References::fulfil(const RefId& ref, Result<OwnedValue> value) {
     auto found = owned_.find(ref);
     // Whoever asked for it is lost already, or it is there.
     if (found == owned_.end() || found->second.value) return;
+    // The loss of who asked for it cancels the request: who holds a reference learns the cause.
+    auto maker = lost_.find(ref.rank);
+    if (value.status().code() == Code::kCancelled && maker != lost_.end()) value = maker->second;
     settle(found->second, value, later);
     dropIfUnused(ref, later);
   }
@@ -101,18 +108,33 @@ bool References::wantedByOthers(const RefId& ref, int rank) const {
 }
 
 void References::stopWaiting(const RefId& ref, uint64_t number) {
+  WhenReady dropped;  // goes without the lock
   Deferred later;
   {
     MutexLock lock(mutex_);
-    auto found = owned_.find(ref);
-    if (found == owned_.end()) return;
-    auto waiting = found->second.waiting.find(number);
-    if (waiting == found->second.waiting.end()) return;
-    later.dropped.emplace_back(std::make_shared<WhenReady>(std::move(waiting->second)));
-    found->second.waiting.erase(waiting);
-    dropIfUnused(ref, later);
+    dropped = takeWaiting(ref, number, later);
   }
   perform(std::move(later));
+}
+
+void References::endWait(const RefId& ref, uint64_t number, const Status& why) {
+  WhenReady waiting;
+  Deferred later;
+  {
+    MutexLock lock(mutex_);
+    waiting = takeWaiting(ref, number, later);
+  }
+  perform(std::move(later));
+  if (waiting) waiting(why);
+}
+
+References::WhenReady References::takeWaiting(const RefId& ref, uint64_t number, Deferred& later) {
+  auto found = owned_.find(ref);
+  if (found == owned_.end()) return {};
+  auto waiting = found->second.waiting.extract(number);
+  if (waiting.empty()) return {};
+  dropIfUnused(ref, later);
+  return std::move(waiting.mapped());
 }
 
 std::optional<OwnedValue> References::valueOf(const HandlePtr& handle) const {
@@ -133,9 +155,17 @@ void References::dropIfUnused(const RefId& ref, Deferred& later) {
   if (!owned.value && owned.requested) return;
   if (owned.value) {
     later.dropped.emplace_back(std::move(*owned.value));
-    if (!lost_.empty()) gone_.insert(ref);
+    if (!lost_.empty() && ref.rank != self_) forget(ref);
   }
   owned_.erase(found);
+}
+
+void References::forget(const RefId& ref) {
+  if (!gone_.insert(ref).second) return;
+  goneInTurn_.push_back(ref);
+  if (goneInTurn_.size() <= kGone) return;
+  gone_.erase(goneInTurn_.front());
+  goneInTurn_.pop_front();
 }
 
 // ---- references of this worker to values of others
@@ -147,7 +177,7 @@ HandlePtr References::expect(int owner) {
   if (owner == self_) return localHandle(entry);
   if (cleared_)
     return std::make_shared<RefHandle>(shared_from_this(), entry, false);  // nobody would be told of its end
-  held_[entry.fork] = Held{entry, false, false, {}, {}};
+  held_[entry.fork] = Held{.entry = entry};
   return std::make_shared<RefHandle>(shared_from_this(), entry, false);
 }
 
@@ -166,6 +196,11 @@ void References::confirm(const ForkEntry& entry, const Status& outcome) {
     deleteIfDone(entry.fork, later);
   }
   performElsewhere(std::move(later));
+}
+
+void References::notAsked(const ForkEntry& entry) {
+  MutexLock lock(mutex_);
+  if (auto found = held_.find(entry.fork); found != held_.end()) found->second.unasked = true;
 }
 
 bool References::confirmed(const HandlePtr& handle) const {
@@ -190,6 +225,12 @@ Status References::failureOf(const HandlePtr& handle) const {
   return held == held_.end() ? Status() : held->second.failure;
 }
 
+Status References::failureUnknownToOwner(const RefHandle& handle) const {
+  MutexLock lock(mutex_);
+  auto held = held_.find(handle.entry().fork);
+  return held != held_.end() && held->second.unasked ? held->second.failure : Status();
+}
+
 void References::release(const RefHandle& handle) {
   Deferred later;
   {
@@ -205,7 +246,7 @@ void References::release(const RefHandle& handle) {
       deleteIfDone(handle.entry().fork, later);
     }
   }
-  perform(std::move(later));
+  link::Connection::readsOnThisThread() ? performElsewhere(std::move(later)) : perform(std::move(later));
 }
 
 // Guarantee 2: not before the owner knows the fork; it is not released while a child keeps its handle.
@@ -216,7 +257,9 @@ void References::deleteIfDone(const ForkId& fork, Deferred& later) {
   if (!held.released || !held.confirmed) return;
   if (!lost_.contains(held.entry.owner)) {
     later.notices.emplace_back(held.entry.owner, RefNotice::kForkDeleted, held.entry);
-    deletions_.emplace(fork, Deletion{held.entry});
+    deletions_.emplace(fork, Deletion{held.entry, held.giver});
+  } else {
+    forgetGiven(held.giver);
   }
   held_.erase(found);
 }
@@ -226,151 +269,18 @@ bool References::resendDeletions() {
   bool left = false;
   {
     MutexLock lock(mutex_);
-    for (auto& [fork, deletion] : deletions_)
+    auto next = deletions_.upper_bound(toldAgain_);
+    for (size_t rest = deletions_.size(); rest > 0 && later.notices.size() < kToldAgainAtOnce; --rest) {
+      if (next == deletions_.end()) next = deletions_.begin();
+      auto& [fork, deletion] = *next++;
+      toldAgain_ = fork;
       if (std::exchange(deletion.overdue, true))
         later.notices.emplace_back(deletion.entry.owner, RefNotice::kForkDeleted, deletion.entry);
+    }
     left = !deletions_.empty();
   }
   perform(std::move(later));
   return left;
-}
-
-// ---- references in messages
-
-// At the owner the fork is known from here on. Elsewhere the parent is kept alive by the child's entry:
-// guarantee 2.
-ForkEntry References::fork(const HandlePtr& handle, int toRank) {
-  MutexLock lock(mutex_);
-  ForkEntry entry{handle->entry().ref, handle->entry().owner, nextId()};
-  if (handle->local()) {
-    owned_[entry.ref].forks[entry.fork] = toRank;
-  } else if (!cleared_ && !lost_.contains(entry.owner)) {
-    children_[entry.fork] = Child{entry, toRank, handle};
-  }
-  return entry;
-}
-
-HandlePtr References::borrow(const RefId& ref, int owner) {
-  return std::make_shared<RefHandle>(shared_from_this(), ForkEntry{ref, owner, {}}, false);
-}
-
-void References::unfork(const std::vector<ForkEntry>& entries) {
-  Deferred later;
-  {
-    MutexLock lock(mutex_);
-    for (const ForkEntry& entry : entries) {
-      dropChild(entry.fork, later);
-      if (auto found = owned_.find(entry.ref); entry.owner == self_ && found != owned_.end()) {
-        found->second.forks.erase(entry.fork);
-        dropIfUnused(entry.ref, later);
-      }
-    }
-  }
-  perform(std::move(later));
-}
-
-void References::dropChild(const ForkId& fork, Deferred& later) {
-  auto child = children_.find(fork);
-  if (child == children_.end()) return;
-  later.dropped.emplace_back(std::move(child->second.parent));
-  children_.erase(child);
-}
-
-std::vector<HandlePtr> References::adopt(int fromRank, const std::vector<ForkEntry>& entries) {
-  std::vector<HandlePtr> handles;
-  Deferred later;
-  {
-    MutexLock lock(mutex_);
-    for (const ForkEntry& entry : entries) {
-      if (entry.owner == self_) {
-        Owned& owned = namedByPeer(entry.ref);
-        if (fromRank == self_) owned.forks.erase(entry.fork);
-        handles.push_back(localHandle(entry));
-        if (fromRank != self_) later.notices.emplace_back(fromRank, RefNotice::kChildAccepted, entry);
-        continue;
-      }
-      if (cleared_ || lost_.contains(entry.owner)) {  // the sender did not know; nobody would ever confirm it
-        handles.push_back(std::make_shared<RefHandle>(shared_from_this(), entry, false));
-        continue;
-      }
-      bool fromOwner = entry.owner == fromRank;
-      held_[entry.fork] = Held{entry, fromOwner, false, {}, fromOwner ? std::nullopt : std::optional(fromRank)};
-      handles.push_back(std::make_shared<RefHandle>(shared_from_this(), entry, false));
-      if (!fromOwner) later.notices.emplace_back(entry.owner, RefNotice::kForkAdded, entry);
-    }
-  }
-  perform(std::move(later));
-  return handles;
-}
-
-void References::adoptRequested(int fromRank, const ForkEntry& entry) {
-  if (fromRank == self_) return;  // it holds a handle, see expect()
-  MutexLock lock(mutex_);
-  if (cleared_ || lost_.contains(fromRank)) return;
-  Owned& owned = namedByPeer(entry.ref);
-  owned.requested = true;
-  owned.forks[entry.fork] = fromRank;
-}
-
-void References::onNotice(int fromRank, RefNotice notice, const ForkEntry& entry) {
-  Deferred later;
-  {
-    MutexLock lock(mutex_);
-    if (cleared_ || lost_.contains(fromRank)) return;
-    switch (notice) {
-      case RefNotice::kForkAdded:
-        namedByPeer(entry.ref).forks[entry.fork] = fromRank;
-        later.notices.emplace_back(fromRank, RefNotice::kForkKnown, entry);
-        break;
-      case RefNotice::kForkKnown:
-        if (auto held = held_.find(entry.fork); held != held_.end()) {
-          held->second.confirmed = true;
-          if (held->second.parent) later.notices.emplace_back(*held->second.parent, RefNotice::kChildAccepted, entry);
-          held->second.parent.reset();
-          deleteIfDone(entry.fork, later);
-        }
-        break;
-      case RefNotice::kChildAccepted: dropChild(entry.fork, later); break;
-      case RefNotice::kForkDeleted:
-        if (auto found = owned_.find(entry.ref); found != owned_.end()) {
-          // Of another's fork it is no business of the sender.
-          auto fork = found->second.forks.find(entry.fork);
-          if (fork != found->second.forks.end() && fork->second == fromRank) found->second.forks.erase(fork);
-          dropIfUnused(entry.ref, later);
-        }
-        later.notices.emplace_back(fromRank, RefNotice::kDeletionKnown, entry);
-        break;
-      case RefNotice::kDeletionKnown:
-        if (auto found = deletions_.find(entry.fork);
-            found != deletions_.end() && found->second.entry.owner == fromRank)
-          deletions_.erase(found);
-        break;
-    }
-  }
-  performElsewhere(std::move(later));
-}
-
-void References::onLost(int rank, const Status& why) {
-  Deferred later;
-  {
-    MutexLock lock(mutex_);
-    lost_.emplace(rank, why);
-    std::vector<ForkId> children;
-    for (const auto& [fork, child] : children_)
-      if (child.toRank == rank || child.entry.owner == rank) children.push_back(fork);
-    for (const ForkId& fork : children) dropChild(fork, later);
-    std::vector<RefId> values;
-    for (auto& [ref, owned] : owned_) {
-      std::erase_if(owned.forks, [&](const auto& fork) { return fork.second == rank; });
-      // The request that would make the value will not come any more. One that has come is run for the others.
-      if (!owned.value && !owned.requested && ref.rank == rank) settle(owned, why, later);
-      values.push_back(ref);
-    }
-    for (const RefId& ref : values) dropIfUnused(ref, later);
-    std::erase_if(held_, [&](const auto& held) { return held.second.entry.owner == rank; });
-    std::erase_if(deletions_, [&](const auto& deletion) { return deletion.second.entry.owner == rank; });
-  }
-  performElsewhere(std::move(later));
 }
 
 // No notices: the farewell on the connections says it all, and the others drop this worker's forks.
@@ -389,6 +299,8 @@ void References::clear(const Status& why) {
     owned_.clear();
     held_.clear();
     deletions_.clear();
+    given_.clear();
+    forksOf_.clear();
   }
   perform(std::move(later));
 }
@@ -399,6 +311,14 @@ References::Counts References::counts() const {
   for (const auto& [ref, owned] : owned_) counts.forks += owned.forks.size();
   for (const auto& [fork, held] : held_) counts.pending += held.confirmed ? 0 : 1;
   return counts;
+}
+
+std::map<int, size_t> References::holders() const {
+  MutexLock lock(mutex_);
+  std::map<int, size_t> holders;
+  for (const auto& [ref, owned] : owned_)
+    for (const auto& [fork, rank] : owned.forks) ++holders[rank];
+  return holders;
 }
 
 }  // namespace treadle::rpc

@@ -2,11 +2,12 @@
 // Counts who holds references to which values (docs/protocol/references.md). A value lives at its owner, under a RefId
 // made by whoever asked for it. Each worker that holds references to it has forks there, each with a ForkId made by
 // whoever passed it on. Two guarantees:
-//   1. The owner hears of every deleted fork: a fork that goes says so to the owner, again and again until the owner
-//   has
-//      acknowledged it. So a deletion may be lost, late, doubled, and come in any order.
-//   2. No fork is deleted before the owner knows its parent's child: a worker that passes a reference on keeps its own
+//
+//   1. The owner hears of every deleted fork: a fork that goes says so to the owner, again and again until that
+//      acknowledges it. So a deletion may be lost, late, doubled, and come in any order.
+//   2. No fork is deleted before the owner knows its children: a worker that passes a reference on keeps its own
 //      fork until the receiver has said that the owner knows the new one.
+//
 // A worker that is lost takes its forks with it; references to values of a lost owner fail with its name.
 //
 // The scheme is that of PyTorch's RPC ("Remote Reference Protocol" in its documentation). Notices: for a reference
@@ -18,6 +19,7 @@
 // that comes: one uncontended lock, and an entry of a map for each reference in it.
 
 #include <any>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -27,6 +29,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "treadle/core/base/gate.h"
 #include "treadle/core/base/mutex.h"
 #include "treadle/core/base/status.h"
 #include "treadle/core/base/unique_function.h"
@@ -60,6 +63,22 @@ struct OwnedValue {
 };
 
 class References;
+
+// The engine, in the hands of a thread that has a reference and perhaps no worker: what the engine is made of stays
+// until this goes. Empty when its worker has ended. Shorter than the thread's stay in the function that asked for it.
+class EngineUse {
+ public:
+  EngineUse() = default;
+  explicit EngineUse(std::shared_ptr<References> references);
+  explicit operator bool() const { return engine_ != nullptr; }
+  Engine* operator->() const { return engine_; }
+  Engine& operator*() const { return *engine_; }
+
+ private:
+  std::shared_ptr<References> references_;  // has the gate
+  base::Gate::Use use_;
+  Engine* engine_ = nullptr;
+};
 
 // One fork, shared by all copies of an RRef that came from it; the last one that goes deletes the fork.
 class RefHandle {
@@ -95,11 +114,16 @@ class References : public std::enable_shared_from_this<References> {
   using Send = std::function<void(int rank, RefNotice notice, const ForkEntry& entry)>;
   using WhenReady = UniqueFunction<void(Result<OwnedValue>)>;
 
-  References(int selfRank, Send send) : self_(selfRank), send_(std::move(send)) {}
+  // `limit`: of the forks that each of the others may have of this worker.
+  static constexpr size_t kUsualLimit = size_t{1} << 22;
+  References(int selfRank, Send send, size_t limit = kUsualLimit)
+      : self_(selfRank), limit_(limit), send_(std::move(send)) {}
 
-  // The engine whose references these are; null once it is gone. Set before the first use.
-  void setEngine(std::weak_ptr<Engine> engine) { engine_ = std::move(engine); }
-  std::shared_ptr<Engine> engine() const { return engine_.lock(); }
+  // The engine whose references these are. Set before the first use.
+  void setEngine(Engine& engine) { engine_ = &engine; }
+  EngineUse engine() { return EngineUse(shared_from_this()); }
+  // Nobody gets the engine any more, and nothing is sent. Returns when all who have it are done.
+  void awaitUsers() { gate_.close(); }
 
   // ---- values of this worker
   HandlePtr own(OwnedValue value);
@@ -112,6 +136,8 @@ class References : public std::enable_shared_from_this<References> {
   bool wantedByOthers(const RefId& ref, int rank) const;
   // Drops the callback, unless it was or is being called.
   void stopWaiting(const RefId& ref, uint64_t number);
+  // Likewise, and calls it with `why`.
+  void endWait(const RefId& ref, uint64_t number, const Status& why);
   // The value of a handle of this worker's own, when it is there.
   std::optional<OwnedValue> valueOf(const HandlePtr& handle) const;
 
@@ -120,22 +146,35 @@ class References : public std::enable_shared_from_this<References> {
   HandlePtr expect(int owner);
   // The request was answered: the owner has made the value, or why not. The handle may be gone already.
   void confirm(const ForkEntry& entry, const Status& outcome);
+  // The owner was not sent the request after all.
+  void notAsked(const ForkEntry& entry);
   bool confirmed(const HandlePtr& handle) const;
   Status failureOf(const HandlePtr& handle) const;  // why there will be no value, when that is known
 
   // ---- references in messages
+  // Why there will be no value, where its owner was never asked for one: whoever got the reference would wait in vain.
+  Status failureUnknownToOwner(const RefHandle& handle) const;
   // Makes a child of `handle` for `toRank`. Keeps what must live until it is accepted.
   ForkEntry fork(const HandlePtr& handle, int toRank);
   // A handle without a fork of its own: its value lives as long as somebody else's fork, whoever that is.
   HandlePtr borrow(const RefId& ref, int owner);
+  // ResourceExhausted when `rank` has as many forks of this worker as it may, with `more` of them.
+  Status roomFor(int rank, size_t more) const;
   // The message with these forks was not sent after all.
   void unfork(const std::vector<ForkEntry>& entries);
-  // Takes over the forks that came with a message of `fromRank`.
+  // DataLoss for forks that `fromRank` did not number itself, or of values that were never asked for, and for a request
+  // whose result, if it has one, it did not name itself. ResourceExhausted when it has given this worker more than it
+  // may.
+  Status checkGiven(int fromRank, const std::vector<ForkEntry>& entries, const ForkEntry* result = nullptr) const;
+  // Takes over the forks that came with a message of `fromRank`, which are checked.
   std::vector<HandlePtr> adopt(int fromRank, const std::vector<ForkEntry>& entries);
-  // Request for a new value: the requester's first fork.
+  // Request for a new value: the requester's first fork. It is kept up to twice the limit, so that a refusal can be
+  // told to whoever got the reference meanwhile.
   void adoptRequested(int fromRank, const ForkEntry& entry);
 
-  void onNotice(int fromRank, RefNotice notice, const ForkEntry& entry);
+  // ResourceExhausted for a peer that has forks beyond twice the limit; DataLoss for one that speaks of a value that
+  // was never asked for.
+  Status onNotice(int fromRank, RefNotice notice, const ForkEntry& entry);
   // Tells owners again of the deletions that they have not acknowledged since the last time but one that this was
   // called. False when all are acknowledged.
   bool resendDeletions();
@@ -151,10 +190,13 @@ class References : public std::enable_shared_from_this<References> {
                          // their owner has not acknowledged
   };
   Counts counts() const;
+  // How many references to values of this worker each of the others holds, by rank.
+  std::map<int, size_t> holders() const;
   int self() const { return self_; }
 
  private:
   friend class RefHandle;
+  friend class EngineUse;
 
   struct Owned {
     std::optional<Result<OwnedValue>> value;
@@ -167,8 +209,11 @@ class References : public std::enable_shared_from_this<References> {
     ForkEntry entry;
     bool confirmed = false;
     bool released = false;  // its handle is gone
-    Status failure;
-    std::optional<int> parent;  // who passed it to us and waits to hear that the owner knows it
+    bool unasked = false;   // its owner was not sent the request
+    Status failure = {};
+    int giver = -1;  // who gave it to us; -1: we asked for it
+    // Who is no owner waits to hear that the owner knows it.
+    bool giverWaits() const { return giver >= 0 && !confirmed; }
   };
   struct Child {
     ForkEntry entry;
@@ -183,10 +228,18 @@ class References : public std::enable_shared_from_this<References> {
   };
 
   GlobalId nextId() TREADLE_REQUIRES(mutex_) { return {self_, ++lastId_}; }
+  bool neverMade(const GlobalId& id) const TREADLE_REQUIRES(mutex_) { return id.rank == self_ && id.number > lastId_; }
+  WhenReady takeWaiting(const RefId& ref, uint64_t number, Deferred& later) TREADLE_REQUIRES(mutex_);
+  void forgetGiven(int giver) TREADLE_REQUIRES(mutex_);
   void release(const RefHandle& handle);
   // The value that a peer speaks of. One that was unknown so far may still be made, unless it is certain that none
   // will.
   Owned& namedByPeer(const RefId& ref) TREADLE_REQUIRES(mutex_);
+  void addFork(Owned& owned, const ForkId& fork, int holder) TREADLE_REQUIRES(mutex_);
+  void removeFork(Owned& owned, const ForkId& fork) TREADLE_REQUIRES(mutex_);
+  Status checkFlood(int rank) const TREADLE_REQUIRES(mutex_);
+  Status overLimit(int rank, size_t held) const;
+  void forget(const RefId& ref) TREADLE_REQUIRES(mutex_);
   void settle(Owned& owned, const Result<OwnedValue>& value, Deferred& later) TREADLE_REQUIRES(mutex_);
   void dropIfUnused(const RefId& ref, Deferred& later) TREADLE_REQUIRES(mutex_);
   void deleteIfDone(const ForkId& fork, Deferred& later) TREADLE_REQUIRES(mutex_);
@@ -196,22 +249,34 @@ class References : public std::enable_shared_from_this<References> {
   void performElsewhere(Deferred later);
 
   const int self_;
+  const size_t limit_;
   const Send send_;
-  std::weak_ptr<Engine> engine_;
+  base::Gate gate_;  // to `engine_`, and to what `send_` needs
+  Engine* engine_ = nullptr;
   mutable Mutex mutex_;
   uint64_t lastId_ TREADLE_GUARDED_BY(mutex_) = 0, lastWaiting_ TREADLE_GUARDED_BY(mutex_) = 0;
   std::map<RefId, Owned> owned_ TREADLE_GUARDED_BY(mutex_);
   std::map<ForkId, Held> held_ TREADLE_GUARDED_BY(mutex_);
   std::map<ForkId, Child> children_ TREADLE_GUARDED_BY(mutex_);
+  std::map<int, size_t> forksOf_ TREADLE_GUARDED_BY(mutex_);  // by rank: in `owned_` and `children_`
   struct Deletion {
     ForkEntry entry;
+    int giver = -1;
     bool overdue = false;
   };
+  // By rank: the forks in `held_` and `deletions_` that it gave to this worker.
+  std::map<int, size_t> given_ TREADLE_GUARDED_BY(mutex_);
+  // Deletions are told again so many at a time: the thread that does so has other things to do.
+  static constexpr size_t kToldAgainAtOnce = 4096;
+  ForkId toldAgain_ TREADLE_GUARDED_BY(mutex_);                      // the last one: the next time goes on behind it
   std::map<ForkId, Deletion> deletions_ TREADLE_GUARDED_BY(mutex_);  // not acknowledged
   std::map<int, Status> lost_ TREADLE_GUARDED_BY(mutex_);
   // Values that went since a worker was lost. What it passed on may still be on its way to us, and is not to be taken
-  // for a reference to a value that is yet to be made.
+  // for a reference to a value that is yet to be made. The last ones: who asks for one before is told at its time
+  // limit.
+  static constexpr size_t kGone = 1U << 16;
   std::set<RefId> gone_ TREADLE_GUARDED_BY(mutex_);
+  std::deque<RefId> goneInTurn_ TREADLE_GUARDED_BY(mutex_);
   bool cleared_ TREADLE_GUARDED_BY(mutex_) = false;
 };
 

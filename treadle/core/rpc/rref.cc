@@ -1,6 +1,14 @@
 #include "treadle/core/rpc/rref.h"
 
 namespace treadle::rpc {
+namespace {
+
+Status notMadeWithin(Duration limit, Engine& engine) {
+  return deadlineExceeded("the value of this reference was not made here within " + toText(limit))
+      .withWorker(engine.membership().self().name);
+}
+
+}  // namespace
 
 OwnedValue waitForOwned(Engine& engine, const RefId& ref, const std::type_info& type, std::optional<Duration> limit) {
   Duration timeout = limit.value_or(engine.rpcTimeout());
@@ -11,12 +19,25 @@ OwnedValue waitForOwned(Engine& engine, const RefId& ref, const std::type_info& 
   if (!made.ok() || !*made) {
     engine.references().stopWaiting(ref, number);
     throwIfError(made.status());
-    raise(deadlineExceeded("the value of this reference was not made here within " + toText(timeout))
-              .withWorker(engine.membership().self().name));
+    raise(notMadeWithin(timeout, engine));
   }
   OwnedValue value = valueOrThrow(state->result());
   throwIfError(typeFits(value, type));
   return value;
+}
+
+void boundWait(Engine& engine, const RefId& ref, uint64_t number, std::optional<Duration> limit,
+               io::FutureCore& waiting) {
+  auto references = engine.references().shared_from_this();
+  waiting.cancelHook = [references, ref, number] { references->stopWaiting(ref, number); };
+  const Duration most = limit.value_or(engine.rpcTimeout());
+  if (most == kWhilePeerLives) return;
+  Future<void> over = engine.after(most);
+  over.share()->onReady(
+      [references, ref, number, late = notMadeWithin(most, engine), timer = std::weak_ptr(over.share())] {
+        if (auto rung = timer.lock(); rung && rung->result().ok()) references->endWait(ref, number, late);
+      });
+  waiting.onReady([over]() mutable { over.cancel(); });
 }
 
 }  // namespace treadle::rpc

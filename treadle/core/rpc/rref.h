@@ -93,7 +93,7 @@ class RRef : public RRefMethods<T> {
     if (!handle_) raise(failedPrecondition("this RRef refers to nothing"));
     return *handle_;
   }
-  std::shared_ptr<rpc::Engine> engine() const {
+  rpc::EngineUse engine() const {
     auto alive = handle().references()->engine();
     if (!alive) raise(failedPrecondition("this RRef belongs to a worker that has left its job"));
     return alive;
@@ -120,7 +120,7 @@ class RRef : public RRefMethods<T> {
   // A call that the owner answers when it has the value.
   rpc::OutgoingCall fetchCall(const char* what, std::optional<Duration> limit, bool callerWaits) const;
   Future<T> fetch(std::optional<Duration> limit, bool callerWaits) const;
-  Future<T> fetchHere(rpc::Engine& engine) const;  // at the owner
+  Future<T> fetchHere(rpc::Engine& engine, std::optional<Duration> limit) const;  // at the owner
   rpc::OwnedValue owned(std::optional<Duration> limit = {}) const;
 
   rpc::HandlePtr handle_;
@@ -140,6 +140,9 @@ struct Codec<RRef<T>> {
 
 // Waits for a value of this worker, which may still be on its way; at most `limit`, by default the rpcTimeout.
 OwnedValue waitForOwned(Engine& engine, const RefId& ref, const std::type_info& type, std::optional<Duration> limit);
+// The same limit for `waiting`, which whoever waits for it completes, as number `number` of those (References).
+void boundWait(Engine& engine, const RefId& ref, uint64_t number, std::optional<Duration> limit,
+               io::FutureCore& waiting);
 
 }  // namespace rpc
 
@@ -169,7 +172,7 @@ void RRef<T>::waitUntilMade(std::optional<Duration> limit) const {
 }
 
 template <class T>
-Future<T> RRef<T>::fetchHere(rpc::Engine& engine) const {
+Future<T> RRef<T>::fetchHere(rpc::Engine& engine, std::optional<Duration> limit) const {
   Promise<T> promise(&engine.executor());
   Future<T> copy = promise.future();
   auto copyOf = [promise = std::move(promise)](Result<rpc::OwnedValue> value) mutable {
@@ -183,9 +186,7 @@ Future<T> RRef<T>::fetchHere(rpc::Engine& engine) const {
   };
   const rpc::RefId ref = handle().entry().ref;
   uint64_t number = engine.references().whenReady(ref, std::move(copyOf));
-  copy.share()->cancelHook = [references = handle().references(), ref, number] {
-    references->stopWaiting(ref, number);
-  };
+  if (number != 0) rpc::boundWait(engine, ref, number, limit, *copy.share());
   return copy;
 }
 
@@ -196,7 +197,7 @@ Future<T> RRef<T>::fetch(std::optional<Duration> limit, bool callerWaits) const 
   throwIfError(handle().references()->failureOf(handle_));
   if (isOwner()) {
     if (callerWaits) owned(limit);
-    return fetchHere(*alive);
+    return fetchHere(*alive, limit);
   }
   rpc::OutgoingCall call = fetchCall(rpc::kFetchValue, limit, callerWaits);
   return rpc::startCall<T>(*alive, std::move(call),

@@ -44,8 +44,8 @@ Future<R> startCall(Engine& engine, OutgoingCall call, Decode decode) {
   state->assist = [raw = state.get(), ticket](TimePoint deadline) {
     ticket.connection->readUntil([raw] { return raw->ready(); }, std::min(deadline, ticket.deadline));
   };
-  state->cancelHook = [engine = engine.weak_from_this(), id = ticket.id] {
-    if (auto alive = engine.lock()) alive->cancel(id);
+  state->cancelHook = [references = engine.references().shared_from_this(), id = ticket.id] {
+    if (auto alive = references->engine()) alive->cancel(id);
   };
   return Future<R>(state);
 }
@@ -68,10 +68,24 @@ R waitForCall(Future<R> future) {
   }
 }
 
-// An outgoing call of F without its arguments.
 template <auto F, class Of = typename Traits<F>::Target>  // Note [Of] in invoke.h
+const Functions::Entry& entryOfFunction(const Engine& engine) {
+  return entryOf(engine, &functionKey<F>, &Signature<F>::text);
+}
+
+// Whether F's parameters can be made from arguments of these types.
+template <class Values, class... A>
+inline constexpr bool kTakes = [] {
+  if constexpr (std::tuple_size_v<Values> != sizeof...(A)) return false;
+  return []<size_t... I>(std::index_sequence<I...>) {
+    return (Argument<std::tuple_element_t<I, Values>, A> && ...);
+  }(std::index_sequence_for<A...>());
+}();
+
+// An outgoing call of F without its arguments.
+template <auto F, class Of = typename Traits<F>::Target>  // likewise
 OutgoingCall callOf(const Engine& engine, int rank, CallOptions options) {
-  const Functions::Entry& entry = entryOf(engine, &functionKey<F>, &Signature<F>::text);
+  const Functions::Entry& entry = entryOfFunction<F>(engine);
   OutgoingCall call;
   call.rank = rank;
   call.function = entry.name;

@@ -3,6 +3,9 @@
 #include <array>
 #include <cstring>
 
+#include "treadle/core/base/check.h"
+#include "treadle/core/wire/crc32c_x86.h"
+
 namespace treadle::wire {
 namespace {
 
@@ -20,37 +23,32 @@ constexpr std::array<uint32_t, 256> makeTable() {
 
 constexpr auto kTable = makeTable();
 
-uint32_t portable(Bytes bytes, uint32_t crc) {
+uint32_t portable(Bytes bytes, std::byte* to, uint32_t crc) {
+  if (to != nullptr && !bytes.empty()) {
+    std::memcpy(to, bytes.data(), bytes.size());
+    bytes = {to, bytes.size()};
+  }
   for (std::byte byte : bytes) crc = kTable[(crc ^ static_cast<uint32_t>(byte)) & 0xFF] ^ (crc >> 8);
   return crc;
 }
 
+uint32_t update(Bytes bytes, std::byte* to, uint32_t crc) {
 #if defined(__x86_64__)
-__attribute__((target("sse4.2"))) uint32_t withInstruction(Bytes bytes, uint32_t crc) {
-  uint64_t wide = crc;
-  while (bytes.size() >= sizeof wide) {
-    uint64_t word;
-    std::memcpy(&word, bytes.data(), sizeof word);
-    wide = __builtin_ia32_crc32di(wide, word);
-    bytes = bytes.subspan(sizeof word);
-  }
-  crc = static_cast<uint32_t>(wide);
-  for (std::byte byte : bytes) crc = __builtin_ia32_crc32qi(crc, static_cast<unsigned char>(byte));
-  return crc;
-}
-
-uint32_t update(Bytes bytes, uint32_t crc) {
-  static const bool has = __builtin_cpu_supports("sse4.2") != 0;
-  return has ? withInstruction(bytes, crc) : portable(bytes, crc);
-}
-#else
-uint32_t update(Bytes bytes, uint32_t crc) { return portable(bytes, crc); }
+  if (x86::hasWideMultiplication()) return x86::byFolding(bytes, to, crc);
+  if (x86::hasCrcInstruction()) return x86::inThrees(bytes, to, crc);
 #endif
+  return portable(bytes, to, crc);
+}
 
 }  // namespace
 
-uint32_t crc32c(Bytes bytes, uint32_t before) { return ~update(bytes, ~before); }
+uint32_t crc32c(Bytes bytes, uint32_t before) { return ~update(bytes, nullptr, ~before); }
 
-uint32_t crc32cPortable(Bytes bytes, uint32_t before) { return ~portable(bytes, ~before); }
+uint32_t copyWithCrc32c(MutableBytes to, Bytes from, uint32_t before) {
+  TREADLE_CHECK(to.size() == from.size(), "a copy needs as much room as there are bytes");
+  return ~update(from, to.data(), ~before);
+}
+
+uint32_t crc32cPortable(Bytes bytes, uint32_t before) { return ~portable(bytes, nullptr, ~before); }
 
 }  // namespace treadle::wire

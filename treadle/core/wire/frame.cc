@@ -1,6 +1,7 @@
 #include "treadle/core/wire/frame.h"
 
 #include <array>
+#include <cstring>
 
 #include "treadle/core/base/check.h"
 #include "treadle/core/wire/crc32c.h"
@@ -10,18 +11,30 @@
 namespace treadle::wire {
 namespace {
 
-constexpr size_t kCrcOffset = 12;
+constexpr size_t kCrcOffset = 12, kCheckOffset = 22;
+constexpr size_t kCrcBytes = sizeof(uint32_t);
 constexpr uint8_t kLastKind = static_cast<uint8_t>(FrameKind::kComing);
 constexpr uint8_t kLastPlace = static_cast<uint8_t>(Place::kOffered);
 constexpr uint64_t kSizeMask = (uint64_t{1} << 56) - 1;
+
+// Of a header without its crc. Frames of the handshake have none, as releases before 7 wrote no other ones, and are to
+// hear which version this is.
+uint16_t checkOf(FrameKind kind, Bytes header) {
+  if (kind == FrameKind::kHandshake) return 0;
+  std::array<std::byte, kCheckOffset - kCrcBytes> summed;
+  std::memcpy(summed.data(), header.data(), kCrcOffset);
+  std::memcpy(summed.data() + kCrcOffset, header.data() + kCrcOffset + kCrcBytes, summed.size() - kCrcOffset);
+  return static_cast<uint16_t>(crc32c(summed));
+}
 
 }  // namespace
 
 std::vector<std::byte> frameFront(FrameKind kind, uint8_t subject, Bytes payload,
                                   std::span<const BufferEntry> buffers) {
-  TREADLE_CHECK(buffers.size() <= UINT16_MAX && payload.size() <= UINT32_MAX, "a frame over the format's limits");
   uint64_t bufferBytes = 0;
   for (const BufferEntry& buffer : buffers) bufferBytes += buffer.sizeBytes;
+  TREADLE_CHECK(buffers.size() <= UINT16_MAX && payload.size() <= UINT32_MAX && bufferBytes <= kMostBufferBytes,
+                "a frame over the format's limits");
   Writer writer;
   writer.reserve(kHeaderBytes + 16 * buffers.size() + payload.size());
   writer.number(kMagic);
@@ -31,6 +44,7 @@ std::vector<std::byte> frameFront(FrameKind kind, uint8_t subject, Bytes payload
   writer.number(static_cast<uint32_t>(payload.size()));
   writer.number(uint32_t{0});
   writer.number(bufferBytes);
+  writer.patch(kCheckOffset, checkOf(kind, writer.bytes()));
   for (const BufferEntry& buffer : buffers) {
     writer.number(buffer.sizeBytes | uint64_t{static_cast<uint8_t>(buffer.place)} << 56);
     writer.number(buffer.at);
@@ -44,6 +58,11 @@ std::vector<std::byte> frameFront(FrameKind kind, uint8_t subject, Bytes payload
 // knows the rooms.
 Result<FrameHeader> parseHeader(Bytes bytes, const FrameLimits& limits) {
   Reader reader(bytes);
+  // A record of TLS's handshake: RFC 8446 section 5.1.
+  if (bytes.size() >= 2 && bytes[0] == std::byte{22} && bytes[1] == std::byte{3})
+    return failedPrecondition(
+        "the peer speaks TLS, which this worker does not at this address; give all workers of a job the same of "
+        "JoinOptions::insecure and JoinOptions::tls (TREADLE_TLS)");
   if (reader.number<uint32_t>() != kMagic) return dataLoss("the peer does not speak Treadle's protocol");
   FrameHeader header;
   auto kind = reader.number<uint8_t>();
@@ -55,6 +74,9 @@ Result<FrameHeader> parseHeader(Bytes bytes, const FrameLimits& limits) {
   TREADLE_RETURN_IF_ERROR(reader.status("a frame header"));
   if (kind < 1 || kind > kLastKind) return dataLoss("a frame of unknown kind " + std::to_string(kind));
   header.kind = static_cast<FrameKind>(kind);
+  const auto check = static_cast<uint16_t>(header.bufferBytes >> 48);
+  header.bufferBytes &= kMostBufferBytes;
+  if (check != checkOf(header.kind, bytes)) return dataLoss("a frame's header was damaged on the way");
   if (header.payloadBytes > limits.payloadBytes)
     return resourceExhausted("a payload of " + std::to_string(header.payloadBytes) + " bytes is over the limit of " +
                              std::to_string(limits.payloadBytes));
@@ -71,10 +93,10 @@ Result<FrameHeader> parseHeader(Bytes bytes, const FrameLimits& limits) {
 // most what is left.
 Result<std::vector<BufferEntry>> parseFront(const FrameHeader& header, Bytes front) {
   TREADLE_CHECK(front.size() == header.frontBytes(), "parseFront needs exactly the front of the frame");
-  constexpr uint32_t kZero = 0;
-  uint32_t crc = crc32c(front.first(kCrcOffset));
-  crc = crc32c(std::as_bytes(std::span(&kZero, 1)), crc);
-  crc = crc32c(front.subspan(kCrcOffset + sizeof kZero), crc);
+  std::array<std::byte, kHeaderBytes> withoutCrc;
+  std::memcpy(withoutCrc.data(), front.data(), kHeaderBytes);
+  std::memset(withoutCrc.data() + kCrcOffset, 0, kCrcBytes);
+  const uint32_t crc = crc32c(front.subspan(kHeaderBytes), crc32c(withoutCrc));
   if (crc != header.crc) return dataLoss("a frame's checksum does not match its bytes: it was damaged on the way");
   Reader reader(front.subspan(kHeaderBytes, header.entriesBytes()));
   std::vector<BufferEntry> entries(header.bufferCount);
@@ -94,7 +116,8 @@ Result<std::vector<BufferEntry>> parseFront(const FrameHeader& header, Bytes fro
 
 std::vector<std::byte> pieceFront(const Piece& piece) {
   const std::array payload = {piece.number, piece.offsetBytes, piece.totalBytes};
-  return frameFront(FrameKind::kPiece, 0, std::as_bytes(std::span(payload)), std::array{BufferEntry{piece.sizeBytes}});
+  return frameFront(FrameKind::kPiece, 0, std::as_bytes(std::span(payload)),
+                    std::array{BufferEntry{piece.sizeBytes, Place::kInline, piece.crc}});
 }
 
 Result<Piece> parsePieceFront(Bytes front, const FrameLimits& limits) {
@@ -111,7 +134,10 @@ Result<Piece> parsePieceFront(Bytes front, const FrameLimits& limits) {
   piece.offsetBytes = reader.number<uint64_t>();
   piece.totalBytes = reader.number<uint64_t>();
   piece.sizeBytes = entries->front().sizeBytes;
+  piece.crc = entries->front().at;
   return piece;
 }
+
+Status damagedBuffer() { return dataLoss("a tensor's checksum does not match its bytes: it was damaged on the way"); }
 
 }  // namespace treadle::wire

@@ -2,12 +2,14 @@
 // The layout of what one worker sends another (docs/protocol/link.md):
 //
 //   frame  := header entry* payload buffer*
-//   header := magic:u32  kind:u8  subject:u8  bufferCount:u16  payloadBytes:u32  crc:u32  bufferBytes:u64   (24 bytes)
-//   entry  := size:u56  place:u8  at:u64                                                                    (16 bytes)
+//   header := magic:u32 kind:u8 subject:u8 bufferCount:u16 payloadBytes:u32 crc:u32 bufferBytes:u48 check:u16 (24
+//   bytes) entry  := size:u56 place:u8 at:u64 (16 bytes)
 //
-// Numbers are little-endian. `crc` is CRC-32C over the header with crc = 0, the entries and the payload. The bytes of
-// the buffers are not covered: on the loopback they are as safe as any memory. `bufferBytes` is the sum of the buffer
-// sizes, wherever they are; those of place kInline follow. Pure functions; any thread.
+// Numbers are little-endian. `crc` is CRC-32C over the header with crc = 0, the entries and the payload. `check` is of
+// the header's other fields alone, so that a damaged length is noticed before anybody waits for so many bytes; 0 in
+// frames of the handshake. `bufferBytes` is the sum of the buffer sizes, wherever they are; those of place kInline
+// follow, and where the link does not protect its bytes itself each entry has their CRC-32C. Pure functions; any
+// thread.
 
 #include <cstdint>
 #include <vector>
@@ -36,7 +38,7 @@ enum class FrameKind : uint8_t {
 
 // Where the bytes of a buffer are. The numbers travel on the wire: never renumber.
 enum class Place : uint8_t {
-  kInline = 0,    // after the frame's front, in order; `at` is 0
+  kInline = 0,    // after the frame's front, in order; `at` is the CRC-32C of its bytes, on TCP without TLS, else 0
   kLent = 1,      // in the sender's arena at the offset `at`, until the receiver says kRelease or returns it
   kReturned = 2,  // in the receiver's own arena at the offset `at`: a block that it lent, given back
   kOnLanes = 3,   // in pieces on the connection's lanes, under the number `at`
@@ -84,6 +86,7 @@ struct Piece {
   uint64_t offsetBytes = 0;  // of the piece in it
   uint64_t totalBytes = 0;   // of the whole buffer
   uint64_t sizeBytes = 0;    // of the piece
+  uint64_t crc = 0;          // CRC-32C of its bytes, on TCP without TLS
 
   bool operator==(const Piece&) const = default;
 };
@@ -92,8 +95,15 @@ std::vector<std::byte> pieceFront(const Piece& piece);
 // Of kPieceFrontBytes bytes. DataLoss for anything else than a piece's front; ResourceExhausted over a limit.
 Result<Piece> parsePieceFront(Bytes front, const FrameLimits& limits);
 
-// Reads the first kHeaderBytes of a frame. DataLoss: not a frame or an unknown kind. ResourceExhausted: over a limit.
+// Reads the first kHeaderBytes of a frame. FailedPrecondition: TLS. DataLoss: not a frame, an unknown kind or damaged.
+// ResourceExhausted: over a limit.
 Result<FrameHeader> parseHeader(Bytes bytes, const FrameLimits& limits);
+
+// What a receiver says of a buffer whose bytes do not have the checksum that their sender gave.
+Status damagedBuffer();
+
+// The largest sum of buffers that a header can tell.
+inline constexpr uint64_t kMostBufferBytes = (uint64_t{1} << 48) - 1;
 
 // Checks `front` (the header's frontBytes()) against the crc and yields the entries of the buffers, whose sizes add up
 // to header.bufferBytes. DataLoss otherwise.

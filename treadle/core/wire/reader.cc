@@ -18,16 +18,6 @@ std::string Reader::string(size_t limitBytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-Bytes Reader::raw(size_t sizeBytes) {
-  if (!ok_ || sizeBytes > rest_.size()) {
-    fail();
-    return {};
-  }
-  Bytes bytes = rest_.first(sizeBytes);
-  rest_ = rest_.subspan(sizeBytes);
-  return bytes;
-}
-
 size_t Reader::count(size_t elementBytes) {
   auto elements = number<uint32_t>();
   if (elements > rest_.size() / elementBytes) {

@@ -30,7 +30,15 @@ class Reader {
   std::string string(size_t limitBytes);
 
   // `sizeBytes` bytes, or none when there are not so many left.
-  Bytes raw(size_t sizeBytes);
+  Bytes raw(size_t sizeBytes) {
+    if (!ok_ || sizeBytes > rest_.size()) {
+      fail();
+      return {};
+    }
+    Bytes bytes = rest_.first(sizeBytes);
+    rest_ = rest_.subspan(sizeBytes);
+    return bytes;
+  }
 
   // How many elements follow, each of at least `elementBytes` (1 or more) bytes: bounded by what is left, so that a
   // container may reserve that many.

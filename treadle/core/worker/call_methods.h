@@ -6,12 +6,13 @@
 // way.
 //
 // Limits: values of 64 MiB and tensors of 16 GiB and 65,535 in number per message (JoinOptions::messageLimits), names
-// of 1,024 bytes. A function runs at most once per call: no call is tried again by itself.
+// of 1,024 bytes. A function runs at most once per call; only what is declared idempotent is tried again, and only
+// where the call says so (CallOptions::attempts).
 
 #include <string>
 #include <string_view>
-#include <variant>
 
+#include "treadle/core/rpc/attempts.h"
 #include "treadle/core/rpc/rref.h"
 
 namespace treadle {
@@ -19,22 +20,25 @@ namespace treadle {
 // Whom a call is for: a worker's info, name or rank.
 class To {
  public:
-  To(const WorkerInfo& worker) : whom_(worker.rank) {}     // NOLINT: implicit on purpose
-  To(int rank) : whom_(rank) {}                            // NOLINT
-  To(std::string name) : whom_(std::move(name)) {}         // NOLINT
-  To(std::string_view name) : whom_(std::string(name)) {}  // NOLINT
-  To(const char* name) : whom_(std::string(name)) {}       // NOLINT
+  To(const WorkerInfo& worker) : rank_(worker.rank) {}             // NOLINT: implicit on purpose
+  To(int rank) : rank_(rank) {}                                    // NOLINT
+  To(std::string name) : byName_(true), name_(std::move(name)) {}  // NOLINT
+  To(std::string_view name) : byName_(true), name_(name) {}        // NOLINT
+  To(const char* name) : byName_(true), name_(name) {}             // NOLINT
 
   // NotFound naming the workers, or the number of workers, that there are.
   int rank(const cluster::Membership& membership) const {
-    const int* rank = std::get_if<int>(&whom_);
-    if (rank == nullptr) return valueOrThrow(membership.rankOf(std::get<std::string>(whom_)));
-    throwIfError(membership.checkRank(*rank));
-    return *rank;
+    if (byName_) return valueOrThrow(membership.rankOf(name_));
+    throwIfError(membership.checkRank(rank_));
+    return rank_;
   }
+  const std::string* name() const { return byName_ ? &name_ : nullptr; }  // null when it is not known by that
 
  private:
-  std::variant<int, std::string> whom_;
+  // No variant of the two: g++ 12 at -O2 warns of its string in users' programs (like GCC bug 105562).
+  bool byName_ = false;
+  int rank_ = -1;
+  std::string name_;
 };
 
 // `Self` has `rpc::Engine& engine() const` and `CallOptions callOptions() const`.
@@ -48,8 +52,16 @@ class CallMethods {
   // itself.
   template <auto F, class... A>
   typename rpc::Traits<F>::Result call(const To& to, A&&... arguments) const {
+    CallOptions each = options();
     rpc::StandingOffer offer;
-    return rpc::waitForCall(start<F>(to, &offer, std::forward<A>(arguments)...));
+    if (each.attempts == 1) return rpc::waitForCall(start<F>(each, to, &offer, std::forward<A>(arguments)...));
+    rpc::Attempts attempts(engine(), rpc::entryOfFunction<F>(engine()), each, to.name());
+    if constexpr (rpc::kTakes<typename rpc::Traits<F>::Values, const A&...>) {
+      each.attempts = 1;
+      return callAgain<F>(attempts, each, to, arguments...);
+    } else {
+      raise(invalidArgument("CallOptions::attempts is for arguments that can be given more than once"));
+    }
   }
   // The same without waiting for the answer; `wait` throws what `call` would. Arguments are captured when it
   // returns, so it may wait until there is room in the send queue (JoinOptions::sendLimitBytes) and until enough of
@@ -57,7 +69,7 @@ class CallMethods {
   // limit.
   template <auto F, class... A>
   Future<typename rpc::Traits<F>::Result> async(const To& to, A&&... arguments) const {
-    return start<F>(to, nullptr, std::forward<A>(arguments)...);
+    return start<F>(options(), to, nullptr, std::forward<A>(arguments)...);
   }
   // The result stays there; the reference is there at once (when the request has left, as `async` says) and may be used
   // and passed on at once. Failures are told by what needs the value (RRef::toHere, waitUntilMade, ...), not here. The
@@ -105,6 +117,19 @@ class CallMethods {
   }
 
  private:
+  template <auto F, class... A>
+  typename rpc::Traits<F>::Result callAgain(rpc::Attempts& attempts, const CallOptions& each, const To& to,
+                                            const A&... arguments) const {
+    for (;;) {
+      const int callee = to.rank(engine().membership());
+      try {
+        rpc::StandingOffer offer;
+        return rpc::waitForCall(start<F>(each, callee, &offer, arguments...));
+      } catch (const Error& error) {
+        attempts.afterFailure(error, callee);
+      }
+    }
+  }
   rpc::Engine& engine() const { return static_cast<const Self*>(this)->engine(); }
   CallOptions options() const { return static_cast<const Self*>(this)->callOptions(); }
 
@@ -117,10 +142,11 @@ class CallMethods {
     return call;
   }
   template <auto F, class... A>
-  Future<typename rpc::Traits<F>::Result> start(const To& to, rpc::StandingOffer* offer, A&&... arguments) const {
+  Future<typename rpc::Traits<F>::Result> start(const CallOptions& options, const To& to, rpc::StandingOffer* offer,
+                                                A&&... arguments) const {
     static_assert(!rpc::Traits<F>::isMember, "a member function is called through an RRef to its object");
     int rank = to.rank(engine().membership());
-    rpc::OutgoingCall call = rpc::callWith<F>(engine(), rank, options(), std::forward<A>(arguments)...);
+    rpc::OutgoingCall call = rpc::callWith<F>(engine(), rank, options, std::forward<A>(arguments)...);
     call.offer = offer;
     call.callerWaits = offer != nullptr;
     return rpc::startCall<typename rpc::Traits<F>::Result>(engine(), std::move(call));

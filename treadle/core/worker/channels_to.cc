@@ -33,7 +33,7 @@ Result<PeerChannels> Worker::Core::channelsTo(int rank) const {
   Result<PeerChannels> known = membership->channels(rank);
   if (!known.ok()) return known;
   PeerChannels& use = *known;
-  const DialFailures& failures = dialFailures_[static_cast<size_t>(rank)];
+  const AddressBook::Failures failures = addressBook_.failures(rank);
   if (!use.unixSockets.inUse) use.unixSockets.why = whyNoUnixSocket(failures.unixSockets);
   if (!use.tcp.inUse) use.tcp.why = whyNoTcp(failures.tcp, use.unixSockets.inUse);
   Status pool = memory::BlockPool::statusOfProcess();

@@ -2,9 +2,11 @@
 // What a worker is made of, in the order in which it is built; torn down in the reverse order, after the threads have
 // stopped. Only the files of this room see it.
 
+#include "treadle/core/cluster/admission.h"
 #include "treadle/core/cluster/key_service.h"
 #include "treadle/core/cluster/rendezvous.h"
 #include "treadle/core/group/group_service.h"
+#include "treadle/core/worker/address_book.h"
 #include "treadle/core/worker/worker.h"
 
 namespace treadle {
@@ -17,7 +19,8 @@ class Worker::Core {
   // Makes the engine, which needs the worker and its extensions; then meets the others and connects to all.
   void start(Worker& worker, WorkerExtensions extensions);
   Status meet();
-  Status meetAt(const std::vector<io::Address>& masters, const link::Credentials& credentials, TimePoint deadline);
+  // An open job: this worker, its keeper, lets another one be that before it leaves.
+  void handOver();
 
   // Says `reason` to the peers (empty: the job is over), fails all that waits, stops the threads. Idempotent.
   void leave(const std::string& reason);
@@ -36,31 +39,61 @@ class Worker::Core {
   std::unique_ptr<cluster::KeyService> keyService;
   std::atomic<bool> joined = false;
   std::unique_ptr<cluster::RendezvousServer> rendezvous;
+  std::unique_ptr<cluster::Admission> admission;  // of the keeper of an open job
   std::vector<std::unique_ptr<link::Acceptor>> acceptors;
   std::unique_ptr<cluster::Membership> membership;
   std::unique_ptr<cluster::Coordinator> coordinator;
   std::unique_ptr<group::GroupService> groups;
-  std::shared_ptr<rpc::Engine> engine;
+  std::unique_ptr<rpc::Engine> engine;
   std::any extensionState;
 
  private:
+  // A worker that is about to join an open job: it has a rank, and the keeper waits for it.
+  struct Entrance {
+    link::Credentials credentials;
+    std::unique_ptr<cluster::RendezvousClient> client;
+    TimePoint deadline;
+    int rank;
+  };
+
   Core(JoinOptions joinOptions, Launch launchInfo);
 
-  Result<link::Credentials> credentials(TimePoint deadline);
-  Status listen(const link::Credentials& credentials);
-  Status listenOn(const io::Address& address, const link::Credentials& credentials);
-  Status connectTo(const cluster::RosterEntry& peer, const link::Credentials& credentials, TimePoint deadline);
-  // Why the addresses of a peer that come before the one in use could not be connected to.
-  struct DialFailures {
-    std::string unixSockets, tcp;
-  };
-  Result<io::Fd> dial(const cluster::RosterEntry& peer, const link::Credentials& credentials, TimePoint deadline,
-                      DialFailures* failures = nullptr) const;
-  std::vector<std::string> addresses() const;
+  // ---- core.cc
+  Status meetAll();
+  Status meetAt(const cluster::MasterAddresses& masters, TimePoint deadline);
+  Status setCredentials(TimePoint deadline);
+  Status connectTo(const cluster::RosterEntry& peer, TimePoint deadline);
+  Result<io::Stream> dial(const cluster::RosterEntry& peer, const link::Credentials& credentials, TimePoint deadline,
+                          AddressBook::Failures& failures) const;
 
-  std::atomic<bool> left_ = false;
-  cluster::Roster roster_;                  // from `meet` on
-  std::vector<DialFailures> dialFailures_;  // by rank; likewise
+  // ---- listening.cc
+  Status listen();
+  Status listenOn(const io::Address& address);
+  Status checkAnnounced(const std::optional<io::Address>& listening) const;
+  void onPeer(const WorkerInfo& worker, io::Stream stream);
+  std::vector<std::string> announced() const;
+
+  // ---- open_job.cc
+  static Result<Entrance> enter(const JoinOptions& options, const Launch& launch);
+  Status found();
+  Status comeIn();
+  Status connectToAll(const cluster::Present& present);
+  Status startAdmission(int nextRank);
+  void endHelpers();
+  bool inBackground(UniqueFunction<void()> task);
+  void dialBack(const WorkerInfo& worker);
+  void takeOver(int nextRank);
+  std::optional<int> closeAdmission(const Status& why);
+  void removeMeetingFile(const io::Address& address) const;
+
+  std::atomic<bool> left_ = false, leaving_ = false, dialsBack_ = false;
+  std::optional<Entrance> entrance_;
+  std::vector<std::string> listening_;  // the addresses
+  link::Credentials credentials_;       // from `meet` on
+  AddressBook addressBook_;
+  Mutex helperMutex_;
+  std::unique_ptr<io::ThreadCache> helperThreads_ TREADLE_GUARDED_BY(helperMutex_) =
+      std::make_unique<io::ThreadCache>();
 };
 
 }  // namespace treadle

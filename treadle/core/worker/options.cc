@@ -13,6 +13,15 @@ bool mayStandInName(char c) {
          std::string_view("_.:-").find(c) != std::string_view::npos;
 }
 
+Status checkAnnounced(const std::optional<std::string>& text) {
+  if (!text) return {};
+  Result<io::Address> address = io::Address::parse(*text);
+  if (!address.ok()) return address.status().withContext("announceAddress");
+  if (address->isUnix() || address->isAny() || address->port() == 0)
+    return invalidArgument("announceAddress is " + *text + "; it must be one TCP address with its port");
+  return {};
+}
+
 }  // namespace
 
 Status JoinOptions::validate() const {
@@ -28,22 +37,50 @@ Status JoinOptions::validate() const {
   if (lostAfter > std::chrono::hours(24))
     return invalidArgument("lostAfter is " + toText(lostAfter) +
                            "; it must be at most 24 h, or no loss would be noticed");
-  if (messageLimits.bufferBytes > uint64_t{1} << 50)
+  if (messageLimits.bufferBytes > wire::kMostBufferBytes)
     return invalidArgument("messageLimits.bufferBytes is " + std::to_string(messageLimits.bufferBytes) +
-                           "; it must be at most 2^50");
+                           "; it must be less than 2^48");
   if (unansweredLimitBytes < 1 || unansweredLimitBytes > uint64_t{1} << 50)
     return invalidArgument("unansweredLimitBytes is " + std::to_string(unansweredLimitBytes) +
                            "; it must be between 1 and 2^50");
+  if (referenceLimit < 1 || referenceLimit > uint64_t{1} << 50)
+    return invalidArgument("referenceLimit is " + std::to_string(referenceLimit) + "; it must be between 1 and 2^50");
   for (auto [what, time] : {std::pair("spin", spin), std::pair("busyPoll", busyPoll)})
     if (time < Duration::zero() || time > std::chrono::seconds(1))
       return invalidArgument(std::string(what) + " is " + toText(time) + "; it must be between 0 and 1 s");
   if (maxRunning < 0 || maxBlocked < 1) return invalidArgument("maxRunning must be >= 0 and maxBlocked >= 1");
+  TREADLE_RETURN_IF_ERROR(checkAnnounced(announceAddress));
   if (launch) TREADLE_RETURN_IF_ERROR(launch->validate());
   Result<Channels> usable = channelsToUse();
   if (!usable.ok()) return std::move(usable).status();
   if (!usable->unixSockets && !usable->tcp)
     return invalidArgument("channels has neither unixSockets nor tcp: no worker could be reached");
+  Result<TlsUse> encrypted = tlsToUse();
+  if (!encrypted.ok()) return std::move(encrypted).status();
+  if (insecure && certificatesToUse())
+    return invalidArgument(
+        "insecure asks for clear text, in which certificates (JoinOptions::certificates, TREADLE_TLS_CERTIFICATE) are "
+        "of no use; give one of them");
+  if (insecure && *encrypted == TlsUse::kAlways)
+    return invalidArgument("insecure asks for clear text and tls (TREADLE_TLS) for none of it; give one of them");
   return {};
+}
+
+Result<TlsUse> JoinOptions::tlsToUse() const {
+  if (tls) return *tls;
+  const std::string text = base::environment("TREADLE_TLS").value_or("auto");
+  if (text == "always") return TlsUse::kAlways;
+  if (text == "auto") return TlsUse::kBeyondLoopback;
+  return invalidArgument("TREADLE_TLS is '" + text + "', not always or auto");
+}
+
+std::optional<Certificates> JoinOptions::certificatesToUse() const {
+  if (certificates) return certificates;
+  Certificates files{base::environment("TREADLE_TLS_CERTIFICATE").value_or(""),
+                     base::environment("TREADLE_TLS_PRIVATE_KEY").value_or(""),
+                     base::environment("TREADLE_TLS_AUTHORITY").value_or("")};
+  const bool any = !files.certificate.empty() || !files.privateKey.empty() || !files.authority.empty();
+  return any ? std::optional(std::move(files)) : std::nullopt;
 }
 
 Result<Channels> JoinOptions::channelsToUse() const {

@@ -11,6 +11,19 @@
 
 namespace treadle {
 
+// Which TCP links are TLS 1.3, once there is a job key or there are certificates.
+enum class TlsUse {
+  kBeyondLoopback,  // those to addresses that are not of this host's loopback, unless `insecure`
+  kAlways,          // all
+};
+
+// PEM files. Both ends of a link show each other theirs and check them; names in them are not compared with anything.
+struct Certificates {
+  std::string certificate;  // this worker's, and those it was issued by; for clients and servers if it says for whom
+  std::string privateKey;
+  std::string authority;  // that all workers' certificates come from
+};
+
 struct JoinOptions {
   std::string name = {};                             // unique in the job; [A-Za-z0-9_.:-], at most 127 characters
   Functions functions = {};                          // what peers may call here, and the names of what is called there
@@ -21,12 +34,22 @@ struct JoinOptions {
   // same: a worker sends heartbeats five times in its own `lostAfter`. A killed process is noticed at once, by its
   // sockets.
   Duration lostAfter = std::chrono::seconds(5);
-  // Allows addresses beyond this host's loopback, for the master's address and for `listenAddress`, which is to be one
-  // of this host's that the others reach. Links are not encrypted yet: who is on the way reads and changes every byte.
-  // The job key still keeps strangers out, and has to be given (TREADLE_JOB_KEY).
+  // Links to addresses beyond this host's loopback in clear text: who is on the way reads and changes every byte. The
+  // job key still keeps strangers out, and has to be given (TREADLE_JOB_KEY). The same in the whole job, as `tls`.
   bool insecure = false;
-  // Loopback and UNIX addresses only, unless `insecure`.
+  // Default: what TREADLE_TLS in the environment says ("always"), else beyond the loopback.
+  std::optional<TlsUse> tls = {};
+  // What workers prove themselves with in TLS, in place of the job key, which is asked for besides if there is one.
+  // Default: the files that TREADLE_TLS_CERTIFICATE, TREADLE_TLS_PRIVATE_KEY and TREADLE_TLS_AUTHORITY name, if any.
+  std::optional<Certificates> certificates = {};
+  // Where the others reach this worker. Beyond the loopback a job key or certificates are needed, and for a master's
+  // address there this option is.
   std::optional<std::string> listenAddress = {};  // "tcp://127.0.0.1:0", "unix:name"; default: both, peers prefer UNIX
+  // What the others are told to connect to in place of the TCP address above, "tcp://203.0.113.5:4000": where a
+  // container's mapped port, a router or a proxy leads from there to here. Then `listenAddress` may be any of this
+  // host's ("tcp://0.0.0.0:4000"). In numbers; what holds of `listenAddress` beyond the loopback
+  // holds of it.
+  std::optional<std::string> announceAddress = {};
   // What may be used of the ways to the peers. Default: what TREADLE_CHANNELS in the environment says ("tcp,lanes"),
   // else all. Workers of one job may differ.
   std::optional<Channels> channels = {};
@@ -37,6 +60,10 @@ struct JoinOptions {
   // beyond that refused. The same in the whole job. What is still on its way comes on top: one message as a rule, at
   // most as much again and one message.
   size_t unansweredLimitBytes = size_t{1} << 30;
+  // References to values of this worker that each of the others may hold; requests and answers that make more of them
+  // fail with ResourceExhausted, and a peer that goes on to twice as many is cut off. So is one that has given this
+  // worker half as many again, of anybody's values, which are held here. Each takes about 200 bytes.
+  size_t referenceLimit = size_t{1} << 22;
   wire::FrameLimits messageLimits = {};  // what one message may hold; the same in the whole job
   // Memory for tensors that is faulted in ahead, in the background, by the first worker of a process, so that the first
   // tensors travel as fast as later ones. Default: 64 MiB for a worker with tensors (treadle::join), else none.
@@ -57,6 +84,9 @@ struct JoinOptions {
   Status validate() const;
   // `channels`, or its default. InvalidArgument for a TREADLE_CHANNELS that names others.
   Result<Channels> channelsToUse() const;
+  // Likewise. InvalidArgument for a TREADLE_TLS that is neither "always" nor "auto".
+  Result<TlsUse> tlsToUse() const;
+  std::optional<Certificates> certificatesToUse() const;
 };
 
 // What limits a graceful shutdown besides the life of the peers.

@@ -26,10 +26,11 @@ std::shared_ptr<Worker> Worker::join(JoinOptions options, WorkerExtensions exten
   raise(std::move(met));
 }
 
-// The last owner may be a handler or a callback, on one of the threads that the worker's end waits for.
+// The last owner may be a handler or a callback, or what a call by a reference calls, on one of the threads that the
+// worker's end waits for.
 void Worker::destroy(Worker* worker) {
   std::unique_ptr<Worker> owner(worker);
-  bool awaited = io::Executor::onPoolThread() || link::Connection::readsOnThisThread();
+  bool awaited = io::Executor::onPoolThread() || link::Connection::readsOnThisThread() || base::Gate::insideHere();
   if (awaited) std::thread([owner = std::move(owner)]() mutable { owner.reset(); }).detach();
 }
 
@@ -55,8 +56,19 @@ WorkerInfo Worker::peer(int rank) const {
 
 std::vector<WorkerInfo> Worker::peers() const {
   std::vector<WorkerInfo> all;
-  for (int rank = 0; rank < core_->launch.worldSize; ++rank) all.push_back(peer(rank));
+  const cluster::Membership& membership = *core_->membership;
+  if (membership.open()) {
+    for (int rank : membership.present()) all.push_back(peer(rank));
+  } else {
+    for (int rank = 0; rank < membership.worldSize(); ++rank) all.push_back(peer(rank));
+  }
   return all;
+}
+
+WorkerInfo Worker::waitForPeer(std::string_view name, Duration timeout) const {
+  io::Executor::Blocking blocking;
+  throwIfError(blocking.status());
+  return valueOrThrow(core_->membership->awaitName(name, deadlineAfter(timeout)));
 }
 
 namespace {
@@ -95,24 +107,46 @@ void Worker::barrier() {
   throwIfError(core_->coordinator->barrier(kNever));
 }
 
-// What the coordinator cannot know: what holds up this worker itself.
-Status Worker::withOwnWork(const Status& status) const {
-  Metrics now = metrics();
-  auto counted = [](size_t count, const std::string& what) {
-    return std::to_string(count) + " " + what + (count == 1 ? "" : "s");
-  };
-  if (status.code() != Code::kDeadlineExceeded || now.callsPending + now.handlersRunning == 0) return status;
-  return deadlineExceeded(status.message() + "; this worker itself awaits " + counted(now.callsPending, "answer") +
-                          " and runs " + counted(now.handlersRunning, "handler"));
+std::map<std::string, std::vector<std::byte>> Worker::gather(rpc::Encoder& encoder) {
+  throwIfError(engine().whetherHere());
+  if (!encoder.buffers().empty() || !encoder.forked().empty())
+    raise(invalidArgument("allGather is for small values: no tensors, and no references"));
+  std::map<std::string, std::vector<std::byte>> values;
+  for (auto& one : valueOrThrow(core_->coordinator->gather(encoder.writer().bytes(), kNever)))
+    values.emplace(peer(one.rank).name, std::move(one.bytes));
+  return values;
 }
 
-void Worker::shutdown(ShutdownOptions options) {
+// What the coordinator cannot know: what holds up this worker itself.
+Status Worker::withOwnWork(const Status& status) const {
+  std::string work = engine().whatIsLeft();
+  if (status.code() != Code::kDeadlineExceeded || work.empty()) return status;
+  return deadlineExceeded(status.message() + "; this worker itself " + work);
+}
+
+void Worker::mayEnd(const char* how) const {
   if (core_->process != ::getpid())
     raise(
         failedPrecondition("this worker belongs to the process that joined; a child of fork() has no part in the job"));
   if (io::Executor::onPoolThread())
-    raise(failedPrecondition("shutdown() was called inside a handler; call it from the program's own thread"));
+    raise(
+        failedPrecondition(std::string(how) + "() was called inside a handler; call it from the program's own thread"));
+}
+
+void Worker::shutdown(ShutdownOptions options) {
+  mayEnd("shutdown");
   if (Status done = core_->coordinator->shutdown(deadlineAfter(options.timeout)); !done.ok()) raise(withOwnWork(done));
+  core_->leave("");
+}
+
+void Worker::leave(ShutdownOptions options) {
+  mayEnd("leave");
+  if (!core_->membership->open())
+    raise(failedPrecondition("this job has a fixed size and ends for all at once: call shutdown()"));
+  const TimePoint deadline = deadlineAfter(options.timeout);
+  Status quiet = core_->coordinator->awaitQuiet([this] { return engine().whatIsLeft().empty(); }, deadline);
+  if (!quiet.ok()) raise(withOwnWork(quiet.withContext("leaving the job")));
+  core_->handOver();
   core_->leave("");
 }
 

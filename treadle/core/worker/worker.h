@@ -8,6 +8,7 @@
 
 #include <any>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -72,7 +73,11 @@ class Worker : public CallMethods<Worker>, public group::Job {
   const WorkerInfo& self() const;
   WorkerInfo peer(std::string_view name) const;  // NotFoundError
   WorkerInfo peer(int rank) const;               // NotFoundError
-  std::vector<WorkerInfo> peers() const;         // all workers, this one too, by rank
+  // All workers, this one too, by rank. Of an open job those that are in it now.
+  std::vector<WorkerInfo> peers() const;
+  // Open jobs: returns when a worker of this name has joined. TimeoutError; NotFoundError at once in a job of a fixed
+  // size that has no such worker.
+  WorkerInfo waitForPeer(std::string_view name, Duration timeout = kWhilePeerLives) const;
 
   // A reference to a value that stays here; T need not travel. The value goes with the last reference to it anywhere.
   template <class T>
@@ -112,13 +117,35 @@ class Worker : public CallMethods<Worker>, public group::Job {
   PeerChannels channelsTo(const To& to) const;
   // Returns when all workers have called it equally often. No time limit but the workers' lives: PeerLostError as
   // soon as one of them is lost, at once when one was.
+  // In an open job all are those that are in it, and the barriers that wait when one is lost fail with its name; the
+  // next one is among those that are left.
   void barrier();
+  // Gives `value` to all workers, and yields what each gave, by name: a barrier with values. For small ones, such as
+  // addresses or settings: at most 65,535 bytes encoded, no tensors and no references (ResourceError, ArgumentError).
+  template <class T>
+  std::map<std::string, T> allGather(const T& value) {
+    static_assert(rpc::Travels<T>, "a value that is given to all has to be of a type that travels");
+    rpc::Encoder encoder(engine().references(), self().rank, nullptr);
+    rpc::Codec<T>::encode(encoder, value);
+    std::map<std::string, T> values;
+    for (auto& [name, bytes] : gather(encoder)) {
+      rpc::Decoder decoder(engine().references(), std::move(bytes), 0, {}, {}, nullptr);
+      values.emplace(name, rpc::Codec<T>::decode(decoder));
+      decoder.finish();
+    }
+    return values;
+  }
   // Returns when all workers have called it and no call is under way anywhere
   // (docs/protocol/liveness_and_shutdown.md); references that are still held are of no use afterwards.
   // PeerLostError names a worker that was lost meanwhile, TimeoutError what is left: then the worker is still
   // in its job and this may be called again, but the others take it as done whenever it has no call under way.
   // StateError inside a handler.
   void shutdown(ShutdownOptions options = {});
+  // Open jobs: this worker leaves, and the others go on. Waits until it awaits no answer, runs no handler, and nobody
+  // holds references to its values; TimeoutError says what is left, and the worker is still in its job. Then calls to
+  // it fail with PeerLostError, and references that it held are dropped. The keeper of the job, who lets workers in,
+  // makes another one that. StateError in a job of a fixed size, and inside a handler.
+  void leave(ShutdownOptions options = {});
 
   // ---- for the rooms above
   rpc::Engine& engine() const;
@@ -152,16 +179,15 @@ class Worker : public CallMethods<Worker>, public group::Job {
     io::ContinueOn pool(&engine().executor());
     auto task = io::makeReady(io::taskOf(*f), pool, [pool](auto stretch) { pool.post(std::move(stretch)); }, f);
     pool.post([run = task.run] { run->begin(); });
-    uint64_t hook = engine().atEnd([weak = std::weak_ptr(task.run)] {
+    engine().atEndUnless(*task.future.share(), [weak = std::weak_ptr(task.run)] {
       if (auto alive = weak.lock()) alive->cancel();
-    });
-    task.future.share()->onReady([engine = engine().weak_from_this(), hook] {
-      if (auto alive = engine.lock()) alive->forgetAtEnd(hook);
     });
     return task.future;
   }
   CallOptions callOptions() const { return {}; }
+  void mayEnd(const char* how) const;
   Status withOwnWork(const Status& status) const;
+  std::map<std::string, std::vector<std::byte>> gather(rpc::Encoder& encoder);
 
   std::unique_ptr<Core> core_;
 };

@@ -6,8 +6,12 @@ namespace treadle::autograd {
 
 bool isUnshared(const at::Tensor& tensor) {
   // Sparse and nested tensors keep their numbers in inner tensors of their own: not looked into.
-  return tensor.layout() == at::kStrided && tensor.use_count() == 1 && tensor.has_storage() &&
-         tensor.storage().use_count() == 1;
+  if (tensor.layout() != at::kStrided || tensor.use_count() != 1 || !tensor.has_storage()) return false;
+  // A view keeps its base, which keeps the storage too. The gradient of a linear layer's weight is one of a product
+  // that nobody else has.
+  const bool holdsBase = tensor.is_view() && tensor._base().use_count() == 1 &&
+                         tensor._base().unsafeGetTensorImpl()->unsafe_storage().is_alias_of(tensor.storage());
+  return tensor.storage().use_count() == (holdsBase ? 2 : 1);
 }
 
 void addGradient(at::Tensor& sum, at::Tensor&& gradient) {

@@ -3,13 +3,13 @@
 #include "treadle/core/base/log.h"
 #include "treadle/tensor/autograd/backward.h"
 #include "treadle/tensor/autograd/interceptor.h"
+#include "treadle/tensor/autograd/pass_end.h"
 
 namespace treadle {
 namespace {
 
 autograd::ContextPtr newContext(Worker& worker, const AutogradOptions& options) {
-  autograd::checkMode(options.mode);
-  return autograd::interceptorOf(worker).contexts().create();
+  return autograd::interceptorOf(worker).contexts().create(options.mode);
 }
 
 }  // namespace
@@ -37,6 +37,18 @@ void AutogradContext::backward(const std::vector<at::Tensor>& roots, BackwardOpt
   // An undefined gradient stands for 1: each root has one element.
   for (const at::Tensor& root : roots) from.push_back({root, {}});
   autograd::runBackward(worker_, context_, std::move(from), options);
+}
+
+// Fetched within the context even if another one, or none, is current here.
+void AutogradContext::backward(const RRef<at::Tensor>& root, BackwardOptions options) {
+  const TimePoint deadline = deadlineAfter(options.timeout);
+  at::Tensor value;
+  {
+    autograd::CurrentContext current(autograd::interceptorOf(worker_), context_);
+    value = root.toHere(options.timeout);
+  }
+  if (deadline != kNever) options.timeout = deadline - Clock::now();
+  backward(std::vector<at::Tensor>{value}, options);
 }
 
 at::Tensor AutogradContext::gradient(const at::Tensor& leaf) const { return context_->graph->gradient(leaf); }

@@ -1,156 +1,15 @@
 #include "treadle/tensor/autograd/backward.h"
 
+#include <algorithm>
+#include <functional>
+
+#include "treadle/tensor/autograd/describe.h"
 #include "treadle/tensor/autograd/interceptor.h"
+#include "treadle/tensor/autograd/pass_end.h"
+#include "treadle/tensor/autograd/pass_network.h"
 
 namespace treadle::autograd {
-
-// The order of the fields is the protocol's.
-inline auto fields(GradientMessage& message) {
-  return std::tie(message.context, message.pass, message.retainGraph, message.message, message.gradients);
-}
-inline auto fields(FinishMessage& message) { return std::tie(message.context, message.pass, message.failure); }
-
 namespace {
-
-Future<EndedRanks> onGradients(Call& call, GradientMessage message);
-void onFinish(Call& call, const FinishMessage& message);
-void onRelease(Call& call, int64_t contextId);
-bool finishHere(Worker& worker, const ContextPtr& context, const FinishMessage& message, Status& outcome);
-
-// The pass that this thread runs for its caller, rather than reading what completes a part of one.
-thread_local const Pass* runningHere = nullptr;
-
-void runUntilIdle(Pass& pass) {
-  const Pass* before = std::exchange(runningHere, &pass);
-  pass.runUntilIdle().ignore();  // a failure is what is answered
-  pass.sink().onIdle(pass);
-  runningHere = before;
-}
-
-// Whom this worker has sent messages of the context, but itself and `knowing`: a tree of those reaches every worker
-// that has heard of it. With `releasing` no more are added, so nobody is missed.
-std::vector<int> toTell(const Worker& worker, ContextState& context, const EndedRanks& knowing,
-                        bool releasing = false) {
-  MutexLock lock(context.mutex);
-  context.released = context.released || releasing;
-  std::vector<int> ranks(context.known.begin(), context.known.end());
-  std::erase(ranks, worker.self().rank);
-  for (int32_t rank : knowing) std::erase(ranks, rank);
-  return ranks;
-}
-
-// The network's side of one pass: sends its gradients and answers for it. The pass owns it, and it owns the
-// context, which lists the pass while that lives: ContextState::takePasses cuts this circle when a context
-// ends early.
-class Network final : public GradientSink {
- public:
-  Network(Worker& worker, ContextPtr context) : worker_(worker), context_(std::move(context)) {}
-
-  Status sendGradients(Pass& pass, const MessageInfo& message, std::vector<at::Tensor> gradients) override {
-    // Taken before the message leaves: the answer may be there before `async` returns, and a pass without
-    // pending work could count as idle in between.
-    auto pending = std::make_shared<Pass::Pending>(pass.addPending());
-    GradientMessage out{context_->id, pass.passId(), pass.retainGraph(), message.messageId, std::move(gradients)};
-    // The gradients are values: sending them must not become part of the graph that is being run.
-    CurrentContext none(interceptorOf(worker_), nullptr);
-    auto state = worker_.with({.timeout = kWhilePeerLives}).async<&onGradients>(message.peerRank, out).share();
-    {
-      MutexLock lock(mutex_);
-      answers_.emplace_back(state);
-    }
-    // On the thread that read the answer. It only counts; nodes never run here (Pass::runUntilIdle does
-    // that).
-    state->onReady([this, state, pending] {
-      if (!state->result().ok()) return pending->fail(state->result().status());
-      ended(*state->result());
-      pending->complete();
-    });
-    return {};
-  }
-
-  // Answers the message that made this worker active, if the pass has nothing left to do.
-  void onIdle(Pass& pass) override {
-    std::optional<Promise<EndedRanks>> engagedBy;
-    std::shared_ptr<Pass> alive;
-    {
-      // Asked under the lock that onGradients holds while it adds: otherwise gradients that arrive between
-      // the question and the answer would be acknowledged before they have been worked on. See Note [Idle] in
-      // pass.h.
-      MutexLock lock(context_->mutex);
-      auto found = context_->passes.find(pass.passId());
-      if (found == context_->passes.end() || !pass.idle()) return;
-      std::optional<Promise<EndedRanks>>& engaged = found->second.engagedBy;
-      if (!engaged) return;
-      engagedBy.emplace(std::move(*engaged));
-      engaged.reset();
-      alive = found->second.pass;
-    }
-    // Outside of the lock: whoever waits for the promise may run on. The end of a pass runs callbacks that may wait and
-    // frees a graph, which is nothing for a thread that reads: there a task does it.
-    auto answer = [this, alive, promise = std::move(*engagedBy)]() mutable {
-      endAndAnswer(*alive, std::move(promise));
-    };
-    if (runningHere == &pass || pass.passId() == ownPass_) return answer();
-    worker_.engine().executor().post(std::move(answer));
-  }
-
-  // The pass that this worker itself began: it ends when all others have.
-  void setOwnPass(int64_t passId) { ownPass_ = passId; }
-
-  // Where the pass has ended, as far as the answers to this worker's gradients told.
-  EndedRanks endedRanks() {
-    MutexLock lock(mutex_);
-    return ended_;
-  }
-
-  // Waits for the answers to what was sent so far. The waiting thread reads them from their sockets itself,
-  // so that no other thread has to wake it; a failure reaches the pass.
-  void readAnswers() {
-    std::vector<Future<EndedRanks>> answers;
-    {
-      MutexLock lock(mutex_);
-      answers.swap(answers_);
-    }
-    for (const Future<EndedRanks>& answer : answers) (void)answer.share()->waitUntil(kNever);
-  }
-
- private:
-  // Whether the pass has ended on all whom this worker would have to tell: only then may it end here without being
-  // told. The one that called backward needs not be told.
-  bool nobodyIsBehind(int64_t passId) {
-    EndedRanks knowing = endedRanks();
-    knowing.push_back(rankOfId(passId));
-    return toTell(worker_, *context_, knowing).empty();
-  }
-
-  void endAndAnswer(Pass& pass, Promise<EndedRanks> engagedBy) {
-    Status status = pass.status();
-    if (status.ok() && pass.passId() != ownPass_ && pass.complete() && nobodyIsBehind(pass.passId())) {
-      FinishMessage end{context_->id, pass.passId(), ""};
-      if (finishHere(worker_, context_, end, status)) ended({worker_.self().rank});
-    }
-    status.ok() ? engagedBy.set(endedRanks()) : engagedBy.fail(std::move(status));
-  }
-
-  void ended(const EndedRanks& ranks) {
-    MutexLock lock(mutex_);
-    ended_.insert(ended_.end(), ranks.begin(), ranks.end());
-  }
-
-  Worker& worker_;
-  const ContextPtr context_;
-  int64_t ownPass_ = 0;
-  Mutex mutex_;
-  std::vector<Future<EndedRanks>> answers_ TREADLE_GUARDED_BY(mutex_);
-  EndedRanks ended_ TREADLE_GUARDED_BY(mutex_);
-};
-
-Result<std::shared_ptr<Pass>> makePass(Worker& worker, const ContextPtr& context, const PassOptions& options,
-                                       std::vector<Root> roots) {
-  auto network = std::make_shared<Network>(worker, context);
-  LeafSlots& slots = interceptorOf(worker).contexts().slots();
-  return Pass::create(context->graph, std::move(network), slots, options, std::move(roots));
-}
 
 // The answer to a message that found this worker engaged already: at once, by the rule.
 Future<EndedRanks> readyFuture() {
@@ -159,151 +18,208 @@ Future<EndedRanks> readyFuture() {
   return promise.future();
 }
 
-// The pass of a message, made when this is its first here. The caller holds the context's lock.
-LivePass& livePass(Worker& worker, const ContextPtr& context, const GradientMessage& message)
-    TREADLE_REQUIRES(context->mutex) {
-  auto found = context->passes.find(message.pass);
-  if (found != context->passes.end()) return found->second;
-  if (context->finishedPasses.contains(message.pass))
+// The pass of a message that came, as far as this worker has it. The caller holds the context's lock.
+LivePass& livePass(ContextState& context, const PassId& id) TREADLE_REQUIRES(context.mutex) {
+  if (context.ended) raise(contextGone(context.id));
+  if (context.finishedPasses.contains(id.pass))
     raise(failedPrecondition("gradients came for a backward pass that is over"));
-  auto pass = valueOrThrow(makePass(worker, context, {message.pass, message.retainGraph}, {}));
-  return context->passes.emplace(message.pass, LivePass{std::move(pass), std::nullopt}).first->second;
+  return context.passes[id.pass];
+}
+
+// A refused message may be one of several that belong together.
+void add(Pass& pass, int64_t messageId, std::vector<MaybeGradient> gradients) {
+  Status added = pass.addReady(messageId, std::move(gradients));
+  if (!added.ok()) pass.fail(added);
+  throwIfError(added);
+}
+
+// To the pass, or to what it takes when it has counted its graph.
+void addAll(LivePass& live, std::vector<MessageGradients> messages) {
+  for (MessageGradients& message : messages) {
+    if (live.pass) {
+      add(*live.pass, message.messageId, std::move(message.gradients));
+    } else if (!live.early.emplace(message.messageId, std::move(message.gradients)).second) {
+      raise(invalidArgument("gradients came twice for message " + std::to_string(message.messageId)));
+    }
+  }
+}
+
+// Counts its graph without the lock, which threads that read messages take, and then takes what has come meanwhile.
+std::shared_ptr<Pass> countAndTakeEarly(Worker& worker, const ContextPtr& context, const PassId& id,
+                                        std::optional<std::vector<int64_t>> sends) {
+  auto pass = valueOrThrow(makePass(worker, context, {id.pass, id.retainGraph, std::move(sends)}, {}));
+  MutexLock lock(context->mutex);
+  LivePass& live = livePass(*context, id);
+  live.pass = pass;
+  for (auto& [messageId, gradients] : std::exchange(live.early, {})) add(*pass, messageId, std::move(gradients));
+  return pass;
+}
+
+// Gradients of a pass of the context's owner, for messages of this worker that went to `from`. What is gone of those is
+// the pass's affair.
+void checkSource(const ContextState& context, int from, const GradientMessage& gradients) {
+  const ContextGraph& graph = *context.graph;
+  if (rankOfId(gradients.id.pass) != context.ownerRank)
+    raise(invalidArgument("gradients came for a backward pass of somebody else than the owner of the context"));
+  const int64_t end = graph.numbersGiven();
+  for (const MessageGradients& message : gradients.messages)
+    if (message.messageId < 0 || message.messageId >= end)
+      raise(invalidArgument("gradients came for message " + std::to_string(message.messageId) +
+                            " of autograd context " + std::to_string(graph.contextId()) +
+                            ", which this worker never sent"));
+    else if (auto send = graph.findSend(message.messageId); send && send->message().peerRank != from)
+      raise(invalidArgument("gradients came for message " + std::to_string(message.messageId) +
+                            " of autograd context " + std::to_string(graph.contextId()) +
+                            " from a worker to which it never went"));
+}
+
+// Whom the root tells of the end: in SMART mode it knows who took part, otherwise whom it sent messages.
+std::vector<int> othersOf(const Worker& worker, const ContextPtr& context, const Lineage& sends,
+                          const EndedRanks& ended) {
+  if (context->graph->mode() == AutogradMode::kFast) return toTell(worker, *context, ended);
+  std::vector<int> others = sends.ranks();
+  std::erase(others, worker.self().rank);
+  for (int32_t rank : ended) std::erase(others, rank);
+  return others;
+}
+
+// Fails the pass of this worker when its time is over.
+class TimeLimit {
+ public:
+  TimeLimit(Worker& worker, const std::shared_ptr<Pass>& pass, Duration limit) : deadline_(deadlineAfter(limit)) {
+    if (deadline_ == kNever) return;
+    timer_ = worker.engine().after(limit);
+    auto timer = timer_.share();
+    timer->onReady([timer = timer.get(), weak = std::weak_ptr(pass), limit] {
+      auto alive = weak.lock();
+      if (alive && timer->result().ok()) static_cast<PassNetwork&>(alive->sink()).giveUp(*alive, limit);
+    });
+  }
+  ~TimeLimit() {
+    if (timer_.valid()) timer_.cancel();
+  }
+  TimeLimit(const TimeLimit&) = delete;
+  TimeLimit& operator=(const TimeLimit&) = delete;
+
+  TimePoint deadline() const { return deadline_; }
+
+ private:
+  const TimePoint deadline_;
+  Future<void> timer_;
+};
+
+// Engages this worker by itself: what would be an acknowledgement elsewhere ends the wait here.
+Future<EndedRanks> engage(ContextState& context, const std::shared_ptr<Pass>& pass) {
+  MutexLock lock(context.mutex);
+  throwIfError(context.broken);
+  if (context.ended) raise(contextGone(context.id));
+  LivePass& live = context.passes[pass->passId()];
+  live.begun = true;
+  live.pass = pass;
+  return live.engagedBy.emplace().future();
+}
+
+// Until it is over on all workers, well or badly.
+Status runToItsEnd(const std::shared_ptr<Pass>& pass, const Lineage& sends, const Future<EndedRanks>& done,
+                   TimePoint deadline) {
+  auto& network = static_cast<PassNetwork&>(pass->sink());
+  try {
+    network.begin(*pass, sends);
+    PassNetwork::runUntilIdle(*pass);
+    // While this thread waits it serves the sockets of its own calls; for a chain of two workers that saves two
+    // wake-ups per step.
+    network.readAnswers(deadline);
+    Future<EndedRanks>(done).wait();
+    return {};
+  } catch (const Error& error) {
+    return error.status();
+  }
+}
+
+// A failure is told to all who may have heard of the pass, also to those on which it had ended well.
+std::vector<int> allOf(const Worker& worker, ContextState& context, const Lineage& sends) {
+  std::vector<int> all = toTell(worker, context, {});
+  for (int rank : sends.ranks())
+    if (rank != worker.self().rank && std::ranges::find(all, rank) == all.end()) all.push_back(rank);
+  return all;
+}
+
+}  // namespace
+
+PassId idOf(const Pass& pass) { return {pass.contextId(), pass.passId(), pass.retainGraph()}; }
+
+EndedRanks onBegin(Call& call, const BeginMessage& message) {
+  Worker& worker = call.worker();
+  ContextPtr context = valueOrThrow(interceptorOf(worker).contexts().find(message.id.context));
+  if (call.caller().rank != context->ownerRank || rankOfId(message.id.pass) != context->ownerRank ||
+      context->graph->mode() != AutogradMode::kSmart)
+    raise(invalidArgument("a backward pass is begun by the worker that owns the context, in SMART mode"));
+  // In order, so none twice: its nodes would wait for more gradients than come.
+  if (std::ranges::adjacent_find(message.sends, std::greater_equal<>()) != message.sends.end())
+    raise(invalidArgument("a backward pass is begun with a message that is there twice, or not in order"));
+  {
+    MutexLock lock(context->mutex);
+    if (context->finishedPasses.contains(message.id.pass)) return {};  // the word of its end came first
+    if (std::exchange(livePass(*context, message.id).begun, true))
+      raise(invalidArgument("a backward pass was begun twice"));
+  }
+  PassNetwork::runUntilIdle(*countAndTakeEarly(worker, context, message.id, message.sends));
+  return {};
 }
 
 Future<EndedRanks> onGradients(Call& call, GradientMessage message) {
   Worker& worker = call.worker();
-  ContextPtr context = valueOrThrow(interceptorOf(worker).contexts().find(message.context));
+  ContextPtr context = valueOrThrow(interceptorOf(worker).contexts().find(message.id.context));
+  checkSource(*context, call.caller().rank, message);
   std::shared_ptr<Pass> pass;
   Future<EndedRanks> answer = readyFuture();
+  bool begins = false;
   {
     MutexLock lock(context->mutex);
-    LivePass& live = livePass(worker, context, message);
-    throwIfError(live.pass->addReady(message.message, std::move(message.gradients)));
+    LivePass& live = livePass(*context, message.id);
+    // In SMART mode the worker that called backward says when it begins.
+    if (context->graph->mode() == AutogradMode::kFast) begins = !std::exchange(live.begun, true);
+    addAll(live, std::move(message.messages));
     pass = live.pass;
     // This message engages the worker: its answer is kept back until the worker is idle again, which is how
     // the sender (and at the end the worker that called backward) knows.
     if (!live.engagedBy) answer = live.engagedBy.emplace().future();
   }
-  runUntilIdle(*pass);
+  if (begins) pass = countAndTakeEarly(worker, context, message.id, {});
+  if (pass) PassNetwork::runUntilIdle(*pass);
   return answer;
 }
 
-// Ends the pass on this worker; false when it had ended here before.
-bool finishHere(Worker& worker, const ContextPtr& context, const FinishMessage& message, Status& outcome) {
-  std::shared_ptr<Pass> pass;
-  {
-    MutexLock lock(context->mutex);
-    // Remembered: a worker may be told by several others, and gradients that come after the end must not
-    // begin the pass anew.
-    if (!context->finishedPasses.insert(message.pass).second) {
-      // It ended well here and failed elsewhere: the gradients are of no use then, and those behind must hear of it
-      // too.
-      if (message.failure.empty() || !context->failedPasses.insert(message.pass).second) return false;
-      if (context->broken.ok()) context->broken = cancelled(message.failure);
-      return true;
-    }
-    auto found = context->passes.find(message.pass);
-    if (found != context->passes.end()) pass = found->second.pass;
-  }
-  // Sends of this worker that no gradient reached: a pass over them alone finds and names them.
-  if (!pass && message.failure.empty() && !context->graph->sends().empty())
-    pass = valueOrThrow(makePass(worker, context, {message.pass, false}, {}));
-  if (pass) {
-    if (!message.failure.empty()) pass->fail(cancelled(message.failure));
-    outcome = pass->finish();
-  }
-  MutexLock lock(context->mutex);
-  context->passes.erase(message.pass);
-  if (!outcome.ok()) context->broken = outcome;
-  return true;
-}
-
-// Here, then on all workers that this one reached and of whom it is not known that it has ended there; the first
-// failure.
-Status finishEverywhere(Worker& worker, const ContextPtr& context, const FinishMessage& message,
-                        const EndedRanks& ended) {
-  Status outcome;
-  if (!finishHere(worker, context, message, outcome)) return {};
-  // All are told before any is waited for, and all are waited for even when one fails: when backward returns,
-  // no worker is still at work on the pass, but lost ones.
-  CurrentContext none(interceptorOf(worker), nullptr);
-  std::vector<Future<void>> others;
-  Caller caller = worker.with({.timeout = kWhilePeerLives});
-  for (int rank : toTell(worker, *context, ended)) others.push_back(caller.async<&onFinish>(rank, message));
-  for (Future<void>& other : others) {
-    try {
-      other.wait();
-    } catch (const Error& error) {
-      if (outcome.ok()) outcome = error.status();
-    }
-  }
-  return outcome;
-}
-
-void onFinish(Call& call, const FinishMessage& message) {
-  Worker& worker = call.worker();
-  Result<ContextPtr> context = interceptorOf(worker).contexts().find(message.context);
-  // A context that was released meanwhile has no pass to end: that is what the caller wants.
-  if (context.ok()) throwIfError(finishEverywhere(worker, *context, message, {call.caller().rank}));
-}
-
-void onRelease(Call& call, int64_t contextId) { releaseEverywhere(call.worker(), contextId, call.caller().rank); }
-
-}  // namespace
-
 void runBackward(Worker& worker, const ContextPtr& context, std::vector<Root> roots, const BackwardOptions& options) {
-  FinishMessage end{context->id, interceptorOf(worker).contexts().nextId(), ""};
-  std::shared_ptr<Pass> pass =
-      valueOrThrow(makePass(worker, context, {end.pass, options.retainGraph}, std::move(roots)));
-  auto& network = static_cast<Network&>(pass->sink());
-  network.setOwnPass(end.pass);
-  Future<EndedRanks> done;
-  {
-    MutexLock lock(context->mutex);
-    throwIfError(context->broken);
-    // The root is engaged by itself: what would be an acknowledgement elsewhere ends the wait here.
-    LivePass& live = context->passes.emplace(end.pass, LivePass{pass, std::nullopt}).first->second;
-    done = live.engagedBy.emplace().future();
+  FinishMessage end{{context->id, interceptorOf(worker).contexts().nextId(), options.retainGraph}, ""};
+  PassOptions here{end.id.pass, options.retainGraph};
+  Lineage sends;
+  if (context->graph->mode() == AutogradMode::kSmart) {
+    sends = valueOrThrow(context->graph->lineageOf(roots));
+    here.sends = sends.numbers(worker.self().rank);
   }
-  runUntilIdle(*pass);
-  // While this thread waits it serves the sockets of its own calls; for a chain of two workers that saves two
-  // wake-ups per step.
-  network.readAnswers();
-  Status outcome;
-  try {
-    done.wait();
-  } catch (const Error& error) {
-    outcome = error.status();
-    end.failure = "the backward pass failed: " + outcome.message();
-  }
-  // A failure is told to all, also to those on which the pass had ended well.
-  Status finished = finishEverywhere(worker, context, end, outcome.ok() ? network.endedRanks() : EndedRanks());
+  std::shared_ptr<Pass> pass = valueOrThrow(makePass(worker, context, std::move(here), std::move(roots)));
+  auto& network = static_cast<PassNetwork&>(pass->sink());
+  network.setOwnPass(end.id.pass);
+  Future<EndedRanks> done = engage(*context, pass);
+  TimeLimit limit(worker, pass, options.timeout);
+  const Status outcome = runToItsEnd(pass, sends, done, limit.deadline());
+  if (!outcome.ok()) end.failure = "the backward pass failed: " + outcome.message();
+  const std::vector<int> others =
+      outcome.ok() ? othersOf(worker, context, sends, network.endedRanks()) : allOf(worker, *context, sends);
+  const Status finished = finishEverywhere(worker, context, end, others, limit.deadline());
   throwIfError(outcome.ok() ? finished : outcome);
-}
-
-void releaseEverywhere(Worker& worker, int64_t contextId, std::optional<int> toldBy) {
-  AutogradInterceptor& interceptor = interceptorOf(worker);
-  ContextPtr context = interceptor.contexts().release(contextId);
-  if (!context) return;
-  context->takePasses();
-  CurrentContext none(interceptor, nullptr);
-  // Nobody waits for these: they go with what is sent next, as a rule the next context's first message.
-  EndedRanks knowing;
-  if (toldBy) knowing.push_back(*toldBy);
-  for (int rank : toTell(worker, *context, knowing, true))
-    worker.with({.lazy = true}).async<&onRelease>(rank, contextId);
 }
 
 Functions backwardFunctions() {
   return Functions()
+      .add<&onBegin>("treadle.autograd.begin")
       .add<&onGradients>("treadle.autograd.gradients")
       .add<&onFinish>("treadle.autograd.finish")
-      .add<&onRelease>("treadle.autograd.release");
-}
-
-void checkMode(AutogradMode mode) {
-  if (mode == AutogradMode::kSmart)
-    raise(failedPrecondition("AutogradMode::kSmart is not there yet; use kFast, the default"));
+      .add<&onDropped>("treadle.autograd.dropped")
+      .add<&onAdopt>("treadle.autograd.adopt")
+      .add<&onRelease>("treadle.autograd.release")
+      .add<&onDescribe>("treadle.autograd.describe");
 }
 
 }  // namespace treadle::autograd

@@ -7,48 +7,107 @@ namespace {
 constexpr int kRankShift = 40;
 constexpr size_t kRememberedReleases = 4096;
 
-Status gone(int64_t id) {
-  return notFound("autograd context " + std::to_string(id) + " has ended on the worker that owns it");
-}
+// Ends contexts where it goes: in the pool, for passes end by callbacks that may wait, and whole graphs go; or with the
+// pool, when that takes no tasks any more.
+struct Ending {
+  explicit Ending(std::vector<ContextPtr> dropped) : contexts(std::move(dropped)) {}
+  ~Ending() {
+    for (const ContextPtr& context : contexts) context->end();
+  }
+  Ending(const Ending&) = delete;
+  Ending& operator=(const Ending&) = delete;
+
+  const std::vector<ContextPtr> contexts;
+};
 
 }  // namespace
 
-std::vector<std::shared_ptr<Pass>> ContextState::takePasses() {
-  std::vector<std::shared_ptr<Pass>> taken;
+Status contextGone(int64_t id) {
+  return notFound("autograd context " + std::to_string(id) + " has ended on the worker that owns it");
+}
+
+std::map<int64_t, LivePass> ContextState::end() {
+  graph->received().close();
   MutexLock lock(mutex);
-  for (auto& [id, live] : passes) taken.push_back(std::move(live.pass));
-  passes.clear();
-  return taken;
+  ended = true;
+  return std::exchange(passes, {});
 }
 
 int rankOfId(int64_t id) { return static_cast<int>(id >> kRankShift); }
+
+// Not with the lock held: passes end by callbacks.
+Contexts::~Contexts() {
+  std::map<int64_t, ContextPtr> left;
+  {
+    MutexLock lock(mutex_);
+    left.swap(contexts_);
+  }
+  for (auto& [id, context] : left) context->end();
+}
 
 int64_t Contexts::nextId() {
   MutexLock lock(mutex_);
   return (static_cast<int64_t>(rank_) << kRankShift) | ++lastId_;
 }
 
-ContextPtr Contexts::create() {
+ContextPtr Contexts::create(std::optional<AutogradMode> mode) {
   int64_t id = nextId();
   MutexLock lock(mutex_);
-  return contexts_[id] = std::make_shared<ContextState>(id, rank_);
+  return contexts_[id] = make(id, rank_, mode.value_or(usual_));
 }
 
-Result<ContextPtr> Contexts::arrived(int64_t id) {
+// In FAST mode a pass waits for all that was sent, also for what nobody can use any more.
+ContextPtr Contexts::make(int64_t id, int owner, AutogradMode mode) const {
+  const bool told = network_.makeReceived && mode == AutogradMode::kSmart;
+  return std::make_shared<ContextState>(id, owner, rank_, mode,
+                                        told ? network_.makeReceived(id) : std::make_shared<ReceivedMessages>());
+}
+
+Result<ContextPtr> Contexts::arrived(int64_t id, AutogradMode mode, int from) {
+  Result<ContextPtr> context = findOrMake(id, mode);
+  if (!context.ok() || (*context)->ownerRank == rank_) return context;
+  bool isNew = false, lost = false;
+  {
+    MutexLock lock((*context)->mutex);
+    isNew = (*context)->from.insert(from).second;
+  }
+  if (isNew) {
+    MutexLock lock(mutex_);
+    lost = lost_.contains(from);
+  }
+  if (lost && network_.adopt) network_.adopt(id, (*context)->ownerRank);
+  return context;
+}
+
+Result<ContextPtr> Contexts::findOrMake(int64_t id, AutogradMode mode) {
   MutexLock lock(mutex_);
   auto found = contexts_.find(id);
-  if (found != contexts_.end()) return found->second;
+  if (found != contexts_.end()) {
+    if (found->second->graph->mode() == mode) return found->second;
+    return dataLoss("a message says that autograd context " + std::to_string(id) + " is of another mode than it is");
+  }
   int owner = rankOfId(id);
   // A context of our own that is not in the table has ended. One of another worker is new here, unless we
   // know that it has ended or cannot go on.
-  if (id < 0 || owner == rank_ || releasedSet_.contains(id) || lost_.contains(owner)) return gone(id);
-  return contexts_[id] = std::make_shared<ContextState>(id, owner);
+  if (id < 0 || owner == rank_ || releasedSet_.contains(id) || lost_.contains(owner)) return contextGone(id);
+  if (!network_.mayExist(owner))
+    return dataLoss("a message came within an autograd context of rank " + std::to_string(owner) +
+                    ", which no worker of this job has");
+  return contexts_[id] = make(id, owner, mode);
+}
+
+Status Contexts::checkRanks(const Lineage& lineage) const {
+  for (int rank : lineage.ranks())
+    if (!network_.mayExist(rank))
+      return dataLoss("the lineage of a message names rank " + std::to_string(rank) +
+                      ", which no worker of this job has");
+  return {};
 }
 
 Result<ContextPtr> Contexts::find(int64_t id) const {
   MutexLock lock(mutex_);
   auto found = contexts_.find(id);
-  if (found == contexts_.end()) return gone(id);
+  if (found == contexts_.end()) return contextGone(id);
   return found->second;
 }
 
@@ -74,15 +133,21 @@ bool Contexts::wasReleased(int64_t id) const {
 }
 
 void Contexts::onLost(int rank) {
-  std::vector<ContextPtr> dropped;  // destroyed after the lock is let go
+  std::vector<ContextPtr> dropped, others;  // destroyed after the lock is let go
   {
     MutexLock lock(mutex_);
     lost_.insert(rank);
-    for (auto& [id, context] : contexts_)
-      if (context->ownerRank == rank) dropped.push_back(context);
+    for (auto& [id, context] : contexts_) (context->ownerRank == rank ? dropped : others).push_back(context);
     for (const ContextPtr& context : dropped) contexts_.erase(context->id);
   }
-  for (const ContextPtr& context : dropped) context->takePasses();
+  if (!dropped.empty()) network_.later([ending = std::make_unique<Ending>(std::move(dropped))] {});
+  for (const ContextPtr& context : others)
+    if (context->cameFrom(rank) && network_.adopt) network_.adopt(context->id, context->ownerRank);
+}
+
+bool ContextState::cameFrom(int rank) {
+  MutexLock lock(mutex);
+  return from.contains(rank);
 }
 
 size_t Contexts::open() const {

@@ -3,13 +3,16 @@
 // released on all workers when its owner ends it, and here when its owner is lost. One table per worker,
 // owned by its interceptor; any thread.
 
+#include <atomic>
 #include <deque>
+#include <functional>
 #include <map>
 #include <memory>
 #include <set>
 #include <unordered_set>
 
 #include "treadle/core/base/mutex.h"
+#include "treadle/core/base/unique_function.h"
 #include "treadle/core/io/future.h"
 #include "treadle/tensor/autograd/context_graph.h"
 #include "treadle/tensor/autograd/leaf_slots.h"
@@ -24,49 +27,78 @@ using EndedRanks = std::vector<int32_t>;
 // A backward pass while it runs here. It is engaged while the worker that made it active waits for our
 // acknowledgement (Dijkstra and Scholten, "Termination detection for diffusing computations", 1980).
 struct LivePass {
-  std::shared_ptr<Pass> pass;
-  std::optional<Promise<EndedRanks>> engagedBy;
+  bool begun = false;                    // in SMART mode when it is known which of this worker's sends take part
+  std::shared_ptr<Pass> pass = nullptr;  // once it has counted its graph, which is done without a lock
+  std::map<int64_t, std::vector<MaybeGradient>> early = {};  // what has come before that, by message
+  std::optional<Promise<EndedRanks>> engagedBy = {};
 };
 
 // One context as this worker knows it.
 struct ContextState {
-  ContextState(int64_t contextId, int owner)
-      : id(contextId), ownerRank(owner), graph(std::make_shared<ContextGraph>(contextId)) {}
+  ContextState(int64_t contextId, int owner, int self, AutogradMode mode, std::shared_ptr<ReceivedMessages> received)
+      : id(contextId),
+        ownerRank(owner),
+        graph(std::make_shared<ContextGraph>(contextId, self, mode, std::move(received))) {}
 
   // Of the worker that made the context: the one whose end ends it.
   const int64_t id;
   const int ownerRank;
   const std::shared_ptr<ContextGraph> graph;
 
-  // What a context that has ended must let go of: a pass holds its sink, which holds the context. Not with
-  // locks held, as the last owner of a pass ends it.
-  std::vector<std::shared_ptr<Pass>> takePasses();
+  // It takes no pass and no message any more, and nobody is told of what is dropped. What a context that has ended must
+  // let go of: a pass holds its sink, which holds the context. Not with locks held, as the last owner of a pass ends
+  // it.
+  std::map<int64_t, LivePass> end();
+  bool cameFrom(int rank);
 
   Mutex mutex;
   std::set<int> known TREADLE_GUARDED_BY(mutex);  // whom we sent messages of this context
+  std::set<int> from TREADLE_GUARDED_BY(mutex);   // who sent us any: each of them would tell us of its end
   std::map<int64_t, LivePass> passes TREADLE_GUARDED_BY(mutex);
   // Ids are 8 bytes, and a context has few passes: they are kept as long as the context is.
   std::set<int64_t> finishedPasses TREADLE_GUARDED_BY(mutex);
   std::set<int64_t> failedPasses TREADLE_GUARDED_BY(mutex);  // of those, the ones whose failure was passed on
   Status broken TREADLE_GUARDED_BY(mutex);                   // why no further pass can run
-  // Set with the last look at `known`: a handler that is still at work must not take the context to a worker
+  // Set before the last look at `known`: a handler that is still at work must not take the context to a worker
   // that nobody would tell of its end.
-  bool released TREADLE_GUARDED_BY(mutex) = false;
+  bool ended TREADLE_GUARDED_BY(mutex) = false;
 };
 using ContextPtr = std::shared_ptr<ContextState>;
 
 // Of the worker that made up an id of a context or pass.
 int rankOfId(int64_t id);
+// NotFound: the context with this id has ended.
+Status contextGone(int64_t id);
+
+// What a worker's contexts need of the network.
+struct ContextsNetwork {
+  // Whether there is, or may come to be, a worker of this rank.
+  std::function<bool(int rank)> mayExist = [](int rank) { return rank >= 0; };
+  // Runs a task that may wait, on another thread than the one that tells of a loss.
+  std::function<void(UniqueFunction<void()>)> later = [](UniqueFunction<void()> task) { task(); };
+  // Makes the list of what a new context receives. Without it nobody is told of what is dropped.
+  std::function<std::shared_ptr<ReceivedMessages>(int64_t contextId)> makeReceived = {};
+  // Somebody through whom a context of `owner` came here is lost, and may have been the only one who would tell us of
+  // its end: so the owner must hear that we have it. Called on any thread; must not wait.
+  std::function<void(int64_t contextId, int owner)> adopt = {};
+};
 
 class Contexts {
  public:
-  explicit Contexts(int rank) : rank_(rank) {}
+  // `usual`: the mode of contexts that ask for none.
+  explicit Contexts(int rank, AutogradMode usual = AutogradMode::kSmart, ContextsNetwork network = {})
+      : rank_(rank), usual_(usual), network_(std::move(network)) {}
+
+  // Ends those that are left.
+  ~Contexts();
+  Contexts(const Contexts&) = delete;
+  Contexts& operator=(const Contexts&) = delete;
 
   // A new context of this worker, with an id that no other worker can make.
-  ContextPtr create();
-  // The context that a message of another worker names, made when it is new here. NotFound when it was
-  // released or its owner is lost.
-  Result<ContextPtr> arrived(int64_t id);
+  ContextPtr create(std::optional<AutogradMode> mode = {});
+  // The context that a message of worker `from` names, made when it is new here. NotFound when it was
+  // released or its owner is lost; DataLoss when it is known to be of the other mode, or can have no owner.
+  Result<ContextPtr> arrived(int64_t id, AutogradMode mode, int from);
   // NotFound when there is none.
   Result<ContextPtr> find(int64_t id) const;
   // Forgets it; null when it is unknown. Messages that name it are refused from now on, also by a worker that
@@ -82,11 +114,28 @@ class Contexts {
   int64_t nextId();
   // Contexts that this worker keeps now. For tests and metrics.
   size_t open() const;
+  // What SMART mode has added to the messages that this worker sent. For benchmarks.
+  struct LineageCount {
+    uint64_t messages = 0, bytes = 0;
+  };
+  LineageCount lineage() const { return {lineageMessages_, lineageBytes_}; }
+  void countLineage(size_t bytes) {
+    ++lineageMessages_;
+    lineageBytes_ += bytes;
+  }
   LeafSlots& slots() { return slots_; }
+  // DataLoss when the lineage of a message names a worker that cannot be.
+  Status checkRanks(const Lineage& lineage) const;
 
  private:
+  ContextPtr make(int64_t id, int owner, AutogradMode mode) const;
+  Result<ContextPtr> findOrMake(int64_t id, AutogradMode mode);
+
   const int rank_;
+  const AutogradMode usual_;
+  const ContextsNetwork network_;
   LeafSlots slots_;
+  std::atomic<uint64_t> lineageMessages_ = 0, lineageBytes_ = 0;
   mutable Mutex mutex_;
   int64_t lastId_ TREADLE_GUARDED_BY(mutex_) = 0;
   std::map<int64_t, ContextPtr> contexts_ TREADLE_GUARDED_BY(mutex_);

@@ -1,10 +1,24 @@
 #include "treadle/tensor/autograd/dependencies.h"
 
 #include <stdexcept>
+#include <unordered_set>
 
 #include "treadle/tensor/autograd/accumulate.h"
 
 namespace treadle::autograd {
+
+bool leadsTo(const Node& from, const Node& to) {
+  std::unordered_set<const Node*> seen = {&from};
+  std::vector<const Node*> todo = {&from};
+  while (!todo.empty()) {
+    const Node& next = *todo.back();
+    todo.pop_back();
+    if (&next == &to) return true;
+    for (const Edge& edge : next.next_edges())
+      if (edge.is_valid() && seen.insert(edge.function.get()).second) todo.push_back(edge.function.get());
+  }
+  return false;
+}
 
 void Dependencies::countEdge(const Edge& edge) {
   if (edge.is_valid() && countOne(edge)) countBehind({edge.function.get()});
@@ -37,10 +51,10 @@ void Dependencies::countBehind(std::vector<Node*> todo) {
 void Dependencies::noteEnd(Node& node) {
   if (node.num_outputs() != 0) return;
   if (auto* leaf = dynamic_cast<torch::autograd::AccumulateGrad*>(&node)) leaves_.push_back(leaf);
-  if (auto* receive = dynamic_cast<RecvNode*>(&node)) receives_.push_back(receive);
+  if (const RecvNode* receive = RecvNode::from(node)) receives_.push_back(receive);
 }
 
-std::optional<ReadyNode> Dependencies::deliver(const Edge& edge, at::Tensor&& gradient) {
+std::optional<ReadyNode> Dependencies::deliver(const Edge& edge, MaybeGradient gradient) {
   // Both can only come from a hook that changed the graph after it was counted. The pass fails: running on
   // would lose gradients silently.
   auto found = nodes_.find(edge.function.get());
@@ -49,7 +63,11 @@ std::optional<ReadyNode> Dependencies::deliver(const Edge& edge, at::Tensor&& gr
   }
   Waiting& waiting = found->second;
   waiting.gradients.resize(edge.function->num_inputs());
-  addGradient(waiting.gradients[edge.input_nr], std::move(gradient));
+  if (gradient) {
+    MaybeGradient& sum = waiting.gradients[edge.input_nr];
+    if (!sum) sum.emplace();
+    addGradient(*sum, *std::move(gradient));
+  }
   // Taken out when complete, so what is left in the table are the nodes that wait.
   if (--waiting.edges > 0) return std::nullopt;
   ReadyNode ready{edge.function, std::move(waiting.gradients)};

@@ -16,11 +16,14 @@
 
 namespace treadle::autograd {
 
-// A node with all the gradients that it will get.
+// A node with all the gradients that it will get, one per input.
 struct ReadyNode {
   NodePtr node;
-  std::vector<at::Tensor> gradients;
+  std::vector<MaybeGradient> gradients;
 };
+
+// Whether the gradients of one node come to the other, over any others. Walks the graph.
+bool leadsTo(const Node& from, const Node& to);
 
 class Dependencies {
  public:
@@ -29,22 +32,22 @@ class Dependencies {
   void countEdge(const Edge& edge);
   void countEdgesOf(const Node& root);
 
-  // Brings a gradient (undefined: none) over an edge that was counted. Returns the node when it was the last
-  // one that the node waited for. Throws when more arrives than was counted: a hook changed the graph during
-  // the pass.
-  std::optional<ReadyNode> deliver(const Edge& edge, at::Tensor&& gradient);
+  // Brings a gradient, or the word that there is none, over an edge that was counted. Returns the node when it was the
+  // last one that the node waited for. Throws when more arrives than was counted: a hook changed the graph during the
+  // pass.
+  std::optional<ReadyNode> deliver(const Edge& edge, MaybeGradient gradient);
 
   // Nodes that still wait.
   size_t waiting() const { return nodes_.size(); }
 
   // The ends of the graph that were met while counting.
   const std::vector<torch::autograd::AccumulateGrad*>& leaves() const { return leaves_; }
-  const std::vector<RecvNode*>& receives() const { return receives_; }
+  const std::vector<const RecvNode*>& receives() const { return receives_; }
 
  private:
   struct Waiting {
     size_t edges = 0;
-    std::vector<at::Tensor> gradients;  // one per input, made when the first arrives
+    std::vector<MaybeGradient> gradients;  // one per input, made when the first arrives
   };
   void countBehind(std::vector<Node*> todo);
   bool countOne(const Edge& edge);  // true when the node is new
@@ -52,7 +55,7 @@ class Dependencies {
 
   std::unordered_map<Node*, Waiting> nodes_;
   std::vector<torch::autograd::AccumulateGrad*> leaves_;
-  std::vector<RecvNode*> receives_;
+  std::vector<const RecvNode*> receives_;
 };
 
 }  // namespace treadle::autograd

@@ -18,7 +18,9 @@ bool hasLayoutOf(const at::Tensor& gradient, const at::Tensor& leaf) {
 // A gradient that nobody else can see change, in the leaf's memory layout: optimizers run fastest on that.
 at::Tensor owned(const at::Tensor& leaf, at::Tensor&& gradient) {
   if (isUnshared(gradient) && hasLayoutOf(gradient, leaf)) {
-    return gradient.requires_grad() ? gradient.detach() : std::move(gradient);
+    const at::Tensor taken = std::move(gradient);
+    // Without what it may be a view of.
+    return taken.requires_grad() || taken.is_view() ? taken.variable_data() : taken;
   }
   // Sparse gradients have no strides to obey; a plain copy will do.
   bool dense = gradient.layout() == at::kStrided && leaf.layout() == at::kStrided;
@@ -27,7 +29,11 @@ at::Tensor owned(const at::Tensor& leaf, at::Tensor&& gradient) {
 
 }  // namespace
 
-void Gradients::add(const at::Tensor& leaf, at::Tensor&& gradient) {
+void Gradients::add(const at::Tensor& leaf, at::Tensor&& gradient) { put(leaf, std::move(gradient), true); }
+
+void Gradients::replace(const at::Tensor& leaf, at::Tensor&& gradient) { put(leaf, std::move(gradient), false); }
+
+void Gradients::put(const at::Tensor& leaf, at::Tensor&& gradient, bool keepSum) {
   if (!gradient.defined()) return;
   // Also called outside of the engine, at the end of a pass, where grad mode may be on.
   torch::autograd::AutoGradMode noGrad(false);
@@ -35,6 +41,8 @@ void Gradients::add(const at::Tensor& leaf, at::Tensor&& gradient) {
   auto [found, isNew] = indexOf_.try_emplace(leaf.unsafeGetTensorImpl(), entries_.size());
   if (isNew) {
     entries_.emplace_back(leaf, owned(leaf, std::move(gradient)));
+  } else if (!keepSum) {
+    entries_[found->second].second = owned(leaf, std::move(gradient));
   } else {
     // Adds in place unless somebody holds the sum: whoever called gradient() keeps the values that he saw.
     addGradient(entries_[found->second].second, std::move(gradient));

@@ -18,6 +18,8 @@ class Gradients {
   // a tensor is taken over only when nobody else holds it or its storage, otherwise copied. An undefined one
   // adds nothing.
   void add(const at::Tensor& leaf, at::Tensor&& gradient);
+  // The same, but what is there goes.
+  void replace(const at::Tensor& leaf, at::Tensor&& gradient);
 
   // Undefined when there is none. What is returned keeps its values when later passes add more.
   at::Tensor gradient(const at::Tensor& leaf) const;
@@ -28,6 +30,8 @@ class Gradients {
   void clear();
 
  private:
+  void put(const at::Tensor& leaf, at::Tensor&& gradient, bool keepSum);
+
   mutable std::mutex mutex_;
   // Guarded by mutex_. The list keeps each leaf alive, so that its address cannot come to mean another
   // tensor.

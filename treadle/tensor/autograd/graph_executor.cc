@@ -1,9 +1,11 @@
 #include "treadle/tensor/autograd/graph_executor.h"
 
 #include <ATen/ops/ones_like.h>
+#include <torch/csrc/autograd/anomaly_mode.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <algorithm>
 #include <sstream>
 #include <stdexcept>
 
@@ -42,6 +44,13 @@ Result<std::vector<at::Tensor>> rootGradients(const std::vector<Root>& roots, co
   return gradients;
 }
 
+std::vector<at::Tensor> orUndefined(std::vector<MaybeGradient> gradients) {
+  std::vector<at::Tensor> all;
+  all.reserve(gradients.size());
+  for (MaybeGradient& gradient : gradients) all.push_back(std::move(gradient).value_or(at::Tensor()));
+  return all;
+}
+
 }  // namespace
 
 Result<std::vector<ReadyNode>> GraphExecutor::prepare(const std::vector<NodeRef<SendNode>>& sends,
@@ -72,13 +81,7 @@ Status GraphExecutor::countRoots(const std::vector<Root>& roots) {
 }
 
 Status GraphExecutor::checkEnds() {
-  // A tensor that was received in one context and used in another would send its gradients to a worker that
-  // knows nothing of this pass.
-  for (const RecvNode* receive : dependencies_.receives()) {
-    if (receive->contextId() == contextId_) continue;
-    return failedPrecondition(receive->name() + " belongs to autograd context " + std::to_string(receive->contextId()) +
-                              " and cannot take part in a pass of context " + std::to_string(contextId_));
-  }
+  for (const RecvNode* receive : dependencies_.receives()) TREADLE_RETURN_IF_ERROR(receive->checkContext(contextId_));
   // Claimed before anything runs, so that a refused pass has changed nothing.
   for (torch::autograd::AccumulateGrad* leaf : dependencies_.leaves()) {
     if (hasGradHooks(*leaf)) TREADLE_RETURN_IF_ERROR(hookedLeaves_.claim(leaf->variable));
@@ -86,13 +89,7 @@ Status GraphExecutor::checkEnds() {
   return {};
 }
 
-std::vector<int64_t> GraphExecutor::receivedIds() const {
-  std::vector<int64_t> ids;
-  for (const RecvNode* receive : dependencies_.receives()) ids.push_back(receive->message().messageId);
-  return ids;
-}
-
-Status GraphExecutor::runNext() {
+Status GraphExecutor::runNext(const std::function<std::string(const Node&)>& madeFor) {
   // A node's failure is a status, not an exception: the engine around the loop must not see it.
   ReadyNode task = ready_.pop();
   NodePtr node = task.node;  // outlives the run, for its name
@@ -100,25 +97,52 @@ Status GraphExecutor::runNext() {
     run(std::move(task));
     return {};
   } catch (...) {
-    return failureOf("autograd node " + node->name());
+    Status failure = failureOf("autograd node " + node->name() + madeFor(*node));
+    // Where its forward ran, as libtorch tells it: in its log.
+    if (torch::autograd::AnomalyMode::is_enabled()) node->metadata()->print_stack(node->name());
+    return failure;
   }
 }
 
 void GraphExecutor::run(ReadyNode task) {
   Node& node = *task.node;
+  if (const RecvNode* receive = RecvNode::from(node))
+    return runReceive(node, receive->message(), std::move(task.gradients));
+  if (const SendNode* send = SendNode::from(node)) return runSend(*send, std::move(task.gradients));
+  if (noneReached(task.gradients)) {
+    for (const Edge& edge : node.next_edges()) deliver(edge, std::nullopt);
+    return;
+  }
+  std::vector<at::Tensor> gradients = orUndefined(std::move(task.gradients));
   if (node.num_outputs() == 0) {
-    if (auto* leaf = dynamic_cast<torch::autograd::AccumulateGrad*>(&node)) {
-      return runLeaf(*leaf, std::move(task.gradients));
-    }
+    if (auto* leaf = dynamic_cast<torch::autograd::AccumulateGrad*>(&node)) return runLeaf(*leaf, std::move(gradients));
   }
-  std::vector<at::Tensor> outputs = runNode(node, std::move(task.gradients), retainGraph_);
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    const Edge& edge = node.next_edge(i);
-    // An input that does not require a gradient.
-    if (!edge.is_valid()) continue;
-    auto ready = dependencies_.deliver(edge, std::move(outputs[i]));
-    if (ready) ready_.push(std::move(*ready));
-  }
+  std::vector<at::Tensor> outputs = runNode(node, std::move(gradients), retainGraph_);
+  for (size_t i = 0; i < outputs.size(); ++i) deliver(node.next_edge(i), std::move(outputs[i]));
+}
+
+// An edge leads nowhere from an input that does not require a gradient.
+void GraphExecutor::deliver(const Edge& edge, MaybeGradient gradient) {
+  if (!edge.is_valid()) return;
+  auto ready = dependencies_.deliver(edge, std::move(gradient));
+  if (ready) ready_.push(std::move(*ready));
+}
+
+void GraphExecutor::runReceive(Node& node, const MessageInfo& message, std::vector<MaybeGradient> gradients) {
+  applyTensorHooks(node, gradients);
+  for (MaybeGradient& gradient : gradients)
+    if (gradient && gradient->defined() && gradient->_is_zerotensor()) gradient = at::Tensor();
+  if (allReached(gradients)) spentReceives_.emplace_back(message.peerRank, message.messageId);
+  outgoing_[message.peerRank].push_back({message.messageId, std::move(gradients)});
+}
+
+// What a peer sent is checked here against the shapes of what it was sent.
+void GraphExecutor::runSend(const SendNode& node, std::vector<MaybeGradient> gradients) {
+  std::vector<at::Tensor> outputs = orUndefined(gradients);
+  torch::autograd::validate_outputs(node.next_edges(), outputs,
+                                    [](const std::string& message) { return "the peer sent an " + message; });
+  for (size_t i = 0; i < outputs.size(); ++i)
+    deliver(node.next_edge(i), gradients[i] ? MaybeGradient(std::move(outputs[i])) : std::nullopt);
 }
 
 void GraphExecutor::runLeaf(torch::autograd::AccumulateGrad& leaf, std::vector<at::Tensor> gradients) {

@@ -7,9 +7,13 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
+#include <map>
+#include <utility>
 #include <vector>
 
 #include "treadle/core/base/status.h"
+#include "treadle/tensor/autograd/context_graph.h"
 #include "treadle/tensor/autograd/dependencies.h"
 #include "treadle/tensor/autograd/gradients.h"
 #include "treadle/tensor/autograd/hooked_leaves.h"
@@ -32,15 +36,20 @@ class GraphExecutor {
   void push(ReadyNode ready) { ready_.push(std::move(ready)); }
   bool hasReady() const { return !ready_.empty(); }
 
-  // Runs the first ready node; what it makes ready is queued. Fails with the node's name when it or a hook
-  // throws.
-  Status runNext();
+  // Runs the first ready node; what it makes ready is queued. Fails with the node's name, and `madeFor` it, when it or
+  // a hook throws.
+  Status runNext(const std::function<std::string(const Node&)>& madeFor);
+
+  // The gradients that receive nodes have got, by the worker they go to. To be sent unless another receive node is
+  // next.
+  std::map<int, std::vector<MessageGradients>> takeOutgoing() { return std::exchange(outgoing_, {}); }
+  bool receiveIsNext() const { return ready_.receiveIsNext(); }
 
   // Nodes that still wait for gradients.
   size_t waiting() const { return dependencies_.waiting(); }
 
-  // Receive nodes that the pass reaches.
-  std::vector<int64_t> receivedIds() const;
+  // The messages that came of which every tensor was reached: no later pass can go through them.
+  const std::vector<ReceivedId>& spentReceives() const { return spentReceives_; }
 
   HookedLeaves& hookedLeaves() { return hookedLeaves_; }
 
@@ -49,7 +58,10 @@ class GraphExecutor {
   // Refuses receive nodes of other contexts, and claims the parameters with hooks.
   Status checkEnds();
   void run(ReadyNode task);
+  void runReceive(Node& node, const MessageInfo& message, std::vector<MaybeGradient> gradients);
+  void runSend(const SendNode& node, std::vector<MaybeGradient> gradients);
   void runLeaf(torch::autograd::AccumulateGrad& leaf, std::vector<at::Tensor> gradients);
+  void deliver(const Edge& edge, MaybeGradient gradient);
 
   const int64_t contextId_;
   Gradients& gradients_;
@@ -57,6 +69,8 @@ class GraphExecutor {
   HookedLeaves hookedLeaves_;
   Dependencies dependencies_;
   ReadyQueue ready_;
+  std::map<int, std::vector<MessageGradients>> outgoing_;
+  std::vector<ReceivedId> spentReceives_;
   torch::autograd::edge_list rootEdges_;  // keep the graph of the roots alive
 };
 

@@ -1,5 +1,8 @@
 #include "treadle/tensor/autograd/interceptor.h"
 
+#include <algorithm>
+#include <functional>
+
 #include "treadle/core/base/error.h"
 #include "treadle/core/wire/reader.h"
 #include "treadle/core/wire/writer.h"
@@ -11,70 +14,125 @@ namespace {
 // Of this thread, one per worker of the process: several live in one process in tests.
 thread_local std::map<const AutogradInterceptor*, ContextPtr> currentContexts;
 
+// As it travels.
+enum class FieldMode : uint8_t { kFast = 0, kSmart = 1 };
+
+std::vector<std::byte> fieldOf(Contexts& contexts, const ContextGraph& graph, const Departure& departure) {
+  const bool smart = graph.mode() == AutogradMode::kSmart;
+  wire::Writer writer;
+  writer.number(graph.contextId());
+  writer.number(static_cast<uint8_t>(smart ? FieldMode::kSmart : FieldMode::kFast));
+  writer.number(static_cast<uint32_t>(departure.indexes.size()));
+  if (departure.indexes.empty()) return writer.take();
+  for (int64_t index : departure.indexes) writer.number(static_cast<uint32_t>(index));
+  writer.number(departure.messageId);
+  if (!smart) return writer.take();
+  const size_t before = writer.size();
+  (departure.lineage ? *departure.lineage : Lineage()).write(writer);
+  contexts.countLineage(writer.size() - before);
+  return writer.take();
+}
+
+// What a field says; where nothing is said of tensors, no message of the graph.
+struct Field {
+  int64_t context = 0;
+  AutogradMode mode = AutogradMode::kFast;
+  std::vector<uint32_t> indexes;
+  int64_t messageId = -1;
+  LineagePtr lineage;
+};
+
+Field parseField(Bytes bytes) {
+  wire::Reader reader(bytes);
+  Field field;
+  field.context = reader.number<int64_t>();
+  const auto mode = reader.number<uint8_t>();
+  field.mode = mode == static_cast<uint8_t>(FieldMode::kSmart) ? AutogradMode::kSmart : AutogradMode::kFast;
+  field.indexes.resize(reader.count(sizeof(uint32_t)));
+  for (uint32_t& index : field.indexes) index = reader.number<uint32_t>();
+  bool inOrder = std::ranges::adjacent_find(field.indexes, std::greater_equal<>()) == field.indexes.end();
+  if (!field.indexes.empty()) {
+    field.messageId = reader.number<int64_t>();
+    if (field.mode == AutogradMode::kSmart)
+      field.lineage = std::make_shared<Lineage>(valueOrThrow(Lineage::read(reader)));
+  }
+  throwIfError(reader.finished("the autograd field of a message"));
+  if (mode > static_cast<uint8_t>(FieldMode::kSmart)) raise(dataLoss("the autograd field of a message names no mode"));
+  // In order, so none twice: the receive node has an input for each, far larger than the number that asks for it.
+  if (!inOrder) raise(dataLoss("the autograd field of a message names a tensor twice, or not in order"));
+  if (!field.indexes.empty() && (field.messageId < 0 || field.messageId >= Lineage::kNumbers))
+    raise(dataLoss("the autograd field of a message has a number that no message has"));
+  return field;
+}
+
 // A message that leaves within a context: collects its tensors while they are encoded, and records those that
 // need a gradient back.
 class OutgoingContextHook final : public bridge::OutgoingTensorHook {
  public:
-  OutgoingContextHook(ContextPtr context, MessageInfo message)
-      : context_(std::move(context)), message_(std::move(message)) {}
+  OutgoingContextHook(Contexts& contexts, ContextPtr context, int peerRank, std::string function)
+      : contexts_(contexts), context_(std::move(context)), peerRank_(peerRank), function_(std::move(function)) {}
 
   void add(const at::Tensor& tensor) override { tensors_.push_back(tensor); }
 
   std::vector<std::byte> field() override {
     {
       MutexLock lock(context_->mutex);
-      if (context_->released)
+      if (context_->ended)
         raise(notFound("autograd context " + std::to_string(context_->id) + " has ended while a call within it ran"));
       // Noted also for a message without such tensors: its handler may send some on, and so the peer must
       // hear of the context's end.
-      context_->known.insert(message_.peerRank);
+      context_->known.insert(peerRank_);
     }
-    std::vector<int64_t> indexes = valueOrThrow(context_->graph->addSend(message_, tensors_));
+    Departure departure = valueOrThrow(context_->graph->addSend(peerRank_, std::move(function_), tensors_));
     tensors_.clear();
-    wire::Writer writer;
-    writer.number(context_->id);
-    writer.number(message_.messageId);
-    writer.number(static_cast<uint32_t>(indexes.size()));
-    for (int64_t index : indexes) writer.number(static_cast<uint32_t>(index));
-    return writer.take();
+    recorded_ = departure.messageId;
+    return fieldOf(contexts_, *context_->graph, departure);
   }
 
   // The message was not sent: a send that nobody received would never get a gradient and fail the next pass.
-  void abandon() override {
-    int64_t id = message_.messageId;
-    context_->graph->forget(std::span(&id, 1), {});
-  }
+  void abandon() override { context_->graph->forget(std::span(&recorded_, 1)); }
 
  private:
+  Contexts& contexts_;
   const ContextPtr context_;
-  const MessageInfo message_;
+  const int peerRank_;
+  std::string function_;
+  int64_t recorded_ = -1;
   std::vector<at::Tensor> tensors_;
 };
 
 // A message that came within a context: gives the tensors that the sender named their receive node.
 class IncomingContextHook final : public bridge::IncomingTensorHook {
  public:
-  IncomingContextHook(ContextPtr arrived, MessageInfo message, std::vector<uint32_t> indexes)
-      : context(std::move(arrived)), message_(std::move(message)), indexes_(std::move(indexes)) {}
+  IncomingContextHook(ContextPtr arrived, int peerRank, Field field)
+      : context(std::move(arrived)), peerRank_(peerRank), field_(std::move(field)) {}
+  // A message that was refused before it was decoded, or nobody waited for any more, is one that was dropped.
+  ~IncomingContextHook() override {
+    if (!decoded_ && !field_.indexes.empty()) context->graph->received().refuse({peerRank_, field_.messageId});
+  }
 
   void add(const at::Tensor& tensor) override { tensors_.push_back(tensor); }
 
   void decoded() override {
     // Only when all values are decoded: a message that is refused must leave no trace in the context.
     std::vector<at::Tensor> taking;
-    for (uint32_t index : indexes_) {
+    for (uint32_t index : field_.indexes) {
       if (index >= tensors_.size()) raise(dataLoss("a message names more tensors for autograd than it has"));
       taking.push_back(tensors_[index]);
     }
     tensors_.clear();
-    if (!taking.empty()) throwIfError(context->graph->addReceive(message_, taking));
+    // No function name: only a send is named in error messages, by the worker that made it.
+    Status added = context->graph->addReceive({field_.messageId, peerRank_, ""}, field_.lineage, taking);
+    decoded_ = added.code() != Code::kDataLoss;  // then nothing of it was taken
+    throwIfError(added);
   }
 
   const ContextPtr context;
 
  private:
-  const MessageInfo message_;
-  const std::vector<uint32_t> indexes_;
+  bool decoded_ = false;
+  const int peerRank_;
+  const Field field_;
   std::vector<at::Tensor> tensors_;
 };
 
@@ -106,28 +164,29 @@ ContextPtr AutogradInterceptor::exchangeCurrent(ContextPtr context) {
   return context;
 }
 
+ContextPtr AutogradInterceptor::current() const {
+  auto found = currentContexts.find(this);
+  return found == currentContexts.end() ? nullptr : found->second;
+}
+
 std::unique_ptr<rpc::OutgoingHook> AutogradInterceptor::onRequest(int rank, const std::string& function) {
   auto found = currentContexts.find(this);
   if (found == currentContexts.end()) return nullptr;
-  return std::make_unique<OutgoingContextHook>(found->second, MessageInfo{contexts_.nextId(), rank, function});
+  return std::make_unique<OutgoingContextHook>(contexts_, found->second, rank, function);
 }
 
 std::unique_ptr<rpc::OutgoingHook> AutogradInterceptor::onReply(int rank, const std::string& function,
                                                                 rpc::IncomingHook* request) {
   ContextPtr context = contextOf(request);
   if (!context) return nullptr;
-  return std::make_unique<OutgoingContextHook>(std::move(context), MessageInfo{contexts_.nextId(), rank, function});
+  return std::make_unique<OutgoingContextHook>(contexts_, std::move(context), rank, function);
 }
 
-std::shared_ptr<rpc::IncomingHook> AutogradInterceptor::onArrival(int rank, Bytes field) {
-  wire::Reader reader(field);
-  auto id = reader.number<int64_t>(), message = reader.number<int64_t>();
-  std::vector<uint32_t> indexes(reader.count(sizeof(uint32_t)));
-  for (uint32_t& index : indexes) index = reader.number<uint32_t>();
-  throwIfError(reader.finished("the autograd field of a message"));
-  ContextPtr context = valueOrThrow(contexts_.arrived(id));
-  // No function name: only a send is named in error messages, by the worker that made it.
-  return std::make_shared<IncomingContextHook>(std::move(context), MessageInfo{message, rank, ""}, std::move(indexes));
+std::shared_ptr<rpc::IncomingHook> AutogradInterceptor::onArrival(int rank, Bytes bytes) {
+  Field field = parseField(bytes);
+  if (field.lineage) throwIfError(contexts_.checkRanks(*field.lineage));
+  ContextPtr context = valueOrThrow(contexts_.arrived(field.context, field.mode, rank));
+  return std::make_shared<IncomingContextHook>(std::move(context), rank, std::move(field));
 }
 
 // Also a context that a handler left current.

@@ -3,7 +3,9 @@
 // context's id, and when tensors in it require gradients, a send node is made here and a receive node at the
 // callee; answers likewise. The header field of a message:
 //
-//   field := context:i64  message:i64  count:u32  tensor-index:u32 *      (count 0: no tensor takes part)
+//   field := context:i64  mode:u8  count:u32  tensor-index:u32 *      (ascending; count 0: no tensor takes part, and
+//            nothing follows)
+//            message:i64  lineage                                     (lineage.h; in SMART mode)
 //
 // One per worker, owned by its engine. Its functions are called by whichever thread encodes or decodes a
 // message; what is current is known by thread, so it needs no lock of its own.
@@ -21,7 +23,9 @@ namespace treadle::autograd {
 
 class AutogradInterceptor final : public rpc::Interceptor {
  public:
-  explicit AutogradInterceptor(int rank) : contexts_(rank) {}
+  // As Contexts is made.
+  explicit AutogradInterceptor(int rank, AutogradMode usual = AutogradMode::kSmart, ContextsNetwork network = {})
+      : contexts_(rank, usual, std::move(network)) {}
 
   // Null outside of a context: calls then carry nothing of autograd and cost nothing.
   std::unique_ptr<rpc::OutgoingHook> onRequest(int rank, const std::string& function) override;
@@ -42,6 +46,8 @@ class AutogradInterceptor final : public rpc::Interceptor {
   // Makes `context` (null: none) this thread's current one of this worker; gives back what was current
   // before.
   ContextPtr exchangeCurrent(ContextPtr context);
+  // This thread's current one; null when there is none.
+  ContextPtr current() const;
 
  private:
   Contexts contexts_;

@@ -6,6 +6,7 @@
 
 #include "treadle/tensor/autograd/engine_loop.h"
 #include "treadle/tensor/autograd/graph_executor.h"
+#include "treadle/tensor/autograd/plain_backward.h"
 #include "treadle/tensor/autograd/run_node.h"
 
 namespace treadle::autograd {
@@ -33,13 +34,17 @@ Pass* Pass::current() {
   return running->pass;
 }
 
+bool Pass::isInNode() { return Running::innermost != nullptr && Running::innermost->engineTask != -1; }
+
 Pass::Pass(Key, std::shared_ptr<ContextGraph> graph, std::shared_ptr<GradientSink> sink, LeafSlots& slots,
            PassOptions options)
     : graph_(std::move(graph)),
       sink_(std::move(sink)),
-      options_(options),
-      executor_(std::make_unique<GraphExecutor>(graph_->contextId(), graph_->gradients(), slots, options.retainGraph)),
-      engine_(std::make_unique<EngineLoop>(options.retainGraph)) {}
+      options_(std::move(options)),
+      executor_(std::make_unique<GraphExecutor>(graph_->contextId(), graph_->gradients(), slots, options_.retainGraph)),
+      engine_(std::make_unique<EngineLoop>(options_.retainGraph)) {
+  refusePlainBackwardInNodes();
+}
 
 // No lock is needed: whoever could call anything else would hold a pointer to this pass.
 Pass::~Pass() {
@@ -50,38 +55,45 @@ Pass::~Pass() {
 
 Result<std::shared_ptr<Pass>> Pass::create(std::shared_ptr<ContextGraph> graph, std::shared_ptr<GradientSink> sink,
                                            LeafSlots& slots, PassOptions options, std::vector<Root> roots) {
-  auto pass = std::make_shared<Pass>(Key{}, std::move(graph), std::move(sink), slots, options);
-  TREADLE_RETURN_IF_ERROR(pass->prepare(roots));
-  return pass;
+  auto pass = std::make_shared<Pass>(Key{}, std::move(graph), std::move(sink), slots, std::move(options));
+  Status prepared = pass->prepare(roots);
+  if (prepared.ok()) return pass;
+  pass->state_ = State::kFinished;  // nothing was begun
+  return prepared;
 }
 
 Result<std::shared_ptr<Pass>> Pass::create(std::shared_ptr<ContextGraph> graph, GradientSink& sink, LeafSlots& slots,
                                            PassOptions options, std::vector<Root> roots) {
   std::shared_ptr<GradientSink> notOwned(std::shared_ptr<void>(), &sink);
-  return create(std::move(graph), std::move(notOwned), slots, options, std::move(roots));
+  return create(std::move(graph), std::move(notOwned), slots, std::move(options), std::move(roots));
 }
 
 Status Pass::prepare(const std::vector<Root>& roots) {
-  std::vector<NodeRef<SendNode>> sends = graph_->sends();
+  std::vector<NodeRef<SendNode>> sends = takingPart();
   Result<std::vector<ReadyNode>> ready = executor_->prepare(sends, roots);
-  if (!ready.ok()) {
-    state_ = State::kFinished;  // nothing was begun
-    return std::move(ready).status();
-  }
-  // The sends are a snapshot: messages that leave during the pass (a handler at work elsewhere) belong to a
-  // later one.
+  if (!ready.ok()) return ready.status();
   incoming_ = std::move(ready).value();
-  receivedIds_ = executor_->receivedIds();
   for (NodeRef<SendNode>& send : sends) {
     int64_t messageId = send->message().messageId;
-    sentIds_.push_back(messageId);
     awaited_.emplace(messageId, std::move(send));
   }
+  for (int64_t messageId : options_.sends.value_or(std::vector<int64_t>())) awaited_.try_emplace(messageId);
+  sends_ = awaited_.size();
   return {};
 }
 
+// In FAST mode a snapshot: messages that leave during the pass (a handler at work elsewhere) belong to a later one. In
+// SMART mode what takes part may be gone, see Note [Used up].
+std::vector<NodeRef<SendNode>> Pass::takingPart() const {
+  if (!options_.sends) return graph_->sends();
+  std::vector<NodeRef<SendNode>> sends;
+  for (int64_t messageId : *options_.sends)
+    if (NodeRef<SendNode> send = graph_->findSend(messageId)) sends.push_back(std::move(send));
+  return sends;
+}
+
 // Everything in here comes from a peer. With mutex_ held.
-Status Pass::checkArrival(int64_t messageId, size_t gradients) const {
+Status Pass::checkArrival(int64_t messageId, const std::vector<MaybeGradient>& gradients) const {
   if (!status_.ok()) return status_;
   std::string context = "autograd context " + std::to_string(contextId());
   if (state_ != State::kOpen) return failedPrecondition("the backward pass of " + context + " is over");
@@ -90,16 +102,24 @@ Status Pass::checkArrival(int64_t messageId, size_t gradients) const {
     return invalidArgument("gradients came for message " + std::to_string(messageId) + ", which this pass of " +
                            context + " never sent or already has gradients for");
   }
-  if (found->second->num_inputs() == gradients) return {};
-  return invalidArgument(std::to_string(gradients) + " gradients came for message " + std::to_string(messageId) +
+  if (!found->second && noneReached(gradients)) return {};
+  if (!found->second)
+    return failedPrecondition("message " + std::to_string(messageId) + " that " + sink_->nameOf(graph_->rank()) +
+                              " sent in " + context +
+                              " is needed by this backward pass and gone: an earlier pass went through it without "
+                              "BackwardOptions::retainGraph");
+  if (found->second->num_inputs() == gradients.size()) return {};
+  return invalidArgument(std::to_string(gradients.size()) + " gradients came for message " + std::to_string(messageId) +
                          " of " + context + ", which needs " + std::to_string(found->second->num_inputs()));
 }
 
-Status Pass::addReady(int64_t messageId, std::vector<at::Tensor> gradients) {
+Status Pass::addReady(int64_t messageId, std::vector<MaybeGradient> gradients) {
   std::lock_guard lock(mutex_);
-  TREADLE_RETURN_IF_ERROR(checkArrival(messageId, gradients.size()));
+  TREADLE_RETURN_IF_ERROR(checkArrival(messageId, gradients));
   // A second set of gradients for the same message is refused from here on.
   auto send = awaited_.extract(messageId);
+  if (!send.mapped()) return {};
+  if (graph_->mode() == AutogradMode::kFast || allReached(gradients)) spent_.push_back(messageId);
   incoming_.push_back({std::move(send.mapped()), std::move(gradients)});
   return {};
 }
@@ -137,9 +157,28 @@ void Pass::drain() {
 void Pass::runReady() {
   while (takeIncoming()) {
     // The first failure stops the loop by takeIncoming().
-    Status ran = executor_->runNext();
+    Status ran = executor_->runNext([this](const Node& node) { return madeFor(node); });
+    if (ran.ok() && !executor_->receiveIsNext()) ran = sendOut();
     if (!ran.ok()) fail(std::move(ran));
   }
+}
+
+// The forward call that made a node: that of the first message that depends on it. Empty where none does.
+std::string Pass::madeFor(const Node& node) const {
+  for (const NodeRef<SendNode>& send : graph_->sends()) {
+    if (!leadsTo(*send, node)) continue;
+    const MessageInfo& message = send->message();
+    return " (of '" + message.function + "', behind its message " + std::to_string(message.messageId) + " to " +
+           sink_->nameOf(message.peerRank) + ")";
+  }
+  return {};
+}
+
+// Only handed over: the pass goes on while the peers work.
+Status Pass::sendOut() {
+  for (auto& [rank, messages] : executor_->takeOutgoing())
+    TREADLE_RETURN_IF_ERROR(sink_->sendGradients(*this, rank, std::move(messages)));
+  return {};
 }
 
 bool Pass::takeIncoming() {
@@ -250,26 +289,34 @@ Status Pass::finish() {
 // FAST mode's price: a send that took no part. Named by message, peer and function, because the user knows it
 // by its call.
 void Pass::noteMissingGradients() {
-  std::ostringstream message;
+  std::map<int64_t, NodeRef<SendNode>> missing;
   {
     std::lock_guard lock(mutex_);
-    if (!status_.ok() || awaited_.empty()) return;
-    message << awaited_.size() << " of " << sentIds_.size() << " messages sent in autograd context " << contextId()
-            << " never got a gradient, so " << executor_->waiting() << " local autograd nodes did not run:";
-    constexpr size_t kNamed = 8;  // a model that is wired wrongly may miss thousands
-    size_t named = 0;
-    for (const auto& [messageId, send] : awaited_) {
-      if (named++ == kNamed) break;
-      message << " message " << messageId << " to worker " << send->message().peerRank;
-      if (!send->message().function.empty()) message << " (" << send->message().function << ")";
-      message << " tensors " << at::IntArrayRef(send->tensorIndexes()) << ";";
-    }
-    if (awaited_.size() > kNamed) message << " and " << awaited_.size() - kNamed << " more;";
+    if (!status_.ok()) return;
+    missing = awaited_;
   }
-  message << " in FAST mode every tensor that was sent and requires grad must take part in the loss: leave "
-             "the others "
-          << "out, or send them detached";
-  fail(failedPrecondition(message.str()));
+  std::erase_if(missing, [](const auto& entry) { return entry.second == nullptr; });
+  if (missing.empty() && executor_->waiting() > 0)
+    return fail(internalError(std::to_string(executor_->waiting()) + " autograd nodes of context " +
+                              std::to_string(contextId()) + " still wait, though all gradients have come"));
+  if (missing.empty()) return;
+  std::ostringstream text;
+  text << missing.size() << " of " << sends_ << " messages that " << sink_->nameOf(graph_->rank())
+       << " sent in autograd context " << contextId() << " never got a gradient, so " << executor_->waiting()
+       << " local autograd nodes did not run:";
+  constexpr size_t kNamed = 8;  // a model that is wired wrongly may miss thousands
+  size_t named = 0;
+  for (const auto& [messageId, send] : missing) {
+    if (named++ == kNamed) break;
+    text << " message " << messageId << " to " << sink_->nameOf(send->message().peerRank);
+    if (!send->message().function.empty()) text << " (" << send->message().function << ")";
+    text << " tensors " << at::IntArrayRef(send->tensorIndexes()) << ";";
+  }
+  if (missing.size() > kNamed) text << " and " << missing.size() - kNamed << " more;";
+  if (graph_->mode() == AutogradMode::kFast)
+    text << " in FAST mode every tensor that was sent and requires grad must take part in the loss: leave the others "
+            "out, send them detached, or use AutogradMode::kSmart";
+  fail(failedPrecondition(text.str()));
 }
 
 void Pass::runCallbacks() {
@@ -287,13 +334,35 @@ void Pass::runCallbacks() {
   }
 }
 
+void Pass::replaceGradient(const at::Tensor& leaf, at::Tensor gradient) {
+  replaced_.emplace_back(leaf, std::move(gradient));
+}
+
+// After the callbacks, each of which may fail the pass: then the context keeps what it had. A hook may have left
+// something else than a gradient in `.grad`.
+void Pass::moveGradients() {
+  try {
+    if (status().ok()) {
+      executor_->hookedLeaves().moveInto(graph_->gradients());
+      for (auto& [leaf, gradient] : replaced_) graph_->gradients().replace(leaf, std::move(gradient));
+    }
+  } catch (...) {
+    fail(failureOf("what hooks left as the gradients of parameters"));
+  }
+  replaced_.clear();
+}
+
 void Pass::end() {
   runCallbacks();
-  // After the callbacks: one of them may have written the averaged gradients of DistributedDataParallel.
-  if (status().ok()) executor_->hookedLeaves().moveInto(graph_->gradients());
+  moveGradients();
   executor_->hookedLeaves().restore();
-  // After a failure as well: a graph of which parts have run cannot be run again.
-  if (!options_.retainGraph) graph_->forget(sentIds_, receivedIds_);
+  // What was reached in part alone stays, as another pass may go through the rest.
+  if (!options_.retainGraph) {
+    // In this order: with what was sent goes the graph behind it, in which there may be what came.
+    graph_->received().spend(executor_->spentReceives());
+    graph_->forget(spent_);
+    graph_->clearAncestry();
+  }
   std::vector<ReadyNode> unused;  // both freed after the lock is let go: graphs hang on them
   std::map<int64_t, NodeRef<SendNode>> unanswered;
   std::lock_guard lock(mutex_);

@@ -1,8 +1,8 @@
 #pragma once
-// The part of one distributed backward pass that runs on this worker (FAST mode: every message sent within
-// the context takes part). It counts how many gradients each local node waits for, takes the gradients that
-// come over the network, and runs what is ready. The network half makes one per context, pass and worker,
-// keeps it until finish(), and decides by idle() when the whole job is done.
+// The part of one distributed backward pass that runs on this worker. It knows which of the messages that this worker
+// sent take part (in FAST mode all, in SMART mode those that the roots depend on), counts how many gradients each local
+// node waits for, takes the gradients that come over the network, and runs what is ready. The network half makes one
+// per context, pass and worker, keeps it until finish(), and decides by idle() when the whole job is done.
 //
 // Threads: everything here may be called from any thread. Nodes, hooks and GradientSink::sendGradients run on
 // whichever thread is in runUntilIdle(), one at a time; completion callbacks run on the thread that calls
@@ -15,6 +15,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "treadle/core/base/status.h"
@@ -37,9 +38,17 @@ class GraphExecutor;
 // "idle()? then acknowledge"; addReady() and idle() are short and never call out, which makes that safe.
 // onIdle() says when to ask.
 
+// Note [Used up]
+// That a message takes part is known of it as a whole. Of two tensors in one message a pass may have gone through one,
+// and used up the messages that it came from, and then another pass through the other: for it those messages take part
+// as well. What comes for them says that there is no gradient; nothing may come, as what is behind others of them is
+// gone too. Only if there is a gradient the pass goes over a graph that is no more, and fails.
+
 struct PassOptions {
   int64_t passId = 0;
   bool retainGraph = false;  // keep what nodes saved, so that another pass may go over the same graph
+  // SMART mode: the numbers of those messages of this worker that take part. Not given: all.
+  std::optional<std::vector<int64_t>> sends = {};
 };
 
 class Pass : public std::enable_shared_from_this<Pass> {
@@ -63,14 +72,14 @@ class Pass : public std::enable_shared_from_this<Pass> {
   int64_t contextId() const { return graph_->contextId(); }
   int64_t passId() const { return options_.passId; }
   bool retainGraph() const { return options_.retainGraph; }
-  // What the context's passes left here: for an onFinish callback that has a gradient for a leaf of no node.
-  Gradients& gradients() const { return graph_->gradients(); }
+  // What the context's passes left here.
+  const Gradients& gradients() const { return graph_->gradients(); }
 
-  // Gradients of a message sent within the context came back, one for each of its SendNode's tensorIndexes(),
-  // undefined where the peer had none. Only enqueues: call runUntilIdle() next, without your own locks.
+  // Gradients of a message sent within the context came back, one for each of its SendNode's tensorIndexes(). Only
+  // enqueues: call runUntilIdle() next, without your own locks.
   // Refused: a message unknown to this pass, a second time, a wrong number; and with the pass's own failure
   // once it failed.
-  Status addReady(int64_t messageId, std::vector<at::Tensor> gradients);
+  Status addReady(int64_t messageId, std::vector<MaybeGradient> gradients);
 
   // Runs nodes until nothing is ready. Returns at once when another thread is at it; that thread takes over
   // what was added before. Returns the failure of the pass, if it has one by now.
@@ -79,7 +88,7 @@ class Pass : public std::enable_shared_from_this<Pass> {
   // See Note [Idle]. A failed pass is idle as soon as no node is running.
   bool idle() const;
 
-  // Idle, and every message that was sent has its gradients: nothing can come any more.
+  // Idle, and something has come for every message that takes part: nothing can come any more.
   bool complete() const;
 
   // OK, or the first failure.
@@ -99,6 +108,8 @@ class Pass : public std::enable_shared_from_this<Pass> {
   // The pass whose node or hook is running on this thread. Null outside, and inside a plain local backward
   // that such a node starts itself.
   static Pass* current();
+  // Whether a node or hook of any pass runs on this thread, however deep in backward passes of its own.
+  static bool isInNode();
 
   GradientSink& sink() const { return *sink_; }
 
@@ -127,6 +138,10 @@ class Pass : public std::enable_shared_from_this<Pass> {
   // fails the pass. The callback must not own the pass, or neither would ever be freed.
   void onFinish(UniqueFunction<void(const Status&)> callback);
 
+  // From such a callback: if the pass ends well, this is all that the context has for `leaf`, whatever it had before
+  // and whatever `.grad` holds.
+  void replaceGradient(const at::Tensor& leaf, at::Tensor gradient);
+
  private:
   struct Key {};  // only create() has one
   struct Running;
@@ -137,9 +152,12 @@ class Pass : public std::enable_shared_from_this<Pass> {
 
  private:
   Status prepare(const std::vector<Root>& roots);
-  Status checkArrival(int64_t messageId, size_t gradients) const;
+  std::vector<NodeRef<SendNode>> takingPart() const;
+  Status checkArrival(int64_t messageId, const std::vector<MaybeGradient>& gradients) const;
   void drain();
   void runReady();
+  Status sendOut();
+  std::string madeFor(const Node& node) const;
   bool takeIncoming();
   bool stopDraining();
   bool idleLocked() const;
@@ -147,6 +165,7 @@ class Pass : public std::enable_shared_from_this<Pass> {
   void pendingDone();
   void noteMissingGradients();
   void runCallbacks();
+  void moveGradients();
   void end();
 
   const std::shared_ptr<ContextGraph> graph_;
@@ -155,6 +174,7 @@ class Pass : public std::enable_shared_from_this<Pass> {
   const std::unique_ptr<GraphExecutor>
       executor_;                              // the draining thread's; nobody's otherwise, then it has nothing ready
   const std::unique_ptr<EngineLoop> engine_;  // likewise
+  std::vector<std::pair<at::Tensor, at::Tensor>> replaced_;  // (leaf, gradient); of the thread that ends the pass
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
@@ -164,8 +184,9 @@ class Pass : public std::enable_shared_from_this<Pass> {
   bool draining_ = false;
   size_t pending_ = 0;
   std::vector<ReadyNode> incoming_;               // ready, not yet seen by the draining thread
-  std::map<int64_t, NodeRef<SendNode>> awaited_;  // sends that got no gradient yet
-  std::vector<int64_t> sentIds_, receivedIds_;    // what takes part
+  std::map<int64_t, NodeRef<SendNode>> awaited_;  // sends that got no gradient yet; null: used up
+  size_t sends_ = 0;                              // that take part
+  std::vector<int64_t> spent_;                    // of those, the ones that no later pass can go through
   std::vector<UniqueFunction<void(const Status&)>> callbacks_;
 };
 

@@ -1,7 +1,7 @@
 #pragma once
-// The nodes of a pass that can run now, in libtorch's order: the highest sequence number first, that is what
-// the forward pass did last; among equals in order of arrival, so that a run can be repeated. One thread at a
-// time.
+// The nodes of a pass that can run now: first receive nodes, so that their gradients leave together and at once; then
+// libtorch's order, the highest sequence number first, that is what the forward pass did last; among equals in order of
+// arrival, so that a run can be repeated. One thread at a time.
 
 #include <algorithm>
 #include <cstdint>
@@ -18,8 +18,9 @@ class ReadyQueue {
 
   // O(log n) for n nodes that are ready at once; the count of arrivals makes the order total.
   void push(ReadyNode ready) {
-    uint64_t sequence = ready.node->sequence_nr();
-    heap_.push_back({sequence, arrivals_++, std::move(ready)});
+    Entry entry{RecvNode::from(*ready.node) != nullptr, ready.node->sequence_nr(), arrivals_++, {}};
+    entry.ready = std::move(ready);
+    heap_.push_back(std::move(entry));
     std::push_heap(heap_.begin(), heap_.end(), runsLater);
   }
 
@@ -30,16 +31,19 @@ class ReadyQueue {
     return ready;
   }
 
-  void clear() { heap_.clear(); }
+  // Whether what comes next is a receive node.
+  bool receiveIsNext() const { return !heap_.empty() && heap_.front().receives; }
 
  private:
   struct Entry {
+    bool receives;
     uint64_t sequence;
     uint64_t arrival;
     ReadyNode ready;
   };
   // For the heap functions of <algorithm>, which put the largest first.
   static bool runsLater(const Entry& a, const Entry& b) {
+    if (a.receives != b.receives) return b.receives;
     return a.sequence != b.sequence ? a.sequence < b.sequence : a.arrival > b.arrival;
   }
 

@@ -5,7 +5,6 @@
 #include <limits>
 
 #include "treadle/core/base/error.h"
-#include "treadle/tensor/autograd/pass.h"
 
 namespace treadle::autograd {
 namespace {
@@ -32,8 +31,14 @@ Status checkAttachable(const at::Tensor& tensor, size_t index) {
 
 }  // namespace
 
-RecvNode::RecvNode(int64_t contextId, MessageInfo message)
-    : Node(kFirst), contextId_(contextId), message_(std::move(message)) {}
+RecvNode::RecvNode(int64_t contextId, MessageInfo message, LineagePtr lineage, std::shared_ptr<ReceivedMessages> among)
+    : Node(kFirst),
+      contextId_(contextId),
+      message_(std::move(message)),
+      lineage_(std::move(lineage)),
+      among_(std::move(among)) {}
+
+RecvNode::~RecvNode() { among_->remove({message_.peerRank, message_.messageId}); }
 
 Status RecvNode::attach(const NodeRef<RecvNode>& node, std::vector<at::Tensor>& tensors) {
   // All are checked before the first is changed: a refused message leaves its tensors as they were.
@@ -50,21 +55,18 @@ std::string RecvNode::name() const {
          std::to_string(message_.peerRank) + ")";
 }
 
-torch::autograd::variable_list RecvNode::apply(torch::autograd::variable_list&& gradients) {
-  // Who calls Tensor::backward on something that came from another worker learns here what to call instead.
-  Pass* pass = Pass::current();
-  if (pass == nullptr) {
-    raise(failedPrecondition("a local backward pass reached " + name() + ", whose gradients belong on worker " +
-                             std::to_string(message_.peerRank) +
-                             ": call AutogradContext::backward instead of Tensor::backward"));
-  }
-  if (pass->contextId() != contextId_) {
-    raise(failedPrecondition(name() + " belongs to autograd context " + std::to_string(contextId_) +
-                             " and cannot take part in a pass of context " + std::to_string(pass->contextId())));
-  }
-  // Only handed over: the pass goes on while the peer works.
-  throwIfError(pass->sink().sendGradients(*pass, message_, std::move(gradients)));
-  return {};
+Status RecvNode::checkContext(int64_t contextId) const {
+  if (contextId == contextId_) return {};
+  return failedPrecondition(name() + " came in autograd context " + std::to_string(contextId_) +
+                            " and cannot take part in autograd context " + std::to_string(contextId) +
+                            ": gradients belong to one context, so detach what goes from one to another");
+}
+
+// Who calls Tensor::backward on something that came from another worker learns here what to call instead.
+torch::autograd::variable_list RecvNode::apply(torch::autograd::variable_list&&) {
+  raise(failedPrecondition("a local backward pass reached " + name() + ", whose gradients belong on worker " +
+                           std::to_string(message_.peerRank) +
+                           ": call AutogradContext::backward instead of Tensor::backward"));
 }
 
 }  // namespace treadle::autograd

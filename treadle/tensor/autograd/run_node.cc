@@ -1,6 +1,7 @@
 #include "treadle/tensor/autograd/run_node.h"
 
 #include <c10/util/Exception.h>
+#include <torch/csrc/autograd/anomaly_mode.h>
 #include <torch/csrc/autograd/engine.h>
 
 #include <typeinfo>
@@ -17,6 +18,17 @@ std::vector<at::Tensor> applyPostHooks(Node& node, std::vector<at::Tensor> outpu
   return outputs;
 }
 
+// As libtorch's engine in anomaly mode.
+void checkForNans(const Node& node, const std::vector<at::Tensor>& outputs) {
+  if (!torch::autograd::AnomalyMode::is_enabled() || !torch::autograd::AnomalyMode::should_check_nan()) return;
+  at::AutoDispatchBelowADInplaceOrView unrecorded;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    if (!outputs[i].defined() || outputs[i].is_sparse() || !outputs[i].isnan().any().item<bool>()) continue;
+    throw std::runtime_error("anomaly mode: its gradient for input " + std::to_string(i) + " of " + node.name() +
+                             " has a NaN");
+  }
+}
+
 // With the type of the exception, so that it arrives as a RemoteError on the worker that called backward.
 Status nodeFailure(const std::string& what, const std::string& message, const char* type) {
   return internalError(what + " failed: " + message).withRemoteType(demangled(type));
@@ -29,6 +41,20 @@ std::vector<at::Tensor> applyPreHooks(Node& node, std::vector<at::Tensor> gradie
   for (const auto& [output, hook] : node.retains_grad_hooks()) gradients = (*hook)(gradients);
   for (const auto& hook : node.pre_hooks()) gradients = (*hook)(gradients);
   return gradients;
+}
+
+void applyTensorHooks(Node& node, std::vector<MaybeGradient>& gradients) {
+  std::vector<at::Tensor> tensors;
+  for (const MaybeGradient& gradient : gradients) tensors.push_back(gradient.value_or(at::Tensor()));
+  for (const auto& hook : node.tensor_pre_hooks()) {
+    std::optional<size_t> of = hookedOutput(*hook);
+    if (!of || gradients.at(*of)) tensors = (*hook)(tensors);
+  }
+  for (const auto& [output, hook] : node.retains_grad_hooks())
+    if (gradients.at(output)) tensors = (*hook)(tensors);
+  for (const auto& hook : node.pre_hooks()) tensors = (*hook)(tensors);
+  for (size_t i = 0; i < gradients.size(); ++i)
+    if (gradients[i]) gradients[i] = std::move(tensors.at(i));
 }
 
 std::vector<at::Tensor> runNode(Node& node, std::vector<at::Tensor> gradients, bool retainGraph) {
@@ -45,6 +71,7 @@ std::vector<at::Tensor> runNode(Node& node, std::vector<at::Tensor> gradients, b
   torch::autograd::validate_outputs(node.next_edges(), outputs, [&](const std::string& message) {
     return "node " + node.name() + " returned an " + message;
   });
+  checkForNans(node, outputs);
   if (hasPostHooks) outputs = applyPostHooks(node, std::move(outputs), seenByHooks);
   if (!retainGraph) node.release_variables();
   if (outputs.size() != node.num_outputs()) {

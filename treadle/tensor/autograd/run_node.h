@@ -8,12 +8,17 @@
 #include <vector>
 
 #include "treadle/core/base/status.h"
+#include "treadle/tensor/autograd/gradient_sink.h"
 #include "treadle/tensor/autograd/torch_compat.h"
 
 namespace treadle::autograd {
 
 // What the node's inputs become on the way in: tensor hooks, then retain_grad, then the node's own pre-hooks.
 std::vector<at::Tensor> applyPreHooks(Node& node, std::vector<at::Tensor> gradients);
+
+// The same for a node each of whose gradients is of a tensor of its own: the hooks of those that have none are not
+// called.
+void applyTensorHooks(Node& node, std::vector<MaybeGradient>& gradients);
 
 // Runs the node on gradients that have not been through its hooks yet; returns one per edge, checked and
 // reduced to the shapes behind the edges. Releases what the node saved unless `retainGraph`. Throws what the

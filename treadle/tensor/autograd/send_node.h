@@ -1,12 +1,13 @@
 #pragma once
 // The node that stands for a message which left this worker. In the backward pass the gradients that come
-// back over the network are its inputs, and it hands them to the graph behind the tensors that were sent: it
-// is a root of the local graph. Owned by the ContextGraph of its context; run by passes of that context only.
+// back over the network are its inputs, and go on to the graph behind the tensors that were sent: it is a root of the
+// local graph. Owned by the ContextGraph of its context; run by passes of that context only.
 
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
 #include <string>
+#include <typeinfo>
 #include <vector>
 
 #include "treadle/tensor/autograd/gradient_sink.h"
@@ -18,6 +19,11 @@ class SendNode final : public Node {
  public:
   // `edges[i]` is the gradient edge of the message's tensor number `tensorIndexes[i]`.
   SendNode(MessageInfo message, std::vector<int64_t> tensorIndexes, torch::autograd::edge_list edges);
+
+  // Null for a node of another kind.
+  static const SendNode* from(const Node& node) {
+    return typeid(node) == typeid(SendNode) ? static_cast<const SendNode*>(&node) : nullptr;
+  }
 
   const MessageInfo& message() const { return message_; }
 

@@ -41,6 +41,8 @@ Status noSuchOperator(const std::string& schema, const std::string& name) {
 
 c10::OperatorHandle find(const std::string& schema) {
   c10::OperatorName name = split(schema);
+  std::optional<c10::OperatorHandle> found = c10::Dispatcher::singleton().findSchema(name);
+  if (!found) raise(noSuchOperator(schema, name.name));
   const bool refused = !name.name.starts_with("aten::") ||
                        std::any_of(kRefusedParts.begin(), kRefusedParts.end(),
                                    [&](const char* part) { return name.name.find(part) != std::string::npos; });
@@ -48,8 +50,6 @@ c10::OperatorHandle find(const std::string& schema) {
     raise(invalidArgument("operator '" + schema +
                           "' is not run for others, like all outside of aten and those that may trust their "
                           "arguments; write a function that calls it and add that"));
-  std::optional<c10::OperatorHandle> found = c10::Dispatcher::singleton().findSchema(name);
-  if (!found) raise(noSuchOperator(schema, name.name));
   for (const c10::Argument& argument : found->schema().arguments())
     if (argument.is_out())
       raise(invalidArgument("operator '" + schema + "' writes to an argument; take the one that gives a result"));
@@ -150,7 +150,7 @@ using Tensors = std::vector<at::Tensor>;
 
 // Where an operator on references runs.
 struct Place {
-  std::shared_ptr<rpc::Engine> engine;
+  rpc::EngineUse engine;
   int rank;
 };
 

@@ -2,12 +2,11 @@
 
 namespace treadle::nn {
 
-std::vector<RRef<at::Tensor>> parametersOf(Worker& worker, torch::nn::Module& module) {
-  // `own` takes the tensor itself, which shares its implementation with the module's: a step is seen by
-  // forward.
-  std::vector<RRef<at::Tensor>> references;
-  for (const at::Tensor& parameter : module.parameters()) references.push_back(worker.own(parameter));
-  return references;
+// Of integers none could require a gradient; and the type comes from a peer.
+void convertModule(torch::nn::Module& module, at::ScalarType type) {
+  if (!at::isFloatingType(type) && !at::isComplexType(type))
+    raise(invalidArgument("a module can be converted to floating and complex types only"));
+  module.to(type);
 }
 
 }  // namespace treadle::nn

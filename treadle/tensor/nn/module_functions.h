@@ -1,7 +1,7 @@
 #pragma once
 // What a worker needs so that modules of one class can be made on it and used from others: a maker, forward,
-// the parameters, train/eval. `addModule` gives these names ("EmbeddingBag", "EmbeddingBag.forward", ...) at
-// the worker where modules live, `declareModule` at those that only use them.
+// the parameters and buffers, the state, train/eval, conversion. `addModule` gives these names ("EmbeddingBag",
+// "EmbeddingBag.forward", ...) at the worker where modules live, `declareModule` at those that only use them.
 //
 // libtorch's option structs cannot travel: a module is made from plain arguments, by a factory function or by
 // its own constructor.
@@ -15,6 +15,7 @@
 #include "treadle/core/worker/worker.h"
 #include "treadle/tensor/bridge/tensor_codec.h"
 #include "treadle/tensor/nn/forward.h"
+#include "treadle/tensor/nn/remote_child.h"
 
 namespace treadle {
 
@@ -49,15 +50,39 @@ std::shared_ptr<Impl<M>> shareImpl(M module) {
   }
 }
 
-// References to the parameters of a module here, in the order of `parameters()`.
-std::vector<RRef<at::Tensor>> parametersOf(Worker& worker, torch::nn::Module& module);
+// Module::to of a module here. ArgumentError for a type in which there are no gradients.
+void convertModule(torch::nn::Module& module, at::ScalarType type);
 
 // ---- the functions, as handlers
 
 // References for the caller, one per parameter. They keep the tensors alive, not the module.
 template <class I>
 std::vector<RRef<at::Tensor>> remoteParameters(Call& call, const RRef<I>& module) {
-  return parametersOf(call.worker(), module.local());
+  return parameterRefs(call.worker(), module.local());
+}
+template <class I>
+std::vector<RRef<at::Tensor>> remoteBuffers(Call& call, const RRef<I>& module) {
+  return bufferRefs(call.worker(), module.local());
+}
+
+// Parameters and buffers by name, and back.
+template <class I>
+ModuleState moduleState(const RRef<I>& module) {
+  return stateOf(module.local());
+}
+template <class I>
+void loadModule(const RRef<I>& module, const ModuleState& state) {
+  loadState(module.local(), state);
+}
+
+// Module::to. The device is as libtorch writes it: "cpu", "cuda:0".
+template <class I>
+void convert(const RRef<I>& module, at::ScalarType type) {
+  convertModule(module.local(), type);
+}
+template <class I>
+void move(const RRef<I>& module, const std::string& device) {
+  module.local().to(at::Device(device));
 }
 
 // Module::train of the module and all its children. Not part of any autograd graph.
@@ -95,7 +120,12 @@ void invokeConstructor(Call&, rpc::Decoder& decoder, const rpc::Responder& respo
   makeModule<I, Args...>(decoder, responder, [](auto&&... value) { return std::make_shared<I>(std::move(value)...); });
 }
 
-// The maker and what goes with every module of class I: NAME, NAME.forward, NAME.parameters, NAME.train.
+template <auto F>
+void putFunction(Functions& functions, const std::string& name, bool declared) {
+  declared ? functions.declare<F>(name) : functions.add<F>(name);
+}
+
+// The maker and what goes with every module of class I: NAME, NAME.forward, NAME.parameters and so on.
 // `invoke` is null to declare only. ArgumentError when one of the names means something else.
 template <class I, class... Args>
 Functions& putModule(Functions& functions, const std::string& name, rpc::Invoker invoke) {
@@ -103,13 +133,13 @@ Functions& putModule(Functions& functions, const std::string& name, rpc::Invoker
   functions.put(&rpc::typeKey<I>, {name, rpc::makerSignature<I, Args...>(), invoke, false});
   functions.put(&forwardKey<I>,
                 {name + ".forward", Forward<I>::signature(), declared ? nullptr : &Forward<I>::invoke, false});
-  if (declared) {
-    functions.declare<&remoteParameters<I>>(name + ".parameters");
-    functions.declare<&setTraining<I>>(name + ".train");
-  } else {
-    functions.add<&remoteParameters<I>>(name + ".parameters");
-    functions.add<&setTraining<I>>(name + ".train");
-  }
+  putFunction<&remoteParameters<I>>(functions, name + ".parameters", declared);
+  putFunction<&remoteBuffers<I>>(functions, name + ".buffers", declared);
+  putFunction<&moduleState<I>>(functions, name + ".state", declared);
+  putFunction<&loadModule<I>>(functions, name + ".load", declared);
+  putFunction<&setTraining<I>>(functions, name + ".train", declared);
+  putFunction<&convert<I>>(functions, name + ".to", declared);
+  putFunction<&move<I>>(functions, name + ".move", declared);
   return functions;
 }
 

@@ -28,6 +28,9 @@ class RemoteModule {
   RemoteModule() = default;  // refers to nothing
   explicit RemoteModule(RRef<Impl> module, std::string name) : module_(std::move(module)), name_(std::move(name)) {}
 
+  // Of a module that is there already, whose class has one name here.
+  RemoteModule(Worker& worker, RRef<Impl> module) : module_(std::move(module)), name_(onlyName(worker)) {}
+
   // Makes the module on `to`, where it was added under one name. Returns at once; a failure to make it shows
   // at the first use. StateError when this worker has no name for M, ArgumentError for arguments of other
   // types or when M has several names, NotFoundError for an unknown worker.
@@ -50,8 +53,10 @@ class RemoteModule {
     return start(nullptr, arguments...);
   }
 
-  // References to the module's parameters, for DistributedOptimizer.
+  // References to the parameters, for DistributedOptimizer, and to the buffers of the module and all modules in it
+  // (parameterRefs).
   std::vector<RRef<at::Tensor>> remoteParameters() const { return call<&nn::remoteParameters<Impl>>(".parameters"); }
+  std::vector<RRef<at::Tensor>> remoteBuffers() const { return call<&nn::remoteBuffers<Impl>>(".buffers"); }
   // For member functions other than forward: moduleRef().call<&Impl::method>(...), where they were added.
   RRef<Impl> moduleRef() const { return module_; }
   WorkerInfo owner() const { return module_.owner(); }
@@ -60,6 +65,15 @@ class RemoteModule {
   // Module::train on the owner, for all who use the module. Waits until it is done.
   void train(bool on = true) { call<&nn::setTraining<Impl>>(".train", on); }
   void eval() { train(false); }
+
+  // A copy of the parameters and buffers by name, as stateOf gives it at the owner, and back, as loadState takes it.
+  ModuleState state() const { return call<&nn::moduleState<Impl>>(".state"); }
+  void load(const ModuleState& state) { call<&nn::loadModule<Impl>>(".load", state); }
+
+  // Module::to on the owner: parameters and buffers get another type (ArgumentError for integers), or go to a device
+  // that the owner has. The references to them stay; optimizers are made after it.
+  void to(at::ScalarType type) { call<&nn::convert<Impl>>(".to", type); }
+  void to(const at::Device& device) { call<&nn::move<Impl>>(".move", device.str()); }
 
  private:
   // The name to make it by when the user gave none.
@@ -93,7 +107,7 @@ class RemoteModule {
   }
 
   // Held for the length of a call: the worker may leave meanwhile.
-  std::shared_ptr<rpc::Engine> engine() const {
+  rpc::EngineUse engine() const {
     if (!module_.valid()) raise(failedPrecondition("this RemoteModule refers to nothing"));
     auto alive = module_.share()->references()->engine();
     if (!alive) raise(failedPrecondition("this RemoteModule belongs to a worker that has left its job"));

@@ -41,16 +41,23 @@ class ParameterLocks {
 // each other parameter by parameter, in no particular order of the two.
 class ParameterOptimizers {
  public:
-  using Make = UniqueFunction<std::unique_ptr<torch::optim::Optimizer>(std::vector<at::Tensor>)>;
+  // An optimizer for the parameter of this index, whose alias is given.
+  using Make = UniqueFunction<std::unique_ptr<torch::optim::Optimizer>(std::vector<at::Tensor>, size_t)>;
   using GradientOf = UniqueFunction<at::Tensor(const at::Tensor&)>;
+  using Visit = UniqueFunction<void(size_t, torch::optim::Optimizer&)>;
 
   ParameterOptimizers(ParameterLocks& locks, std::vector<at::Tensor> parameters, Make& make);
   ~ParameterOptimizers();
   ParameterOptimizers(ParameterOptimizers&&) noexcept;
 
-  // Steps each parameter for which `gradientOf` has a defined gradient, of the parameter's shape; throws what
-  // the optimizer throws, when the parameters before it have been stepped.
-  void step(GradientOf& gradientOf);
+  // Steps each parameter for which `gradientOf` has a defined gradient, of the parameter's shape, when `beforeEach`
+  // has seen its optimizer; throws what the optimizer throws, when the parameters before it have been stepped.
+  // StateError for a parameter that has other memory than when the optimizer was made: Module::to gives it some.
+  void step(GradientOf& gradientOf, Visit& beforeEach);
+  // Each optimizer by the index of its parameter, while nobody steps it.
+  void each(Visit& visit);
+  // New optimizers for all parameters, or none when `make` throws.
+  void replace(Make& make);
 
  private:
   struct Slot;

@@ -2,6 +2,7 @@
 
 #include "treadle/tensor/autograd/backward.h"
 #include "treadle/tensor/autograd/interceptor.h"
+#include "treadle/tensor/autograd/pass_end.h"
 #include "treadle/tensor/bridge/operators.h"
 #include "treadle/tensor/optim/optimizer_functions.h"
 
@@ -13,12 +14,11 @@ constexpr size_t kPrefaultBytes = 64U << 20;
 }  // namespace
 
 std::shared_ptr<Worker> join(JoinOptions options, AutogradOptions defaults) {
-  // Before anything is started: a job must not fall apart over an option.
-  autograd::checkMode(defaults.mode);
   if (!options.prefaultBytes) options.prefaultBytes = kPrefaultBytes;
   WorkerExtensions extensions;
-  extensions.interceptor = [](Worker& worker) {
-    return std::make_unique<autograd::AutogradInterceptor>(worker.self().rank);
+  const AutogradMode usual = defaults.mode.value_or(AutogradMode::kSmart);
+  extensions.interceptor = [usual](Worker& worker) {
+    return std::make_unique<autograd::AutogradInterceptor>(worker.self().rank, usual, autograd::networkOf(worker));
   };
   // What peers call for backward passes and optimizers is offered like any function, under names of ours, and
   // checked by the same signatures: two versions of Treadle that differ here say so at the first call.

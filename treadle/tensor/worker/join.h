@@ -12,9 +12,8 @@ namespace treadle {
 // should be made by this function: one without tensors lacks the functions that backward passes and
 // optimizers call. The names of functions that begin with "treadle." are taken.
 //
-// `defaults` are checked, StateError for AutogradMode::kSmart. There is one mode so far and a context brings
-// its own options, so that nothing else depends on them yet. Any thread; several workers may be joined in one
-// process.
+// `defaults` are those of the autograd contexts that this worker makes: AutogradMode::kFast is what PyTorch's RFC calls
+// all_requires_grad. Workers of one job may differ in them. Any thread; several workers may be joined in one process.
 std::shared_ptr<Worker> join(JoinOptions options, AutogradOptions defaults = {});
 
 }  // namespace treadle

@@ -5,6 +5,12 @@
 
 namespace treadle::ddp {
 
+NoSync::NoSync(std::shared_ptr<Reducer> reducer) : reducer_(std::move(reducer)) { reducer_->suspend(); }
+
+NoSync::~NoSync() {
+  if (reducer_) reducer_->resume();
+}
+
 void broadcastState(torch::nn::Module& module, const Group& group) {
   std::vector<Future<void>> broadcasts;
   for (std::vector<at::Tensor> tensors : {module.parameters(), module.buffers()})

@@ -27,6 +27,18 @@ namespace ddp {
 
 class Reducer;
 
+// While it lives, backward passes are not averaged (DistributedDataParallel::noSync).
+class [[nodiscard]] NoSync {
+ public:
+  explicit NoSync(std::shared_ptr<Reducer> reducer);
+  ~NoSync();
+  NoSync(NoSync&&) noexcept = default;
+  NoSync& operator=(NoSync&&) = delete;
+
+ private:
+  std::shared_ptr<Reducer> reducer_;  // null when moved from
+};
+
 // Parameters and buffers of rank 0, on all ranks, as bytes. Throws ArgumentError when the replicas differ in
 // the size of a tensor, TimeoutError when a rank does not come, PeerLostError.
 void broadcastState(torch::nn::Module& module, const Group& group);
@@ -64,6 +76,12 @@ class DistributedDataParallel {
   explicit DistributedDataParallel(const M& holder, Group group, DdpOptions options = {})
     requires(!std::is_same_v<M, Module>)
       : DistributedDataParallel(holder.ptr(), std::move(group), options) {}
+
+  // Passes that begin while the guard lives are not averaged: their gradients stay this rank's own, in `.grad` or in
+  // the context. The next pass that is averages them too, so that the gradients of several batches cost one exchange.
+  // All ranks must leave out the same passes, and begin them themselves: of a pass that another worker begins, the
+  // moment counts in which it comes here. Guards may be nested.
+  ddp::NoSync noSync() { return ddp::NoSync(reducer_); }
 
   // The module's own forward, here; nothing is sent.
   template <class... A>

@@ -48,9 +48,19 @@ Reducer::Reducer(std::vector<at::Tensor> parameters, Group group, const BucketLi
   hooks_ = std::make_unique<GradientHooks>(parameters_, [this](size_t index) { onGradient(index); });
 }
 
+void Reducer::suspend() {
+  MutexLock lock(mutex_);
+  ++suspended_;
+}
+
+void Reducer::resume() {
+  MutexLock lock(mutex_);
+  --suspended_;
+}
+
 void Reducer::onGradient(size_t parameter) {
   MutexLock lock(mutex_);
-  if (!inPass_ || passId_ != currentPassId()) beginPass();
+  if (!takesPart()) return;
   auto [bucketIndex, position] = placeOf_[parameter];
   Bucket& bucket = buckets_[bucketIndex];
   if (arrived_[parameter]) return;  // a parameter used twice is accumulated once, after the last use
@@ -60,16 +70,31 @@ void Reducer::onGradient(size_t parameter) {
   const at::Tensor& gradient = parameters_[parameter].grad();
   // Undefined, when nothing behind a node made one: there is nothing to wait for, and nothing to add.
   gradient.defined() ? bucket.views[position].copy_(gradient) : bucket.views[position].zero_();
+  if (at::Tensor earlier = earlierInContext(parameter); earlier.defined()) bucket.views[position].add_(earlier);
   arrived_[parameter] = true;
   ++bucket.arrived;
   launchReady(false);
 }
 
-// The first gradient of a pass. Its end is told by the distributed pass, or by the local engine.
-void Reducer::beginPass() {
+// Decided by the first gradient of a pass, for all of it.
+bool Reducer::takesPart() {
+  const int64_t passId = currentPassId();
+  if (inPass_ && passId_ == passId) return true;
+  if (leftAlone_ == passId) return false;
   if (inPass_) settle();
+  if (suspended_ > 0) {
+    leftAlone_ = passId;
+    return false;
+  }
+  beginPass();
+  return true;
+}
+
+// Its end is told by the distributed pass, or by the local engine.
+void Reducer::beginPass() {
   inPass_ = true;
   passId_ = currentPassId();
+  pass_ = autograd::Pass::current();
   launched_ = 0;
   arrived_.assign(arrived_.size(), false);
   for (Bucket& bucket : buckets_) {
@@ -77,17 +102,23 @@ void Reducer::beginPass() {
     bucket.reduced = {};
   }
   // A distributed pass ends when all workers are done, a local one when the engine is: each tells in its own
-  // way. The callback lies with the pass, so it may hold a plain pointer to it, but not own it.
-  if (autograd::Pass* pass = autograd::Pass::current()) {
-    pass->onFinish([this, pass](const Status& status) { status.ok() ? endPass(pass) : dropPass(); });
+  // way. A pass may live on where its context is ended late: on a worker whose program has let go of its modules.
+  const auto weak = weak_from_this();
+  if (pass_ != nullptr) {
+    pass_->onFinish([weak](const Status& status) {
+      if (auto reducer = weak.lock()) status.ok() ? reducer->endPass() : reducer->dropPass();
+    });
   } else {
-    torch::autograd::Engine::get_default_engine().queue_callback([this] { endPass(nullptr); });
+    torch::autograd::Engine::get_default_engine().queue_callback([weak] {
+      if (auto reducer = weak.lock()) reducer->endPass();
+    });
   }
 }
 
 // A local pass that failed told nobody of its end. The ranks on which it went well wait for this one's part.
 void Reducer::settle() {
   for (Future<void>& reduction : giveUp()) reduction.cancel();
+  inPass_ = false;
 }
 
 // What is to be cancelled of a pass that failed here. The buckets that it did not come to are begun too: operations are
@@ -132,21 +163,25 @@ void Reducer::launch(Bucket& bucket) {
   }
 }
 
-// What this rank adds for parameters that its loss does not depend on. In a local pass `.grad` may hold the gradient of
-// earlier passes, which the ranks that go on with theirs have in it too.
+// What this rank adds for parameters that its loss does not depend on: the gradient of earlier passes, which the ranks
+// that go on with theirs have in it too, and which need not have been averaged.
 void Reducer::fillAbsent(Bucket& bucket) {
   for (size_t position = 0; position < bucket.parameters.size(); ++position) {
     size_t parameter = bucket.parameters[position];
     if (arrived_[parameter]) continue;
-    bucket.marks[static_cast<int64_t>(position)].fill_(0);
-    const at::Tensor& earlier = parameters_[parameter].grad();
-    bool accumulates = autograd::Pass::current() == nullptr && earlier.defined();
-    accumulates ? bucket.views[position].copy_(earlier) : bucket.views[position].zero_();
+    const at::Tensor earlier = pass_ ? earlierInContext(parameter) : parameters_[parameter].grad();
+    bucket.marks[static_cast<int64_t>(position)].fill_(earlier.defined() ? 1 : 0);
+    earlier.defined() ? bucket.views[position].copy_(earlier) : bucket.views[position].zero_();
   }
 }
 
+// Of a distributed pass, whose `.grad` holds its own gradient alone; that of a local one holds the sum.
+at::Tensor Reducer::earlierInContext(size_t parameter) {
+  return pass_ ? pass_->gradients().gradient(parameters_[parameter]) : at::Tensor();
+}
+
 // All gradients that will come have come.
-void Reducer::endPass(autograd::Pass* pass) {
+void Reducer::endPass() {
   std::vector<Future<void>> reductions;
   {
     MutexLock lock(mutex_);
@@ -164,23 +199,23 @@ void Reducer::endPass(autograd::Pass* pass) {
   for (const Bucket& bucket : buckets_)
     if (std::isnan(bucket.marks[0].item<double>()))
       raise(cancelled("the backward pass failed on another rank, so there are no averages of its gradients"));
-  for (Bucket& bucket : buckets_) putAverages(pass, bucket);
+  for (Bucket& bucket : buckets_) putAverages(bucket);
 }
 
-void Reducer::putAverages(autograd::Pass* pass, Bucket& bucket) {
+void Reducer::putAverages(Bucket& bucket) {
   for (size_t position = 0; position < bucket.parameters.size(); ++position) {
     size_t parameter = bucket.parameters[position];
     // What no rank used keeps what it has, like in one process: a gradient of zero is not the same as none to an
     // optimizer with momentum or weight decay.
     bool used = arrived_[parameter] || bucket.marks[static_cast<int64_t>(position)].item<double>() > 0;
-    if (used) putAverage(pass, parameter, bucket.views[position]);
+    if (used) putAverage(parameter, bucket.views[position]);
   }
 }
 
-// A distributed pass moves `.grad` into its context for the parameters that took part in it here, and for
-// those alone.
-void Reducer::putAverage(autograd::Pass* pass, size_t parameter, const at::Tensor& average) {
-  if (pass != nullptr && !arrived_[parameter]) return pass->gradients().add(parameters_[parameter], average.clone());
+// A distributed pass adds `.grad` to its context for the parameters that took part in it here, but the average stands
+// for what is in the context too.
+void Reducer::putAverage(size_t parameter, const at::Tensor& average) {
+  if (pass_ != nullptr && !arrived_[parameter]) return pass_->replaceGradient(parameters_[parameter], average.clone());
   at::Tensor& grad = const_cast<at::Tensor&>(parameters_[parameter]).mutable_grad();
   // In place, where others may hold the same tensor; a clone where there is none, because the bucket is used
   // again.
@@ -189,6 +224,7 @@ void Reducer::putAverage(autograd::Pass* pass, size_t parameter, const at::Tenso
   } else {
     grad = average.clone();
   }
+  if (pass_ != nullptr) pass_->replaceGradient(parameters_[parameter], std::move(grad));
 }
 
 // The pass failed here. Cancelling returns when the group has let go of the buckets, and tells the other ranks.

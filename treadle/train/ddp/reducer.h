@@ -1,10 +1,11 @@
 #pragma once
 // Averages the gradients of a module's parameters over a group while the backward pass still runs: each
 // bucket is all-reduced as soon as its last gradient is there, in the same order on every rank, and when the
-// pass ends the averages take the place of the gradients. A parameter that got no gradient on this rank
-// counts with what its `.grad` holds already, or as zero; one that got none on any rank is left alone. Works in a plain
-// `loss.backward()`, which then returns when the averages are there, and in a distributed pass, which then is not over
-// before they are.
+// pass ends the averages take the place of the gradients. What is averaged is the sum of this pass and of those before
+// it, which are in `.grad` or in the context: passes that were not averaged are so with the next one that is. A
+// parameter that has no gradient on this rank counts as zero; one that has none on any rank is left alone. Works in a
+// plain `loss.backward()`, which then returns when the averages are there, and in a distributed pass, which then is not
+// over before they are.
 //
 // Owned by a DistributedDataParallel; one backward pass over its parameters at a time. Hooks run on the
 // thread that runs the backward pass, and so does everything here but the answers of the group.
@@ -20,11 +21,15 @@
 
 namespace treadle::ddp {
 
-class Reducer {
+class Reducer : public std::enable_shared_from_this<Reducer> {
  public:
   // Dense leaves that require gradients, the same on all ranks. The all-reduces are the group's next
   // operations, so the group must be used for nothing else while a pass runs.
   Reducer(std::vector<at::Tensor> parameters, Group group, const BucketLimits& limits);
+
+  // Passes whose first gradient comes between a suspend() and its resume() are left alone. They nest.
+  void suspend();
+  void resume();
 
  private:
   // What is sent as one. The views say where each parameter's gradient lies in `flat`, in the parameter's
@@ -41,15 +46,17 @@ class Reducer {
   // In the order of a pass: gradients come, the first of them begins the pass, full buckets are launched in
   // order, and the pass ends well (endPass, which may wait for the network) or not (dropPass).
   void onGradient(size_t parameter);
+  bool takesPart() TREADLE_REQUIRES(mutex_);
   void beginPass() TREADLE_REQUIRES(mutex_);
   void settle() TREADLE_REQUIRES(mutex_);
   std::vector<Future<void>> giveUp() TREADLE_REQUIRES(mutex_);
   void launchReady(bool all) TREADLE_REQUIRES(mutex_);
   void launch(Bucket& bucket) TREADLE_REQUIRES(mutex_);
   void fillAbsent(Bucket& bucket) TREADLE_REQUIRES(mutex_);
-  void putAverages(autograd::Pass* pass, Bucket& bucket) TREADLE_REQUIRES(mutex_);
-  void endPass(autograd::Pass* pass);
-  void putAverage(autograd::Pass* pass, size_t parameter, const at::Tensor& average) TREADLE_REQUIRES(mutex_);
+  at::Tensor earlierInContext(size_t parameter) TREADLE_REQUIRES(mutex_);
+  void endPass();
+  void putAverages(Bucket& bucket) TREADLE_REQUIRES(mutex_);
+  void putAverage(size_t parameter, const at::Tensor& average) TREADLE_REQUIRES(mutex_);
   void dropPass();
 
   const std::vector<at::Tensor> parameters_;
@@ -62,7 +69,10 @@ class Reducer {
   size_t launched_ TREADLE_GUARDED_BY(mutex_) = 0;
   bool inPass_ TREADLE_GUARDED_BY(mutex_) = false;
   int64_t passId_ TREADLE_GUARDED_BY(mutex_) = 0;
-  std::unique_ptr<GradientHooks> hooks_;  // last: no hook comes once it is gone
+  autograd::Pass* pass_ TREADLE_GUARDED_BY(mutex_) = nullptr;  // none when it is a local one
+  int suspended_ TREADLE_GUARDED_BY(mutex_) = 0;
+  std::optional<int64_t> leftAlone_ TREADLE_GUARDED_BY(mutex_);  // the last pass that was not averaged
+  std::unique_ptr<GradientHooks> hooks_;                         // last: no hook comes once it is gone
 };
 
 }  // namespace treadle::ddp

@@ -1,0 +1,164 @@
+// The seam through which rooms above rpc join in calls (rpc/interceptor.h): what they are told, when, and what becomes
+// of it when they, or the values, fail.
+
+#include "treadle/core/rpc/interceptor.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/core/worker/here.h"
+
+namespace treadle::interceptor_test {
+namespace {
+
+using test::Counter;
+using test::messageOf;
+using test::WorkerJob;
+
+std::vector<std::byte> bytesOf(const std::string& text) {
+  Bytes bytes = std::as_bytes(std::span(text));
+  return {bytes.begin(), bytes.end()};
+}
+
+thread_local bool inScope = false;
+
+// What all workers' interceptors were told.
+struct Told {
+  Counter requests, replies, arrivals, decoded, abandoned, scopes, losses;
+  std::atomic<int> scopesAtMost = 1000;
+};
+
+struct Outgoing final : rpc::OutgoingHook {
+  Outgoing(Told& log, std::string text) : told(log), mark(std::move(text)) {}
+  std::vector<std::byte> field() override { return bytesOf(mark); }
+  void abandon() override { told.abandoned.add(); }
+  Told& told;
+  const std::string mark;
+};
+
+struct Incoming final : rpc::IncomingHook {
+  explicit Incoming(Told& log) : told(log) {}
+  void decoded() override { told.decoded.add(); }
+  Told& told;
+};
+
+struct Scope final : rpc::HandlerScope {
+  Scope() { inScope = true; }
+  ~Scope() override { inScope = false; }
+};
+
+class Marking final : public rpc::Interceptor {
+ public:
+  explicit Marking(Told& told) : told_(told) {}
+
+  std::unique_ptr<rpc::OutgoingHook> onRequest(int, const std::string& function) override {
+    told_.requests.add();
+    return std::make_unique<Outgoing>(told_, function == "refusedThere" ? "bad" : "mark");
+  }
+  std::unique_ptr<rpc::OutgoingHook> onReply(int, const std::string&, rpc::IncomingHook* request) override {
+    EXPECT_NE(nullptr, request) << "the request came with a field";
+    told_.replies.add();
+    return std::make_unique<Outgoing>(told_, "mark");
+  }
+  std::shared_ptr<rpc::IncomingHook> onArrival(int, Bytes field) override {
+    if (std::vector(field.begin(), field.end()) != bytesOf("mark")) raise(dataLoss("a field that is none"));
+    told_.arrivals.add();
+    return std::make_shared<Incoming>(told_);
+  }
+  std::unique_ptr<rpc::HandlerScope> onHandler(rpc::IncomingHook*) override {
+    told_.scopes.add();
+    if (told_.scopes.count() > told_.scopesAtMost) raise(resourceExhausted("no scope is left"));
+    return std::make_unique<Scope>();
+  }
+  void onLost(int) override { told_.losses.add(); }
+
+ private:
+  Told& told_;
+};
+
+struct Unsendable {
+  int number = 0;
+};
+
+}  // namespace
+}  // namespace treadle::interceptor_test
+
+namespace treadle::rpc {
+
+// Travels until somebody tries.
+template <>
+struct Codec<interceptor_test::Unsendable> {
+  static void encode(Encoder&, const interceptor_test::Unsendable&) {
+    raise(invalidArgument("it does not travel after all"));
+  }
+  static interceptor_test::Unsendable decode(Decoder&) { return {}; }
+  static std::string name() { return "unsendable"; }
+};
+
+}  // namespace treadle::rpc
+
+namespace treadle::interceptor_test {
+namespace {
+
+bool scoped(int) { return inScope; }
+Task<bool> scopedAfter(Call& call, int64_t milliseconds) {
+  co_await call.worker().after(std::chrono::milliseconds(milliseconds));
+  co_return inScope;
+}
+int refusedThere(int number) { return number; }
+Unsendable unsendable(int number) { return {number}; }
+
+Functions functions() {
+  Functions all;
+  return all.add<&scoped>("scoped")
+      .add<&refusedThere>("refusedThere")
+      .add<&unsendable>("unsendable")
+      .add<&scopedAfter>("scopedAfter");
+}
+
+class InterceptorTest : public ::testing::Test {
+ protected:
+  Told told_;
+  WorkerJob job_{{"a", "b"}, functions(), {}, [this](JoinOptions options) {
+                   WorkerExtensions extensions;
+                   extensions.interceptor = [this](Worker&) { return std::make_unique<Marking>(told_); };
+                   return Worker::join(std::move(options), std::move(extensions));
+                 }};
+};
+
+TEST_F(InterceptorTest, isToldOfEachMessageOnBothSides) {
+  EXPECT_TRUE(job_[0].call<&scoped>("b", 1)) << "its scope is there while the handler runs";
+  EXPECT_EQ(1, told_.requests.count());
+  EXPECT_EQ(1, told_.replies.count());
+  EXPECT_EQ(2, told_.arrivals.count());
+  EXPECT_EQ(2, told_.decoded.count());
+  EXPECT_EQ(1, told_.scopes.count());
+  EXPECT_EQ(0, told_.abandoned.count());
+}
+
+TEST_F(InterceptorTest, answersWithWhatItThrows) {
+  EXPECT_TRUE(
+      test::contains(messageOf<DataError>([&] { job_[0].call<&refusedThere>("b", 1); }), "a field that is none"));
+  EXPECT_TRUE(job_[0].call<&scoped>("b", 1)) << "that call alone failed";
+}
+
+TEST_F(InterceptorTest, mayRefuseWhereATaskGoesOn) {
+  EXPECT_TRUE(job_[0].call<&scopedAfter>("b", 1)) << "its scope is there in each stretch";
+  told_.scopesAtMost = told_.scopes.count() + 1;
+  EXPECT_TRUE(
+      test::contains(messageOf<ResourceError>([&] { job_[0].call<&scopedAfter>("b", 1); }), "no scope is left"));
+  told_.scopesAtMost = 1000;
+  EXPECT_TRUE(job_[0].call<&scoped>("b", 1)) << "that call alone failed";
+}
+
+TEST_F(InterceptorTest, letsGoOfWhatItMadeForAnAnswerThatCannotBeSent) {
+  messageOf<ArgumentError>([&] { job_[0].call<&unsendable>("b", 1); });
+  EXPECT_EQ(1, told_.abandoned.count());
+}
+
+TEST_F(InterceptorTest, hearsWhoIsLost) {
+  job_.kill(1);
+  told_.losses.waitFor(1);
+}
+
+}  // namespace
+}  // namespace treadle::interceptor_test

@@ -1,0 +1,95 @@
+#!/usr/bin/env python3
+"""The small examples as a user starts them: each has to reach the loss that it states, and to end with an error that names
+the worker when one is killed.
+
+usage: examples.py [--build FOLDER]
+"""
+import argparse
+import os
+import re
+import signal
+import sys
+import tempfile
+import time
+
+from watched_job import Job
+
+# Program, workers, the loss that it states, and the worker of rank 1, which all others need.
+EXAMPLES = [("two_workers", 2, 0.001, "worker1"),
+            ("multi_machine_model", 4, 0.4, "embedding"),
+            ("parameter_server", 5, 0.15, "server0")]
+LIMIT_S = 60
+ATTEMPTS = 5
+
+
+def kill_first(job, deadline):
+    """Kills rank 1 as soon as there is a line about the training; whether it was still there."""
+    while job.launcher.poll() is None and time.monotonic() < deadline:
+        if job.first_line("step .* loss "):
+            try:
+                job.workers[1].signal(signal.SIGKILL)
+                return True
+            except ProcessLookupError:
+                return False
+        time.sleep(0.002)
+    return False
+
+
+def run(binaries, folder, name, workers, kill):
+    """An ended job, whether rank 1 was killed, and what is wrong so far, one sentence each."""
+    job = Job([os.path.join(binaries, "treadle"), "run", "-n", str(workers), "--", os.path.join(binaries, name)], folder)
+    deadline = time.monotonic() + LIMIT_S
+    try:
+        job.wait_for_workers(workers, deadline)
+        killed = kill and kill_first(job, deadline)
+        found = job.leftovers() if job.finish(deadline) else [f"it did not end within {LIMIT_S} s"]
+    finally:
+        job.close()
+    return job, killed, found
+
+
+def trains(binaries, folder, name, workers, wanted, _):
+    job, _, found = run(binaries, folder, name, workers, kill=False)
+    said = [line for _, stream, line in job.lines if stream == "out"]
+    result = re.fullmatch(rf"\[0\] {name}: loss ([0-9.e-]+), below {wanted}", said[-1] if said else "")
+    if job.launcher.returncode != 0:
+        found.append(f"exit code {job.launcher.returncode}")
+    if not result or not float(result[1]) < wanted:
+        found.append(f"the last line does not tell a loss below {wanted}")
+    return job, found
+
+
+def loses_a_worker(binaries, folder, name, workers, _, victim):
+    for _ in range(ATTEMPTS):
+        job, killed, found = run(binaries, folder, name, workers, kill=True)
+        if killed and job.launcher.returncode != 0:
+            break  # else it was over before the kill
+    if job.launcher.returncode != 128 + signal.SIGKILL:
+        found.append(f"exit code {job.launcher.returncode} after rank 1 was killed")
+    if not any(line.startswith(f"{name}: ") and f"'{victim}'" in line for line in job.error_lines(0)):
+        found.append(f"rank 0 does not say that '{victim}' was lost")
+    last = job.error_lines()[-1] if job.error_lines() else ""
+    if not re.search(r"was killed by SIGKILL first; ranks? .* then ended with exit code 1$", last):
+        found.append("the others did not end with exit code 1")
+    return job, found
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", default="build/dev", help="the build folder [build/dev]")
+    binaries = os.path.join(os.path.abspath(parser.parse_args().build), "bin")
+    failed = False
+    for example in EXAMPLES:
+        for case in (trains, loses_a_worker):
+            with tempfile.TemporaryDirectory(prefix="treadle-examples-") as folder:
+                job, found = case(binaries, folder, *example)
+            failed = failed or bool(found)
+            print(f"{example[0]} {case.__name__}: {'FAILED' if found else 'ok'}, {time.monotonic() - job.started:.1f} s")
+            if found:
+                print("\n".join(found) + f"\n--- output, seconds since the start\n{job.output()}---")
+    print(f"examples: {'FAILED' if failed else 'ok'}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

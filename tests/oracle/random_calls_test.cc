@@ -1,0 +1,346 @@
+// Distributed autograd against autograd in one process: random computations that call each other on 2 to 5 workers
+// (many operations, in place and through views, also on what came and what was sent, several tensors in a call, nested
+// and parallel calls, references that are fetched or forwarded), delayed here and there so that messages overtake each
+// other, give the same gradients, from any subset of what they made, in float64 to 1e-10. `make oracle SEEDS=2000` goes
+// through more of them.
+
+#include <torch/csrc/autograd/autograd.h>
+#include <treadle/autograd.h>
+
+#include <chrono>
+#include <regex>
+#include <thread>
+
+#include "tests/support/gate.h"
+#include "tests/support/seeds.h"
+#include "tests/support/tensor_job.h"
+
+namespace treadle::test::random_calls_test {
+namespace {
+
+using Tensors = std::vector<at::Tensor>;
+
+// How often a computation may call others that call others.
+constexpr int64_t kDepth = 3;
+constexpr int kLeaves = 2;  // on each worker
+
+// Of the seed that runs, by rank: the same tensors whether calls go anywhere or not.
+std::vector<Tensors>* leaves = nullptr;
+
+struct Work {
+  int64_t seed = 0;
+  int64_t depth = 0;
+  bool all = false;  // everything that is made is used, as FAST mode wants
+};
+TREADLE_FIELDS(Work, seed, depth, all)
+
+enum class Way { kCall, kParallel, kFetched, kForwarded, kByReference };
+
+// Where a computation has others done.
+class Elsewhere {
+ public:
+  virtual ~Elsewhere() = default;
+  virtual Tensors call(Way way, const std::vector<int>& ranks, const Work& work, const Tensors& given) = 0;
+  // Where messages travel, holds up this computation, and later the gradient of the value: so that others overtake.
+  virtual void delay(const at::Tensor& value, std::chrono::microseconds time) = 0;
+};
+
+// One computation on one worker: from what it is given and its own leaves.
+class Computation {
+ public:
+  Computation(int rank, const Work& work, Tensors given, Elsewhere& elsewhere, int workers)
+      : random_(static_cast<uint64_t>(work.seed)),
+        work_(work),
+        values_(std::move(given)),
+        elsewhere_(elsewhere),
+        workers_(workers) {
+    for (const at::Tensor& leaf : leaves->at(static_cast<size_t>(rank)))
+      if (work.all || draw(2) == 0 || values_.empty()) values_.push_back(leaf);
+  }
+
+  Tensors run() {
+    for (int steps = 3 + draw(4); steps > 0; --steps) {
+      if (work_.depth > 0 && draw(3) == 0) {
+        haveDone();
+      } else {
+        values_.push_back(combined());
+      }
+      if (draw(6) == 0) elsewhere_.delay(values_.back(), std::chrono::microseconds(draw(300)));
+    }
+    if (work_.all) return {sumOf(values_), values_.back() * 2};
+    Tensors some;
+    for (int left = 1 + draw(3); left > 0; --left) some.push_back(any());
+    return some;
+  }
+
+  static at::Tensor sumOf(const Tensors& values) {
+    at::Tensor sum = at::zeros({4, 4}, at::kDouble);
+    for (const at::Tensor& value : values) sum = sum + at::tanh(value);
+    return sum;
+  }
+
+ private:
+  int draw(int below) { return static_cast<int>(pick(random_, static_cast<uint64_t>(below))); }
+  const at::Tensor& any() { return values_[static_cast<size_t>(draw(static_cast<int>(values_.size())))]; }
+
+  at::Tensor combined() {
+    const at::Tensor a = any(), b = any();
+    switch (draw(10)) {
+      case 0: return a + b;
+      case 1: return at::sin(a) * at::tanh(b);
+      case 2: return at::matmul(at::tanh(a), at::tanh(b));
+      case 3: return at::tanh(a).t();
+      case 4: return a + b.select(0, 1);                                  // broadcast
+      case 5: return at::add(a, 1.0).mul_(0.5).add_(b);                   // in place
+      case 6: return at::cat({a.narrow(1, 2, 2), b.narrow(1, 0, 2)}, 1);  // views
+      case 7: return at::exp(at::sin(a)).contiguous().view({2, 8}).t().reshape({4, 4});
+      case 8: return at::where(a > b, a, at::sin(b));
+      default: {
+        at::Tensor changed = a.clone();
+        changed.narrow(0, 1, 2).mul_(b.narrow(0, 0, 2));  // in place through a view
+        return changed;
+      }
+    }
+  }
+
+  void haveDone() {
+    const Way way = static_cast<Way>(draw(5));
+    Tensors given = {any()};
+    if (way == Way::kCall || way == Way::kParallel)
+      for (int more = draw(3); more > 0; --more) given.push_back(any());
+    const std::vector<int> ranks = {draw(workers_), draw(workers_)};
+    const Work work{static_cast<int64_t>(random_()), work_.depth - 1, work_.all};
+    const bool changesWhatIsSent = draw(4) == 0;
+    if (changesWhatIsSent) given[0] = given[0].clone();
+    // What toHere gives at the owner is the value itself, which others see.
+    const bool isOurs = way == Way::kCall || way == Way::kParallel;
+    for (at::Tensor& made : elsewhere_.call(way, ranks, work, given)) {
+      if (isOurs && draw(4) == 0) made.mul_(0.5);
+      if (isOurs && draw(6) == 0) made.select(1, 2).add_(given[0].select(1, 0));
+      values_.push_back(std::move(made));
+    }
+    if (!changesWhatIsSent) return;
+    given[0].narrow(0, 1, 2).mul_(2);
+    values_.push_back(given[0]);
+  }
+
+  Random random_;
+  const Work work_;
+  Tensors values_;
+  Elsewhere& elsewhere_;
+  const int workers_;
+};
+
+Tensors compute(int rank, const Work& work, const Tensors& given, Elsewhere& elsewhere, int workers) {
+  return Computation(rank, work, given, elsewhere, workers).run();
+}
+
+// What a seed gives where it is told only that another one follows.
+Work next(Work work) {
+  work.seed ^= 0x5bd1e995;
+  return work;
+}
+
+// ---- in one process, without any call
+
+class Here final : public Elsewhere {
+ public:
+  explicit Here(int workers) : workers_(workers) {}
+
+  Tensors call(Way way, const std::vector<int>& ranks, const Work& work, const Tensors& given) override {
+    // Copies, as a network makes.
+    const auto at = [&](int rank, const Work& one, const Tensors& values) {
+      return copiesOf(compute(rank, one, copiesOf(values), *this, workers_));
+    };
+    switch (way) {
+      case Way::kCall: return at(ranks[0], work, given);
+      case Way::kParallel: {
+        Tensors both = at(ranks[0], work, given);
+        for (at::Tensor& one : at(ranks[1], next(work), given)) both.push_back(one);
+        return both;
+      }
+      case Way::kFetched: return {at(ranks[0], work, given)[0]};
+      default: return {at(ranks[1], next(work), {at(ranks[0], work, given)[0]})[0]};
+    }
+  }
+
+  void delay(const at::Tensor&, std::chrono::microseconds) override {}
+
+ private:
+  static Tensors copiesOf(const Tensors& values) {
+    Tensors copies;
+    for (const at::Tensor& value : values) copies.push_back(value.clone());
+    return copies;
+  }
+
+  const int workers_;
+};
+
+// ---- over real workers
+
+Tensors many(Call& call, const Work& work, const Tensors& given);
+at::Tensor one(Call& call, const Work& work, const at::Tensor& given);
+at::Tensor ofReference(Call& call, const Work& work, const RRef<at::Tensor>& given);
+
+class There final : public Elsewhere {
+ public:
+  explicit There(Worker& worker) : worker_(worker) {}
+
+  Tensors call(Way way, const std::vector<int>& ranks, const Work& work, const Tensors& given) override {
+    switch (way) {
+      case Way::kCall: return worker_.call<&many>(ranks[0], work, given);
+      case Way::kParallel: {
+        Future<Tensors> first = worker_.async<&many>(ranks[0], work, given);
+        Tensors second = worker_.call<&many>(ranks[1], next(work), given), both = first.wait();
+        both.insert(both.end(), second.begin(), second.end());
+        return both;
+      }
+      case Way::kFetched: return {worker_.remote<&one>(ranks[0], work, given[0]).toHere()};
+      case Way::kForwarded:
+        return {worker_.call<&one>(ranks[1], next(work), worker_.remote<&one>(ranks[0], work, given[0]))};
+      case Way::kByReference:
+        return {worker_.call<&ofReference>(ranks[1], next(work), worker_.remote<&one>(ranks[0], work, given[0]))};
+    }
+    return {};
+  }
+
+  void delay(const at::Tensor& value, std::chrono::microseconds time) override {
+    std::this_thread::sleep_for(time);
+    if (!value.requires_grad() || value.is_leaf()) return;
+    value.register_hook([time](const at::Tensor& gradient) {
+      std::this_thread::sleep_for(time);
+      return gradient;
+    });
+  }
+
+ private:
+  Worker& worker_;
+};
+
+Tensors many(Call& call, const Work& work, const Tensors& given) {
+  There there(call.worker());
+  return compute(call.worker().self().rank, work, given, there, static_cast<int>(leaves->size()));
+}
+at::Tensor one(Call& call, const Work& work, const at::Tensor& given) { return many(call, work, {given})[0]; }
+at::Tensor ofReference(Call& call, const Work& work, const RRef<at::Tensor>& given) {
+  return many(call, work, {given.toHere()})[0];
+}
+
+// ---- the comparison
+
+std::unique_ptr<TensorJob> jobOf(int workers) {
+  std::vector<std::string> names;
+  for (int rank = 0; rank < workers; ++rank) names.push_back("w" + std::to_string(rank));
+  Functions functions;
+  functions.add<&many>("many").add<&one>("one").add<&ofReference>("ofReference");
+  return std::make_unique<TensorJob>(names, functions);
+}
+
+std::vector<Tensors> leavesOf(int workers, Random& random) {
+  at::manual_seed(random());
+  std::vector<Tensors> all(static_cast<size_t>(workers));
+  for (Tensors& ofOne : all)
+    for (int i = 0; i < kLeaves; ++i) ofOne.push_back(at::randn({4, 4}, at::kDouble).requires_grad_());
+  return all;
+}
+
+// Some of what was made, of which the gradients are asked.
+at::Tensor lossOf(const Tensors& made, uint64_t which) {
+  Tensors some;
+  for (size_t i = 0; i < made.size(); ++i)
+    if ((which >> i & 1U) != 0) some.push_back(made[i]);
+  return Computation::sumOf(some).sum() + at::zeros({}, at::kDouble).requires_grad_();
+}
+
+at::Tensor gradientOf(Worker& worker, int64_t contextId, const at::Tensor& leaf) {
+  auto context = autograd::interceptorOf(worker).contexts().find(contextId);
+  return context.ok() ? (*context)->graph->gradient(leaf) : at::Tensor();
+}
+
+void expectEqual(const at::Tensor& found, const at::Tensor& expected) {
+  const at::Tensor none = at::zeros({4, 4}, at::kDouble);
+  EXPECT_TRUE(close(found.defined() ? found : none, expected.defined() ? expected : none));
+  EXPECT_TRUE(expected.defined() || !found.defined()) << "what takes no part gets no gradient";
+}
+
+// From two subsets, one pass after the other.
+void compare(TensorJob& job, AutogradMode mode, Random& random) {
+  const auto workers = static_cast<int>(leaves->size());
+  const Work work{static_cast<int64_t>(random()), kDepth, mode == AutogradMode::kFast};
+  const std::vector<uint64_t> subsets =
+      work.all ? std::vector<uint64_t>{~uint64_t{0}} : std::vector<uint64_t>{random(), random()};
+  Tensors flat;
+  for (const Tensors& ofOne : *leaves) flat.insert(flat.end(), ofOne.begin(), ofOne.end());
+  Here here(workers);
+  const Tensors alone = compute(0, work, {}, here, workers);
+  AutogradContext context(job[0], {mode});
+  There there(job[0]);
+  const Tensors made = compute(0, work, {}, there, workers);
+  Tensors expected(flat.size());
+  for (size_t pass = 0; pass < subsets.size(); ++pass) {
+    const bool last = pass + 1 == subsets.size();
+    auto more = torch::autograd::grad({lossOf(alone, subsets[pass])}, flat, {}, !last, false, /*allow_unused=*/true);
+    context.backward({lossOf(made, subsets[pass])}, {.retainGraph = !last});
+    for (size_t i = 0; i < flat.size(); ++i) {
+      if (more[i].defined()) expected[i] = expected[i].defined() ? expected[i] + more[i] : more[i];
+      expectEqual(gradientOf(job[i / kLeaves], context.id(), flat[i]), expected[i]);
+    }
+  }
+}
+
+// How many messages of all workers the tensors depend on.
+size_t takingPart(TensorJob& job, const AutogradContext& context, const at::Tensor& root) {
+  auto known = valueOrThrow(autograd::interceptorOf(job[0]).contexts().find(context.id()));
+  const autograd::Lineage lineage = valueOrThrow(known->graph->lineageOf({{root, {}}}));
+  size_t count = 0;
+  for (int rank : lineage.ranks()) count += lineage.numbers(rank).size();
+  return count;
+}
+
+// "2 of 7 messages that worker ... sent": the first numbers, of all workers.
+size_t missingIn(const std::string& failure) {
+  const std::regex missing(R"((\d+) of \d+ messages that worker '\w+' \(rank \d+\) sent)");
+  size_t sum = 0;
+  for (std::sregex_iterator match(failure.begin(), failure.end(), missing), end; match != end; ++match)
+    sum += std::stoul((*match)[1]);
+  return sum;
+}
+
+// FAST mode where something may have been sent for nothing: it fails then, and only then. More messages than those may
+// get no gradient, as nodes behind them wait.
+void promise(TensorJob& job, Random& random) {
+  const Work work{static_cast<int64_t>(random()), kDepth, false};
+  const uint64_t subset = random();
+  There there(job[0]);
+  size_t used = 0;
+  {
+    AutogradContext context(job[0], {AutogradMode::kSmart});
+    used = takingPart(job, context, lossOf(compute(0, work, {}, there, static_cast<int>(leaves->size())), subset));
+  }
+  AutogradContext context(job[0], {AutogradMode::kFast});
+  const at::Tensor loss = lossOf(compute(0, work, {}, there, static_cast<int>(leaves->size())), subset);
+  const size_t sent = job.sendsKept(context.id());
+  ASSERT_LE(used, sent);
+  if (used == sent) return context.backward({loss}, {.timeout = kHangs});
+  const std::string why = messageOf<StateError>([&] { context.backward({loss}, {.timeout = kHangs}); });
+  EXPECT_GE(missingIn(why), sent - used) << why;
+}
+
+class RandomCalls : public ::testing::TestWithParam<int> {};
+
+TEST_P(RandomCalls, giveTheGradientsOfOneProcess) {
+  const int workers = GetParam();
+  std::unique_ptr<TensorJob> job = jobOf(workers);
+  forSeeds((oracleSeeds() + 3) / 4, [&](Random& random) {
+    std::vector<Tensors> own = leavesOf(workers, random);
+    leaves = &own;
+    for (AutogradMode mode : {AutogradMode::kSmart, AutogradMode::kFast}) compare(*job, mode, random);
+    promise(*job, random);
+    leaves = nullptr;
+  });
+  EXPECT_TRUE(eventually([&] { return job->openContexts() == 0; }));
+}
+INSTANTIATE_TEST_SUITE_P(Workers, RandomCalls, ::testing::Values(2, 3, 4, 5));
+
+}  // namespace
+}  // namespace treadle::test::random_calls_test

@@ -1,0 +1,79 @@
+#pragma once
+// One thread of calls in a soak: the worker it calls from, what it draws from, and a watch over every wait. One thread.
+
+#include <algorithm>
+#include <functional>
+#include <random>
+
+#include "tests/soak/handlers.h"
+#include "tests/soak/peers.h"
+
+namespace treadle::soak {
+
+// A wait may end so much after its call's time limit: on a machine whose cores all work, threads wait for theirs.
+inline constexpr Duration kLateness = std::chrono::seconds(3);
+
+class Client {
+ public:
+  Client(Worker& worker, Peers& peers, Duration timeout, Number seed)
+      : worker_(worker), peers_(peers), timeout_(timeout), random_(seed) {}
+
+  Worker& worker() { return worker_; }
+  Peers& peers() { return peers_; }
+  Duration timeout() const { return timeout_; }
+
+  Number number() { return random_(); }
+  Number below(Number limit) { return random_() % limit; }
+  bool oneIn(Number n) { return below(n) == 0; }
+  // Any worker that is there, this one too.
+  int rank() { return peers_.any(random_()); }
+  Path path(Number most) {
+    Path path(below(most + 1));
+    std::generate(path.begin(), path.end(), [this] { return rank(); });
+    return path;
+  }
+
+  template <auto F, class... A>
+  auto call(int to, A&&... arguments) {
+    return bounded([&] { return worker_.call<F>(to, std::forward<A>(arguments)...); });
+  }
+  template <class T>
+  T read(const RRef<T>& reference) {
+    return bounded([&] { return reference.toHere(); });
+  }
+  template <class T>
+  T wait(Future<T> future) {
+    return bounded([&] { return future.wait(); });
+  }
+
+  // Runs `f`, which waits for one call. Wrong when it ends, well or by an error, later than a call may.
+  template <class F>
+  auto bounded(F f) -> decltype(f()) {
+    const TimePoint last = deadlineAfter(timeout_ + kLateness);
+    try {
+      if constexpr (std::is_void_v<decltype(f())>) {
+        f();
+        checkTime(last);
+      } else {
+        auto result = f();
+        checkTime(last);
+        return result;
+      }
+    } catch (const Error& error) {
+      checkTime(last, error.what());
+      throw;
+    }
+  }
+
+ private:
+  static void checkTime(TimePoint last, const std::string& outcome = "its result") {
+    if (Clock::now() > last) throw Wrong("a call ended " + toText(Clock::now() - last) + " too late with: " + outcome);
+  }
+
+  Worker& worker_;
+  Peers& peers_;
+  const Duration timeout_;
+  std::mt19937_64 random_;
+};
+
+}  // namespace treadle::soak

@@ -1,0 +1,65 @@
+#pragma once
+// What the tests of DistributedDataParallel train: a small network in float64, and its data by rank and step.
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/nn/module.h>
+#include <torch/nn/pimpl.h>
+#include <treadle/autograd.h>
+#include <treadle/ddp.h>
+
+#include <stdexcept>
+
+#include "tests/support/tensor_job.h"
+
+namespace treadle::test::ddp_test {
+
+inline at::Tensor random(at::IntArrayRef sizes, uint64_t seed) {
+  return at::empty(sizes, at::kDouble).normal_(0, 1, at::make_generator<at::CPUGeneratorImpl>(seed));
+}
+
+// Two layers, one that forward leaves out when told so, and a buffer.
+struct NetImpl : torch::nn::Module {
+  explicit NetImpl(uint64_t seed) : seed(seed) {
+    first = add("first", {5, 7});
+    bias = add("bias", {7});
+    skipped = add("skipped", {7, 7});
+    last = add("last", {7, 3});
+    offset = register_buffer("offset", random({3}, this->seed));
+  }
+  at::Tensor add(const std::string& name, at::IntArrayRef sizes) {
+    return register_parameter(name, random(sizes, seed++));
+  }
+  at::Tensor forward(const at::Tensor& input, bool skip) {
+    at::Tensor hidden = at::tanh(input.mm(first) + bias);
+    if (!skip) hidden = at::tanh(hidden.mm(skipped));
+    return hidden.mm(last) + offset;
+  }
+  uint64_t seed;
+  at::Tensor first, bias, skipped, last, offset;
+};
+TORCH_MODULE(Net);
+
+constexpr int64_t kBatch = 4;
+
+inline at::Tensor inputOf(int rank, int step) {
+  return random({kBatch, 5}, static_cast<uint64_t>(900 + 10 * step + rank));
+}
+
+// Of a few bytes, so that parameters fall into several buckets.
+inline DdpOptions smallBuckets() { return {.buckets = {.firstBytes = 64, .bytes = 300}}; }
+
+inline std::vector<std::string> ranks(int size) {
+  std::vector<std::string> names;
+  for (int rank = 0; rank < size; ++rank) names.push_back("rank" + std::to_string(rank));
+  return names;
+}
+
+struct Broken : torch::autograd::Function<Broken> {
+  static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& input) { return input.clone(); }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*, torch::autograd::variable_list) {
+    throw std::runtime_error("this node fails");
+  }
+};
+
+}  // namespace treadle::test::ddp_test

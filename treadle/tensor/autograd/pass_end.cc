@@ -1,0 +1,188 @@
+#include "treadle/tensor/autograd/pass_end.h"
+
+#include "treadle/tensor/autograd/interceptor.h"
+#include "treadle/tensor/autograd/pass_network.h"
+
+namespace treadle::autograd {
+namespace {
+
+// Each worker knows for itself what got no gradient there.
+Status both(Status one, const Status& other) {
+  if (one.code() != Code::kFailedPrecondition || other.code() != Code::kFailedPrecondition) return one;
+  return failedPrecondition(one.message() + "; " + other.message()).withWorker(one.worker());
+}
+
+// What became of the pass there.
+Status endedBy(TimePoint deadline, const Future<void>& other, const WorkerInfo& there) {
+  const auto state = other.share();
+  Result<bool> ready = state->waitUntil(deadline);
+  if (!ready.ok()) return ready.status();
+  if (*ready) return state->result().status();
+  return deadlineExceeded("the backward pass was over, and " + link::describe(there) +
+                          " had not ended it within the time limit (BackwardOptions::timeout)");
+}
+
+}  // namespace
+
+std::vector<int> toTell(const Worker& worker, ContextState& context, const EndedRanks& knowing) {
+  MutexLock lock(context.mutex);
+  std::vector<int> ranks(context.known.begin(), context.known.end());
+  std::erase(ranks, worker.self().rank);
+  for (int32_t rank : knowing) std::erase(ranks, rank);
+  return ranks;
+}
+
+bool finishHere(Worker& worker, const ContextPtr& context, const FinishMessage& message, Status& outcome) {
+  const bool smart = context->graph->mode() == AutogradMode::kSmart;
+  std::shared_ptr<Pass> pass;
+  {
+    MutexLock lock(context->mutex);
+    // Remembered: a worker may be told by several others, and gradients that come after the end must not
+    // begin the pass anew.
+    if (!context->finishedPasses.insert(message.id.pass).second) {
+      // It ended well here and failed elsewhere: the gradients are of no use then, and those behind must hear of it
+      // too.
+      if (message.failure.empty() || !context->failedPasses.insert(message.id.pass).second) return false;
+      if (context->broken.ok()) context->broken = cancelled(message.failure);
+      return true;
+    }
+    if (!message.failure.empty()) context->failedPasses.insert(message.id.pass);
+    auto found = context->passes.find(message.id.pass);
+    if (found != context->passes.end()) pass = found->second.pass;
+  }
+  // FAST mode: sends of this worker that no gradient reached; a pass over them alone finds and names them.
+  if (!smart && !pass && message.failure.empty() && !context->graph->sends().empty()) {
+    Result<std::shared_ptr<Pass>> over = makePass(worker, context, {message.id.pass, false}, {});
+    over.ok() ? void(pass = *std::move(over)) : void(outcome = over.status());
+  }
+  if (pass) {
+    if (!message.failure.empty()) pass->fail(cancelled(message.failure));
+    outcome = pass->finish();
+  } else if (!message.failure.empty()) {
+    outcome = cancelled(message.failure);
+  }
+  std::map<int64_t, LivePass>::node_type ended;
+  {
+    MutexLock lock(context->mutex);
+    ended = context->passes.extract(message.id.pass);
+    if (!outcome.ok()) context->broken = outcome;
+  }
+  // Gradients that engaged this worker again after the last look may still wait for their answer.
+  if (ended && ended.mapped().engagedBy) {
+    Promise<EndedRanks>& engagedBy = *ended.mapped().engagedBy;
+    outcome.ok() ? engagedBy.set({}) : engagedBy.fail(outcome);
+  }
+  return true;
+}
+
+Status finishEverywhere(Worker& worker, const ContextPtr& context, const FinishMessage& message,
+                        const std::vector<int>& others, TimePoint deadline) {
+  Status outcome;
+  if (!finishHere(worker, context, message, outcome)) return {};
+  // All are told before any is waited for, and all are waited for even when one fails: when backward returns,
+  // no worker is still at work on the pass, but lost ones.
+  CurrentContext none(interceptorOf(worker), nullptr);
+  std::vector<std::pair<int, Future<void>>> ending;
+  Caller caller = worker.with({.timeout = kWhilePeerLives});
+  for (int rank : others) {
+    try {
+      ending.emplace_back(rank, caller.async<&onFinish>(rank, message));
+    } catch (const Error& error) {
+      if (outcome.ok()) outcome = error.status();  // of a rank that is not there yet; the others are told all the same
+    }
+  }
+  for (auto& [rank, other] : ending) {
+    Status ended = endedBy(deadline, other, worker.peer(rank));
+    outcome = outcome.ok() ? std::move(ended) : both(std::move(outcome), ended);
+  }
+  if (outcome.ok()) return {};
+  MutexLock lock(context->mutex);
+  context->broken = outcome;
+  return outcome;
+}
+
+void onFinish(Call& call, const FinishMessage& message) {
+  Worker& worker = call.worker();
+  Result<ContextPtr> found = interceptorOf(worker).contexts().find(message.id.context);
+  // A context that was released meanwhile has no pass to end: that is what the caller wants.
+  if (!found.ok()) return;
+  const ContextPtr& context = *found;
+  // In SMART mode the worker that called backward tells all whom a pass that went well concerns.
+  const bool passOn = context->graph->mode() == AutogradMode::kFast || !message.failure.empty();
+  std::vector<int> others;
+  if (passOn) others = toTell(worker, *context, {call.caller().rank});
+  throwIfError(finishEverywhere(worker, context, message, others));
+}
+
+void releaseEverywhere(Worker& worker, int64_t contextId, std::optional<int> toldBy) {
+  AutogradInterceptor& interceptor = interceptorOf(worker);
+  ContextPtr context = interceptor.contexts().release(contextId);
+  if (!context) return;
+  context->end();
+  CurrentContext none(interceptor, nullptr);
+  // Nobody waits for these: they go with what is sent next, as a rule the next context's first message.
+  EndedRanks knowing;
+  if (toldBy) knowing.push_back(*toldBy);
+  for (int rank : toTell(worker, *context, knowing)) worker.with({.lazy = true}).async<&onRelease>(rank, contextId);
+}
+
+namespace {
+
+std::shared_ptr<ReceivedMessages> makeReceived(Worker& worker, int64_t contextId) {
+  auto tell = [&worker, contextId](int rank, const std::vector<int64_t>& messageIds) {
+    CurrentContext none(interceptorOf(worker), nullptr);
+    try {
+      worker.with({.lazy = true}).async<&onDropped>(rank, contextId, messageIds);
+    } catch (const Error&) {}  // this worker is leaving, or that one is gone: nobody keeps anything for it
+  };
+  return std::make_shared<ReceivedMessages>(&worker.engine().executor(), std::move(tell));
+}
+
+// An owner that does not know it any more has ended it; one that is lost takes it along.
+void adopt(Worker& worker, int64_t contextId, int owner) {
+  CurrentContext none(interceptorOf(worker), nullptr);
+  std::shared_ptr<Future<void>::State> answer;
+  try {
+    answer = worker.with({.timeout = kWhilePeerLives}).async<&onAdopt>(owner, contextId).share();
+  } catch (const Error&) {
+    return;  // not there yet, in an open job, or this worker is leaving: the loss of the owner ends the context
+  }
+  answer->onReady([&worker, answer = answer.get(), contextId, pool = io::ContinueOn(&worker.engine().executor())] {
+    if (answer->result().status().code() != Code::kNotFound) return;
+    pool.post([&worker, contextId] { releaseEverywhere(worker, contextId); });
+  });
+}
+
+}  // namespace
+
+ContextsNetwork networkOf(Worker& worker) {
+  const auto later = [&worker](UniqueFunction<void()> task) { worker.engine().executor().post(std::move(task)); };
+  return {.mayExist =
+              [&worker](int rank) {
+                // In an open job a message may overtake the word of who has come.
+                const cluster::Membership& members = worker.engine().membership();
+                return rank >= 0 && (members.open() || rank < members.worldSize());
+              },
+          .later = later,
+          .makeReceived = [&worker](int64_t contextId) { return makeReceived(worker, contextId); },
+          .adopt = [&worker, later](
+                       int64_t contextId,
+                       int owner) { later([&worker, contextId, owner] { adopt(worker, contextId, owner); }); }};
+}
+
+void onAdopt(Call& call, int64_t contextId) {
+  ContextPtr context = valueOrThrow(interceptorOf(call.worker()).contexts().find(contextId));
+  MutexLock lock(context->mutex);
+  if (context->ended) raise(contextGone(contextId));
+  context->known.insert(call.caller().rank);
+}
+
+void onDropped(Call& call, int64_t contextId, const std::vector<int64_t>& messageIds) {
+  Result<ContextPtr> context = interceptorOf(call.worker()).contexts().find(contextId);
+  if (!context.ok()) return;
+  (*context)->graph->forgetSentTo(call.caller().rank, messageIds);
+}
+
+void onRelease(Call& call, int64_t contextId) { releaseEverywhere(call.worker(), contextId, call.caller().rank); }
+
+}  // namespace treadle::autograd

@@ -1,0 +1,42 @@
+#pragma once
+// How backward passes and contexts end on all workers (docs/protocol/autograd.md). Any thread.
+
+#include <optional>
+#include <vector>
+
+#include "treadle/core/worker/worker.h"
+#include "treadle/tensor/autograd/contexts.h"
+#include "treadle/tensor/autograd/pass_messages.h"
+
+namespace treadle::autograd {
+
+// Whom this worker has sent messages of the context, but itself and `knowing`: a tree of those reaches every worker
+// that has heard of it. When the context has ended no more are added, so nobody is missed.
+std::vector<int> toTell(const Worker& worker, ContextState& context, const EndedRanks& knowing);
+
+// Ends the pass on this worker; false when it had ended here before.
+bool finishHere(Worker& worker, const ContextPtr& context, const FinishMessage& message, Status& outcome);
+
+// Here, then on `others`, who tell those behind them where that is theirs to do; returns when it has ended there, or at
+// the deadline, with the first failure. A context in which a pass ended badly takes no other.
+Status finishEverywhere(Worker& worker, const ContextPtr& context, const FinishMessage& message,
+                        const std::vector<int>& others, TimePoint deadline = kNever);
+void onFinish(Call& call, const FinishMessage& message);
+
+// Ends a context here and on all workers that it reached, without waiting for them: each passes the word on, but not
+// to the one that told it.
+// Idempotent. A worker that a late call reaches afterwards refuses it (Contexts::arrived).
+void releaseEverywhere(Worker& worker, int64_t contextId, std::optional<int> toldBy = {});
+void onRelease(Call& call, int64_t contextId);
+
+// What a worker's contexts need of the network. Who drops what it received tells the sender, by a call that may wait
+// for another message to go with.
+ContextsNetwork networkOf(Worker& worker);
+
+// The caller has a context of this worker's, and wants to hear of its end. NotFound when that was.
+void onAdopt(Call& call, int64_t contextId);
+
+// The tensors of messages that this worker sent are gone: so goes the graph behind them.
+void onDropped(Call& call, int64_t contextId, const std::vector<int64_t>& messageIds);
+
+}  // namespace treadle::autograd

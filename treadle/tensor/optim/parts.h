@@ -1,0 +1,124 @@
+#pragma once
+// The parts of one distributed optimizer on all owners, as the worker sees them that made it. They live as long as the
+// DistributedOptimizer does. Any thread, one call at a time.
+
+#include "treadle/tensor/optim/parameter_groups.h"
+#include "treadle/tensor/optim/part.h"
+
+namespace treadle::optim {
+
+// What one owner has of the parameters.
+struct Share {
+  std::vector<RRef<at::Tensor>> parameters;
+  std::vector<Place> places;
+};
+// By the owners' ranks. ArgumentError when there is no parameter at all.
+std::map<int, Share> sharesOf(const std::vector<std::vector<RRef<at::Tensor>>>& groups);
+
+class Parts {
+ public:
+  virtual ~Parts() = default;
+  // With the options that `groups` have now.
+  virtual std::vector<Future<void>> startSteps(int64_t contextId, const torch::optim::Optimizer& groups) = 0;
+  virtual NamedTensors state(const torch::optim::Optimizer& groups) = 0;
+  // Sets the options of `groups` too, when all owners have loaded.
+  virtual void load(const NamedTensors& state, torch::optim::Optimizer& groups) = 0;
+};
+
+// Waits for each by itself: the waiting thread then reads the answer from the socket. Throws the first failure when all
+// have ended.
+void waitForAll(const std::vector<Future<void>>& futures);
+
+template <class Optimizer, class Options>
+class PartsOf final : public Parts {
+ public:
+  using OnOwner = Part<Optimizer, Options>;
+
+  // Returns when all owners have made theirs: a failure should show here and not at the first step.
+  PartsOf(Worker& worker, const std::map<int, Share>& shares, const torch::optim::Optimizer& groups) : worker_(worker) {
+    const std::vector<Options> options = optionsOf<Options>(groups);
+    for (const auto& [rank, share] : shares)
+      parts_.push_back(
+          {worker.remote<&makePart<Optimizer, Options>>(rank, share.parameters, share.places, options), share.places});
+    for (const OfOwner& one : parts_) one.part.waitUntilMade();
+  }
+
+  std::vector<Future<void>> startSteps(int64_t contextId, const torch::optim::Optimizer& groups) override {
+    const std::vector<Options> options = optionsOf<Options>(groups);
+    std::vector<Future<void>> steps;
+    for (const OfOwner& one : parts_)
+      if (!one.part.isOwner()) steps.push_back(one.part.template async<&OnOwner::step>(contextId, options));
+    // This worker's own part needs no message; it steps while the others do.
+    for (const OfOwner& one : parts_)
+      if (one.part.isOwner()) steps.push_back(stepHere(one.part, contextId, options));
+    return steps;
+  }
+
+  NamedTensors state(const torch::optim::Optimizer& groups) override {
+    NamedTensors named;
+    if constexpr (kCanBeSaved<Optimizer, Options>) {
+      const std::vector<Options> options = optionsOf<Options>(groups);
+      for (size_t group = 0; group < options.size(); ++group) saveOptions(options[group], groupPrefix(group), named);
+      std::vector<Future<NamedTensors>> states;
+      for (const OfOwner& one : parts_) states.push_back(one.part.template async<&OnOwner::state>());
+      for (Future<NamedTensors>& state : states) named.merge(state.wait());
+    } else {
+      raise(withoutNames(demangled(typeid(Optimizer).name())));
+    }
+    return named;
+  }
+
+  void load(const NamedTensors& state, torch::optim::Optimizer& groups) override {
+    if constexpr (kCanBeSaved<Optimizer, Options>) {
+      NamedTensors rest = state;
+      std::vector<Options> options;
+      for (size_t group = 0; group < groups.param_groups().size(); ++group)
+        options.push_back(takeOptions<Options>(groupPrefix(group), rest));
+      std::vector<NamedTensors> shares;
+      for (const OfOwner& one : parts_) shares.push_back(takeShare(one.places, rest));
+      refuseRest(rest);
+      std::vector<Future<void>> loads;
+      for (size_t i = 0; i < parts_.size(); ++i)
+        loads.push_back(parts_[i].part.template async<&OnOwner::load>(options, shares[i]));
+      waitForAll(loads);
+      for (size_t group = 0; group < options.size(); ++group)
+        dynamic_cast<Options&>(groups.param_groups()[group].options()) = options[group];
+    } else {
+      raise(withoutNames(demangled(typeid(Optimizer).name())));
+    }
+  }
+
+ private:
+  struct OfOwner {
+    RRef<OnOwner> part;
+    std::vector<Place> places;
+  };
+
+  // A failure is told like that of the others, which step all the same.
+  Future<void> stepHere(const RRef<OnOwner>& part, int64_t contextId, const std::vector<Options>& options) {
+    Promise<void> promise;
+    Future<void> done = promise.future();
+    try {
+      part.local().stepHere(worker_, contextId, options);
+      promise.set();
+    } catch (...) {
+      promise.fail(statusOfCurrentException("a step of the optimizer"));
+    }
+    return done;
+  }
+
+  static NamedTensors takeShare(const std::vector<Place>& places, NamedTensors& rest) {
+    NamedTensors share;
+    for (const Place& place : places)
+      for (auto& [name, tensor] : withPrefix(rest, statePrefix(place.number))) {
+        rest.erase(name);
+        share.emplace(name, tensor);
+      }
+    return share;
+  }
+
+  Worker& worker_;
+  std::vector<OfOwner> parts_;
+};
+
+}  // namespace treadle::optim
