@@ -23,7 +23,7 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_L
   # std::vector<std::byte>::insert at the end of a vector, a move of elements that are not there.
   add_compile_options(-Wno-restrict -Wno-stringop-overflow)
   # At -O2 it follows a string's length into sizes that cannot be.
-  add_compile_options($<$<CONFIG:Release>:-Wno-array-bounds>)
+  add_compile_options(-Wno-array-bounds)
 endif()
 # Several files of a target compiled as one, which the presets but dev and coverage ask for: what is unnamed in one of them
 # seems to g++ to stand in a header.
@@ -55,10 +55,11 @@ if(TREADLE_COVERAGE)
   add_link_options(-fprofile-instr-generate)
 endif()
 
-# ccache, where there is one. The sloppiness is what ccache asks for before it looks into precompiled headers.
+# ccache, where there is one. Two checkouts share its entries: paths within the tree are hashed as relative ones, and the
+# folder of the compilation is not hashed. The sloppiness is what ccache asks for before it looks into precompiled headers.
 find_program(TREADLE_CCACHE ccache)
 mark_as_advanced(TREADLE_CCACHE)
 if(TREADLE_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CXX_COMPILER_LAUNCHER
-      "${CMAKE_COMMAND};-E;env;CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime;${TREADLE_CCACHE}")
+      "${CMAKE_COMMAND};-E;env;CCACHE_BASEDIR=${CMAKE_SOURCE_DIR};CCACHE_NOHASHDIR=1;CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime;${TREADLE_CCACHE}")
 endif()

@@ -38,9 +38,6 @@ function(treadle_test name)
   add_executable(${name} ${arg_SOURCES})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests")
   target_include_directories(${name} PRIVATE "${PROJECT_SOURCE_DIR}")
-  # Where a test that starts programs finds them, and the data of the examples.
-  target_compile_definitions(${name} PRIVATE TREADLE_TEST_BIN_DIR="${CMAKE_RUNTIME_OUTPUT_DIRECTORY}"
-                             TREADLE_TEST_PROGRAM_DIR="${PROJECT_BINARY_DIR}/tests" TREADLE_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   target_link_libraries(${name} PRIVATE ${arg_DEPENDS} GTest::gtest_main)
   if(TARGET treadle_test_support)
     target_link_libraries(${name} PRIVATE treadle_test_support)

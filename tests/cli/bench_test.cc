@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/cli/launcher.h"
+#include "tests/support/places.h"
 
 namespace treadle::cli::bench_test {
 namespace {
@@ -10,7 +11,7 @@ namespace {
 using namespace std::chrono_literals;
 using Strings = std::vector<std::string>;
 
-const std::string kTreadle = TREADLE_TEST_BIN_DIR "/treadle";
+const std::string kTreadle = test::treadleCommand();
 const Strings kQuick = {"bench", "--sizes", "1", "--repetitions", "2"};
 
 Strings with(Strings words, const Strings& more) {

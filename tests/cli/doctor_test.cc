@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/cli/launcher.h"
+#include "tests/support/places.h"
 #include "tests/support/reads_memory.h"
 #include "treadle/cli/examination.h"
 
@@ -16,7 +17,7 @@ using Environment = std::vector<std::pair<std::string, std::string>>;
 
 // Far more than it takes, as machines that run tests are busy.
 const std::string kTime = "50";
-const std::string kTreadle = TREADLE_TEST_BIN_DIR "/treadle";
+const std::string kTreadle = test::treadleCommand();
 // As a shell reads them.
 const std::string kQuoted = "'" + kTreadle + "'", kDoctor = kQuoted + " doctor --timeout " + kTime;
 
@@ -138,7 +139,7 @@ TEST(Doctor, saysWhyMemoryCannotBeReadAcrossPidNamespaces) {
 }
 
 // What containers forbid.
-const std::string kWithout = "'" TREADLE_TEST_PROGRAM_DIR "/cli_without_program' ";
+const std::string kWithout = "'" + test::testProgram("cli_without_program") + "' ";
 
 TEST(Doctor, goesOnWithoutSharedMemoryWhereItIsForbidden) {
   Launcher launcher = shell("exec " + kWithout + "memfd_create EPERM " + kDoctor);
@@ -187,7 +188,7 @@ TEST(Doctor, needsNoRoomInDevShmNoCommonIpcNamespaceAndNoLockedMemory) {
 
 TEST(Doctor, namesAWorkerThatDiesMeanwhile) {
   Launcher launcher({"run", "-n", "3", "--grace", kTime, "--", "/bin/sh", "-c",
-                     "[ $RANK = 2 ] && exec '" TREADLE_TEST_PROGRAM_DIR "/cli_lost_doctor_program'; exec " + kDoctor});
+                     "[ $RANK = 2 ] && exec '" + test::testProgram("cli_lost_doctor_program") + "'; exec " + kDoctor});
   EXPECT_EQ(3, launcher.finish()) << "that of the worker that failed first";
   EXPECT_NE(std::string::npos, launcher.out().find("'doctor2'")) << launcher.out();
   expectWorks(launcher, "tcp");

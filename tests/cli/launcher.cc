@@ -8,6 +8,8 @@
 #include <array>
 #include <sstream>
 
+#include "tests/support/places.h"
+
 namespace treadle::cli {
 namespace {
 
@@ -18,8 +20,7 @@ io::Process startTreadle(std::vector<std::string> arguments,
                          std::vector<std::pair<std::string, std::string>> environment) {
   // Whoever runs the tests in the background may have made us ignore these, which children inherit.
   for (int number : {SIGINT, SIGHUP, SIGQUIT}) ::signal(number, SIG_DFL);
-  auto process =
-      io::Process::start({TREADLE_TEST_BIN_DIR "/treadle", std::move(arguments), std::move(environment), {}});
+  auto process = io::Process::start({test::treadleCommand(), std::move(arguments), std::move(environment), {}});
   if (!process.ok()) throw std::runtime_error(process.status().toString());
   return std::move(*process);
 }
@@ -39,7 +40,7 @@ Launcher Launcher::shell(int workers, const std::string& script, std::vector<std
 Launcher Launcher::withWorkers(int workers, std::vector<std::string> options, std::vector<std::string> arguments) {
   std::vector<std::string> all = {"run", "-n", std::to_string(workers)};
   all.insert(all.end(), options.begin(), options.end());
-  all.insert(all.end(), {"--", TREADLE_TEST_PROGRAM_DIR "/cli_worker_program"});
+  all.insert(all.end(), {"--", test::testProgram("cli_worker_program")});
   all.insert(all.end(), arguments.begin(), arguments.end());
   Launcher launcher(all);
   for (int rank = 0; rank < workers; ++rank) {

@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "tests/cli/launcher.h"
+#include "tests/support/places.h"
 #include "treadle/cli/worker_environment.h"
 
 namespace treadle::cli::run_test {
@@ -116,8 +117,8 @@ TEST(Run, keepsWhatAWorkersChildStillWrites) {
 
 // As an entrypoint has that starts a logger and then becomes `treadle run`.
 TEST(Run, leavesChildrenAloneThatItHasNotStarted) {
-  FILE* shell =
-      ::popen("sleep 600 >/dev/null 2>&1 & echo $!; exec '" TREADLE_TEST_BIN_DIR "/treadle' run -n 1 -- true", "r");
+  FILE* shell = ::popen(
+      ("sleep 600 >/dev/null 2>&1 & echo $!; exec '" + test::treadleCommand() + "' run -n 1 -- true").c_str(), "r");
   ASSERT_NE(nullptr, shell);
   pid_t stranger = 0;
   ASSERT_EQ(1, std::fscanf(shell, "%d", &stranger));

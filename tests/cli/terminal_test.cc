@@ -11,6 +11,7 @@
 #include <array>
 
 #include "gtest/gtest.h"
+#include "tests/support/places.h"
 
 namespace treadle::cli::terminal_test {
 namespace {
@@ -63,12 +64,12 @@ std::string onTerminal(int workers, const std::string& script, int* exitCode, st
   winsize size{24, 40, 0, 0};
   int terminal = -1;
   std::string count = std::to_string(workers);
+  const std::string command = test::treadleCommand();
   pid_t child = ::forkpty(&terminal, nullptr, nullptr, &size);
   if (child == 0) {
     ::setenv("TERM", "xterm", 1);
     ::signal(SIGINT, SIG_DFL);  // ignored when the tests run in the background of a shell
-    ::execl(TREADLE_TEST_BIN_DIR "/treadle", "treadle", "run", "-n", count.c_str(), "--", "/bin/sh", "-c",
-            script.c_str(), nullptr);
+    ::execl(command.c_str(), "treadle", "run", "-n", count.c_str(), "--", "/bin/sh", "-c", script.c_str(), nullptr);
     ::_exit(127);
   }
   std::string bytes;

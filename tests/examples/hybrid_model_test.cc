@@ -10,11 +10,12 @@
 #include <vector>
 
 #include "tests/examples/temp_folder.h"
+#include "tests/support/places.h"
 
 namespace hybrid {
 namespace {
 
-const std::string kPath = TREADLE_SOURCE_DIR "/examples/data/digits.csv";
+const std::string kPath = treadle::test::sourcePath("examples/data/digits.csv");
 
 TEST(Digits, AreSplitBySeedAndComplete) {
   Digits digits = loadDigits(kPath, 0);

@@ -15,11 +15,12 @@
 #include "examples/hybrid_digits/progress.h"
 #include "examples/hybrid_digits/stopwatch.h"
 #include "tests/examples/temp_folder.h"
+#include "tests/support/places.h"
 
 namespace hybrid {
 namespace {
 
-const std::string kScript = TREADLE_SOURCE_DIR "/examples/hybrid_digits/plot_metrics.py";
+const std::string kScript = treadle::test::sourcePath("examples/hybrid_digits/plot_metrics.py");
 const EpochMetrics kEpoch{2, "trainer1", 0.5, 0.875, 900.5, 1.25};
 
 std::optional<int> parse(std::vector<std::string> arguments, Options& options) {
@@ -159,7 +160,7 @@ TEST(Plot, ACommandThatHangsIsKilledInTime) {
 
 std::string buildPython() {
   if (std::getenv("TREADLE_PYTHON") != nullptr) return pythonProgram();
-  std::string inTree = TREADLE_SOURCE_DIR "/.venv/bin/python";
+  std::string inTree = treadle::test::sourcePath(".venv/bin/python");
   return std::filesystem::exists(inTree) ? inTree : "python3";
 }
 

@@ -13,6 +13,7 @@
 #include "tests/faults/victim.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/gate.h"
+#include "tests/support/places.h"
 #include "tests/support/reactor_thread.h"
 #include "treadle/core/cluster/membership.h"
 #include "treadle/core/io/process.h"
@@ -139,7 +140,7 @@ class Survivor {
   void meet(const std::string& point) {
     before_ = Holdings::of(*pool);
     io::ProcessOptions options;
-    options.program = std::string(TREADLE_TEST_PROGRAM_DIR) + "/faults_victim_program";
+    options.program = testProgram("faults_victim_program");
     const bool tcp = channel_ == Channel::kTcpSocket || channel_ == Channel::kTcpLanes;
     static int number = 0;
     std::string name = "treadle-victim-" + std::to_string(::getpid()) + "-" + std::to_string(++number);

@@ -7,6 +7,7 @@
 #include <iterator>
 
 #include "tests/fuzz/fuzzer.h"
+#include "tests/support/places.h"
 #include "treadle/core/base/log.h"
 
 namespace treadle::fuzz::corpus_test {
@@ -20,7 +21,7 @@ class FuzzCorpus : public ::testing::TestWithParam<const Fuzzer*> {
 };
 
 std::filesystem::path folderOf(const Fuzzer& fuzzer) {
-  return std::filesystem::path(TREADLE_SOURCE_DIR "/tests/fuzz/corpus") / fuzzer.name();
+  return std::filesystem::path(test::sourcePath("tests/fuzz/corpus")) / fuzzer.name();
 }
 
 std::vector<std::byte> contentsOf(const std::filesystem::path& path) {

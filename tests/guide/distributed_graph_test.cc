@@ -6,6 +6,7 @@
 
 #include <fstream>
 
+#include "tests/support/places.h"
 #include "tests/support/tensor_job.h"
 
 namespace {
@@ -81,7 +82,7 @@ TEST_F(DistributedGraph, IsDescribed) {
   std::string text = treadle::describe(context, treadle::GraphFormat::kText, {loss});
   std::string drawing = treadle::describe(context, treadle::GraphFormat::kGraphviz);  // for `dot -Tsvg`
   // [/describe]
-  std::ifstream page(TREADLE_SOURCE_DIR "/docs/guide/distributed_graphs.md");
+  std::ifstream page(treadle::test::sourcePath("docs/guide/distributed_graphs.md"));
   const std::string whole{std::istreambuf_iterator<char>(page), {}};
   EXPECT_TRUE(treadle::test::contains(whole, "```text\n" + text + "```"));
   EXPECT_TRUE(treadle::test::contains(drawing, "digraph autograd {"));

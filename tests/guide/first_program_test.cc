@@ -8,9 +8,11 @@
 #include <memory>
 #include <string>
 
+#include "tests/support/places.h"
+
 namespace {
 
-const std::string kProgram = "'" TREADLE_TEST_PROGRAM_DIR "/guide_first_program'";
+const std::string kProgram = "'" + treadle::test::testProgram("guide_first_program") + "'";
 
 struct Ended {
   int exitCode = -1;
@@ -29,7 +31,7 @@ Ended shell(const std::string& command) {
 }
 
 TEST(FirstProgram, PrintsTheSum) {
-  Ended ended = shell("timeout 60 '" TREADLE_TEST_BIN_DIR "/treadle' run -n 2 -- " + kProgram);
+  Ended ended = shell("timeout 60 '" + treadle::test::treadleCommand() + "' run -n 2 -- " + kProgram);
   EXPECT_EQ(ended.exitCode, 0) << ended.output;
   EXPECT_EQ(ended.output, "[0] the sum is 12\n");
 }

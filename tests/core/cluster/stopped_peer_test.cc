@@ -4,6 +4,7 @@
 #include <signal.h>
 
 #include "tests/core/cluster/recording_handler.h"
+#include "tests/support/places.h"
 #include "tests/support/reactor_thread.h"
 #include "treadle/core/io/process.h"
 #include "treadle/core/io/socket.h"
@@ -22,7 +23,7 @@ class Two {
     auto [mine, childsServing] = socketPair();
     auto [childsCalls, serving] = socketPair();
     io::ProcessOptions options;
-    options.program = std::string(TREADLE_TEST_PROGRAM_DIR) + "/core_cluster_silent_peer_program";
+    options.program = test::testProgram("core_cluster_silent_peer_program");
     options.arguments = {std::to_string(childsCalls.get()), std::to_string(childsServing.get())};
     options.keepOpen = {childsCalls.get(), childsServing.get()};
     child.emplace(valueOrThrow(io::Process::start(options)));

@@ -10,6 +10,7 @@
 
 #include "tests/core/worker/here.h"
 #include "tests/core/worker/peer_functions.h"
+#include "tests/support/places.h"
 #include "tests/support/seeds.h"
 #include "treadle/core/group/group.h"
 #include "treadle/core/io/process.h"
@@ -367,7 +368,7 @@ class OpenPeers : public OpenJob {
  protected:
   io::Process startPeer(const std::string& name, Duration lostAfter) const {
     io::ProcessOptions options;
-    options.program = std::string(TREADLE_TEST_PROGRAM_DIR) + "/core_worker_open_peer_program";
+    options.program = test::testProgram("core_worker_open_peer_program");
     options.arguments = {name, std::to_string(port), std::to_string(lostAfter / 1ms)};
     return valueOrThrow(io::Process::start(options));
   }

@@ -8,6 +8,7 @@
 #include <limits>
 #include <random>
 
+#include "tests/support/places.h"
 #include "tests/train/checkpoint/temp_folder.h"
 
 namespace treadle::checkpoint::header_test {
@@ -243,7 +244,7 @@ TEST(Header, MutatedHeadersNeverBreakThePromises) {
 // The corpus of the fuzzer (tests/fuzz/safetensors_fuzz.cc): each a byte with the size of the data and then a header.
 TEST(Header, TheFuzzersCorpusIsReadOrRefused) {
   int readable = 0, files = 0;
-  for (const auto& file : std::filesystem::directory_iterator(TREADLE_SOURCE_DIR "/tests/fuzz/corpus/safetensors")) {
+  for (const auto& file : std::filesystem::directory_iterator(test::sourcePath("tests/fuzz/corpus/safetensors"))) {
     std::string bytes = readFile(file.path());
     ASSERT_FALSE(bytes.empty()) << file.path();
     ++files;

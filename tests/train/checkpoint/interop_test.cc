@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "tests/support/places.h"
 #include "tests/train/checkpoint/temp_folder.h"
 
 namespace treadle::checkpoint::interop_test {
@@ -14,16 +15,14 @@ namespace {
 // The Python that has torch and safetensors: the one the build was set up with.
 std::string python() {
   if (const char* named = std::getenv("TREADLE_PYTHON"); named != nullptr && *named != '\0') return named;
-  std::string inTree = TREADLE_SOURCE_DIR "/.venv/bin/python";
+  std::string inTree = test::sourcePath(".venv/bin/python");
   return std::filesystem::exists(inTree) ? inTree : "python3";
 }
 
 TEST(Interop, PythonReadsWhatWeWriteAndWeReadWhatPythonWrites) {
   TempFolder folder;
-  std::string command = "\"" + python() +
-                        "\" \"" TREADLE_SOURCE_DIR "/tests/train/checkpoint/interop.py\" \"" TREADLE_TEST_PROGRAM_DIR
-                        "/train_checkpoint_interop_program\" \"" +
-                        folder.path() + "\" 2>&1";
+  std::string command = "\"" + python() + "\" \"" + test::sourcePath("tests/train/checkpoint/interop.py") + "\" \"" +
+                        test::testProgram("train_checkpoint_interop_program") + "\" \"" + folder.path() + "\" 2>&1";
   FILE* pipe = popen(command.c_str(), "r");
   ASSERT_NE(pipe, nullptr);
   std::string output;
