@@ -5,12 +5,13 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help setup build test demo bench bench-budget bench-hybrid kill soak chaos test-long oracle fuzz coverage format format-check layers style headers asan tsan tsan-tensors release install-test clean distclean
+.PHONY: help setup build test demo bench bench-budget bench-hybrid kill soak chaos test-long check-long green oracle fuzz coverage format format-check layers style headers asan tsan tsan-tensors release install-test clean distclean
 
 in_env = . scripts/common.sh;
 empty :=
 space := $(empty) $(empty)
 only = $(if $(TESTS),-R '^($(subst $(space),|,$(strip $(TESTS))))$$')
+PRESET ?= dev
 options = $(if $(RUNS),--runs $(RUNS)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 help: ## this list
@@ -19,17 +20,17 @@ help: ## this list
 setup: ## install what is missing: Debian packages, the Python environment .venv
 	@scripts/setup.sh
 
-build: setup ## build the dev preset
-	@scripts/build.sh dev
+build: setup ## build PRESET=dev, which tests, demo, kill and install-test use
+	@scripts/build.sh $(PRESET)
 
-release: setup ## build the release preset, which demo, benchmarks and cmake --install use
-	@scripts/build.sh release
+release: ## build the release preset, which benchmarks and cmake --install use
+	@$(MAKE) build PRESET=release
 
 test: build ## set up, build and run all tests; ends with `N passed, N failed`
-	@$(in_env) "$$TREADLE_PYTHON" tools/run_tests.py build/dev -j$$(nproc) $(ARGS)
+	@$(in_env) "$$TREADLE_PYTHON" tools/run_tests.py build/$(PRESET) -LE long -j$$(nproc) $(ARGS)
 
-demo: release ## set up, build and train the hybrid model over four processes
-	@$(in_env) PATH="$$PWD/build/release/bin:$$PATH" build/release/bin/treadle run --grace 25 -n 4 -- build/release/bin/hybrid_digits $(ARGS)
+demo: build ## set up, build and train the hybrid model over four processes
+	@$(in_env) PATH="$$PWD/build/$(PRESET)/bin:$$PATH" build/$(PRESET)/bin/treadle run --grace 25 -n 4 -- build/$(PRESET)/bin/hybrid_digits $(ARGS)
 
 bench: ## ours, PyTorch RPC, gRPC and what the machine can do at best, in about 12 minutes (ARGS="--quick")
 	@scripts/bench.sh $(ARGS)
@@ -40,8 +41,8 @@ bench-hybrid: release ## steps/s of the hybrid model, ours and PyTorch RPC's in 
 bench-budget: release ## allocations, locks and system calls of an operation, counted (ARGS="--json")
 	@scripts/bench_budget.sh $(ARGS)
 
-kill: release ## kill and stop each process at random moments and see that the rest end by themselves (RUNS=10 SEED=...)
-	@$(in_env) "$$TREADLE_PYTHON" tests/jobs/kill.py $(options)
+kill: build ## kill and stop each process at random moments and see that the rest end by themselves (RUNS=10 SEED=...)
+	@$(in_env) "$$TREADLE_PYTHON" tests/jobs/kill.py --build build/$(PRESET) $(options)
 
 soak: ## eight processes under a million mixed calls, then while some are killed, leave and join: at most 20 minutes (SEED=... ARGS="--calls 50000")
 	@$(MAKE) build || { echo "soak: FAILED build=failed"; exit 1; }
@@ -51,22 +52,28 @@ chaos: ## the same through a proxy that delays, stalls, cuts and changes what is
 	@$(MAKE) build || { echo "chaos: FAILED build=failed"; exit 1; }
 	@$(in_env) "$$TREADLE_PYTHON" tests/soak/chaos.py $(options)
 
-test-long: build kill ## the long tests: all property tests with 20 times the seeds, everything five times over, and `make kill`
+test-long: build ## the long tests: all property tests with 20 times the seeds, everything five times over
 	@$(in_env) TREADLE_TEST_SEED_FACTOR=20 "$$TREADLE_PYTHON" tools/run_tests.py build/dev --repeat until-fail:5 --timeout 1200 $(ARGS)
 
-install-test: release ## install, move the prefix and build a program outside of the tree against it
-	@$(in_env) "$$TREADLE_PYTHON" tests/package/check.py build/release
+check-long: ## all that looks for new faults, in hours: kill storms, property tests, fuzz, soak, chaos, oracles, coverage, release
+	@scripts/check_long.sh
+
+green: ## whether this very tree has passed .ci/run here, and which cases are flaky
+	@scripts/green.sh
+
+install-test: build ## install, move the prefix and build a program outside of the tree against it
+	@$(in_env) "$$TREADLE_PYTHON" tests/package/check.py build/$(PRESET)
 
 headers: setup ## compile each header alone
 	@scripts/build.sh dev all_verify_interface_header_sets
 
 asan: setup ## core's tests under the address, leak and undefined-behaviour sanitizers
 	@scripts/build.sh asan $(TESTS)
-	@$(in_env) "$$TREADLE_PYTHON" tools/run_tests.py build/asan -j$$(nproc) $(only) $(ARGS)
+	@$(in_env) "$$TREADLE_PYTHON" tools/run_tests.py build/asan -LE long -j$$(nproc) $(only) $(ARGS)
 
 tsan: setup ## core's tests under the thread sanitizer
 	@scripts/build.sh tsan $(TESTS)
-	@$(in_env) "$$TREADLE_PYTHON" tools/run_tests.py build/tsan -j$$(nproc) $(only) $(ARGS)
+	@$(in_env) "$$TREADLE_PYTHON" tools/run_tests.py build/tsan -LE long -j$$(nproc) $(only) $(ARGS)
 
 tsan-tensors: TESTS ?= tensor_autograd_test tensor_worker_test oracle_test
 tsan-tensors: setup ## tests of distributed autograd under it, with what libtorch hides from it suppressed

@@ -1,51 +1,104 @@
 #!/usr/bin/env python3
 """Runs the tests of a build folder with ctest and ends with the line `N passed, N failed` (`, N skipped` when some were).
 
-usage: run_tests.py BUILD_FOLDER [ctest arguments...]
+usage: run_tests.py BUILD_FOLDER [--rerun] [ctest arguments...]
 
 GoogleTest programs are counted by their cases, from the reports that they leave in BUILD_FOLDER/test-results; a program
 that died, hung or failed outside of a case counts as one failed test more, and every other ctest test as one. Exits with 1
 when anything failed and with 2 when no test ran.
+
+--rerun: a case that failed is run again ten times beside a copy of what ran beside it. When all ten pass it counts as
+passed, and is reported under the line `flaky: N` and in the list of flaky cases (tools/reruns.py says which cases count at
+once).
 """
+import collections
 import os
+import re
 import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as ElementTree
 
+import reruns
 
-def count_program(name, folder):
-    """Cases (passed, failed, skipped) from the report of one GoogleTest program, or None when it left none."""
-    path = os.path.join(folder, "test-results", name + ".xml")
+START = re.compile(r"^\s+Start\s+\d+: (\S+)$")
+END = re.compile(r"^\s*\d+/\d+ Test\s+#\d+: (\S+) \.")
+
+
+class Cases:
+    """The cases of one ctest test: numbers, and those that failed."""
+
+    def __init__(self):
+        self.passed = self.skipped = self.crashed = 0
+        self.failed = []
+
+    def __iadd__(self, other):
+        self.passed += other.passed
+        self.skipped += other.skipped
+        self.crashed += other.crashed
+        self.failed += other.failed
+        return self
+
+
+def cases_of_program(name, folder):
+    """The cases of one GoogleTest program, from its report; None when it left none."""
     try:
-        root = ElementTree.parse(path).getroot()
+        root = ElementTree.parse(os.path.join(folder, "test-results", name + ".xml")).getroot()
     except (OSError, ElementTree.ParseError):
         return None
-    passed = failed = skipped = 0
+    cases = Cases()
     for case in root.iter("testcase"):
-        if case.find("failure") is not None:
-            failed += 1
+        failures = [failure.text or failure.get("message", "") for failure in case.iter("failure")]
+        if failures:
+            cases.failed.append(reruns.Case(name, f"{case.get('classname')}.{case.get('name')}", case.get("file", ""),
+                                            "\n".join(failures), case.find(".//property[@name='fixed_seed']") is not None))
         elif case.get("result") == "skipped":
-            skipped += 1
+            cases.skipped += 1
         elif case.get("status") == "run":
-            passed += 1
-    return passed, failed, skipped
+            cases.passed += 1
+    return cases
 
 
-def count(folder, junit):
-    totals, ran = [0, 0, 0], 0
-    for case in ElementTree.parse(junit).getroot().iter("testcase"):
-        ran += 1
-        state = {"run": 0, "disabled": 2, "notrun": 2}.get(case.get("status"), 1)
-        counts = count_program(case.get("name"), folder)
-        if counts is None:
-            totals[state] += 1
-            continue
-        totals = [a + b for a, b in zip(totals, counts)]
-        # ctest saw a failure that no case accounts for: a crash after the report, a sanitizer's exit code, a time-out.
-        if state == 1 and counts[1] == 0:
-            totals[1] += 1
-    return totals, ran
+def cases_of_test(test, folder):
+    """`test`: the element of one ctest test in ctest's own report."""
+    name, status = test.get("name"), test.get("status")
+    failure = test.find("failure")
+    how = failure.get("message", "") if failure is not None else ""
+    output = test.findtext("system-out") or ""
+    cases = cases_of_program(name, folder)
+    if cases is None:
+        cases = Cases()
+        if status == "run":
+            cases.passed = 1
+        elif status in ("disabled", "notrun"):
+            cases.skipped = 1
+        elif os.path.exists(os.path.join(folder, "tests", name)):
+            cases.crashed = 1  # a program without its report
+        else:
+            cases.failed.append(reruns.Case(name, "", "", output, False))
+    elif status == "fail" and not cases.failed:
+        cases.crashed = 1  # after the report, or by a sanitizer's exit code
+    if status == "fail" and (how != "Failed" or reruns.SANITIZER.search(output)):
+        for case in cases.failed:
+            case.counts_because = how if how != "Failed" else "a sanitizer reported"
+    return cases
+
+
+def run_ctest(folder, junit, arguments):
+    """Runs ctest and shows its output; returns its exit code and for each test those that ran beside it."""
+    command = ["ctest", "--test-dir", folder, "--output-on-failure", "--output-junit", junit, "--no-tests=error", *arguments]
+    running, beside = set(), collections.defaultdict(set)
+    with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, errors="replace") as ctest:
+        for line in ctest.stdout:
+            print(line, end="", flush=True)
+            if found := START.match(line):
+                for other in running:
+                    beside[other].add(found[1])
+                    beside[found[1]].add(other)
+                running.add(found[1])
+            elif found := END.match(line):
+                running.discard(found[1])
+    return ctest.returncode, beside
 
 
 def main(folder, *arguments):
@@ -54,15 +107,22 @@ def main(folder, *arguments):
     os.makedirs(os.path.join(folder, "test-results"))
     if os.path.exists(junit):
         os.remove(junit)
-    code = subprocess.call(
-        ["ctest", "--test-dir", folder, "--output-on-failure", "--output-junit", junit, "--no-tests=error", *arguments],
-        stdin=subprocess.DEVNULL)
+    rerun = "--rerun" in arguments
+    code, beside = run_ctest(folder, junit, [argument for argument in arguments if argument != "--rerun"])
     if not os.path.exists(junit):
         print("ctest left no report: no test ran.")
         return code or 2
-    (passed, failed, skipped), ran = count(folder, junit)
-    print(f"{passed} passed, {failed} failed" + (f", {skipped} skipped" if skipped else ""), flush=True)
-    return code or (2 if ran == 0 else 1 if failed else 0)
+    total, ran = Cases(), 0
+    for test in ElementTree.parse(junit).getroot().iter("testcase"):
+        ran += 1
+        total += cases_of_test(test, folder)
+    if rerun and total.failed:
+        flaky = reruns.find_flaky(folder, total.failed, beside)
+        total.passed += len(flaky)
+        total.failed = [case for case in total.failed if case not in flaky]
+    failed = len(total.failed) + total.crashed
+    print(f"{total.passed} passed, {failed} failed" + (f", {total.skipped} skipped" if total.skipped else ""), flush=True)
+    return 2 if ran == 0 else 1 if failed or (code and not rerun) else 0
 
 
 if __name__ == "__main__":

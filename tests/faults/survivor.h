@@ -223,9 +223,13 @@ class Survivor {
   // After `kill`, with nothing of the victim's held by the test: all is as it was, and goes on.
   void expectNothingLeft() {
     transfer();
-    pool->allocate(kVictimBytes).reset();  // what was lost is looked after whenever somebody wants a block
-    EXPECT_TRUE(eventually([&] { return Holdings::of(*pool) == before_; }))
-        << "before: " << before_ << "\nnow:    " << Holdings::of(*pool);
+    auto isAsBefore = [&] {
+      // The pool looks after lost blocks whenever somebody wants a block. The loss may be reported before the pool hears
+      // of it, so one look is not enough.
+      pool->allocate(kVictimBytes).reset();
+      return Holdings::of(*pool) == before_;
+    };
+    EXPECT_TRUE(eventually(isAsBefore)) << "before: " << before_ << "\nnow:    " << Holdings::of(*pool);
   }
 
   Mailbox mailbox;

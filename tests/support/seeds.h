@@ -25,6 +25,7 @@ inline uint64_t oracleSeeds() {
 // Runs `property(random)` for the seeds 1 to `count` and stops at the first that fails.
 template <class Property>
 void forSeeds(uint64_t count, Property property) {
+  ::testing::Test::RecordProperty("fixed_seed", "yes");  // one failure is enough: tools/reruns.py
   const char* only = std::getenv("TREADLE_TEST_SEED");
   uint64_t first = only != nullptr ? std::strtoull(only, nullptr, 10) : 1;
   const char* factor = std::getenv("TREADLE_TEST_SEED_FACTOR");

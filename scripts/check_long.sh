@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# Looks for new faults: scripts/check_long.sh, in some hours. What it finds becomes a test with its seed, which is then part of
+# `make test`. Stages and the last line are as in .ci/run.
+set -uo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+export LC_ALL=C.UTF-8 PYTHONDONTWRITEBYTECODE=1 TREADLE_ALL_LAUNCHERS=1
+. scripts/common.sh
+. scripts/stages.sh
+
+long() { # PRESET: its tests of a moment of soak and chaos
+  scripts/build.sh "$1" && "$TREADLE_PYTHON" tools/run_tests.py "build/$1" -L long
+}
+export -f long
+
+finish() { finishStages 300; exit; }
+
+runStage 'set-up' 1 1500 scripts/setup.sh --ci || finish
+runStage 'property tests' 40 14400 make test-long
+runStage 'all headers alone' 5 1800 make headers
+runStage 'kill storm' 30 7200 make kill RUNS=10
+runStage 'soak' 20 3600 make soak
+runStage 'chaos' 10 3600 make chaos
+runStage 'soak and chaos under asan' 10 3600 bash -c 'long asan'
+runStage 'soak and chaos under tsan' 10 3600 bash -c 'long tsan'
+runStage 'tensors under tsan' 20 7200 make tsan-tensors
+runStage 'oracles' 30 7200 make oracle
+runStage 'fuzzers' 60 10800 make fuzz
+runStage 'coverage' 15 3600 make coverage
+runStage 'release' 10 3600 make release
+runStage 'installed release' 1 300 make install-test PRESET=release
+runStage 'demo of the release' 1 300 make demo PRESET=release
+finish
