@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help setup build test demo bench bench-budget bench-hybrid kill soak chaos test-long check-long green oracle fuzz coverage format format-check layers style headers asan tsan tsan-tensors release install-test clean distclean
+.PHONY: help setup build test demo bench bench-budget bench-hybrid kill soak chaos test-long check-long flaky green oracle fuzz coverage format format-check layers style headers asan tsan tsan-tensors release install-test clean distclean
 
 in_env = . scripts/common.sh;
 empty :=
@@ -57,6 +57,9 @@ test-long: build ## the long tests: all property tests with 20 times the seeds, 
 
 check-long: ## all that looks for new faults, in hours: kill storms, property tests, fuzz, soak, chaos, oracles, coverage, release
 	@scripts/check_long.sh
+
+flaky: build ## all tests RUNS=20 times while both cores are kept busy: each case that fails, with its rate; goes on where it was interrupted
+	@$(in_env) "$$TREADLE_PYTHON" tools/flaky.py build/$(PRESET) $(if $(RUNS),--runs $(RUNS)) -LE long -j$$(nproc) $(ARGS)
 
 green: ## whether this very tree has passed .ci/run here, and which cases are flaky
 	@scripts/green.sh

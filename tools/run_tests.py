@@ -29,8 +29,9 @@ class Cases:
     """The cases of one ctest test: numbers, and those that failed."""
 
     def __init__(self):
-        self.passed = self.skipped = self.crashed = 0
-        self.failed = []
+        self.passed = self.skipped = 0
+        self.failed = []   # reruns.Case
+        self.crashed = []  # names of programs that died, hung or failed outside of a case
 
     def __iadd__(self, other):
         self.passed += other.passed
@@ -73,11 +74,11 @@ def cases_of_test(test, folder):
         elif status in ("disabled", "notrun"):
             cases.skipped = 1
         elif os.path.exists(os.path.join(folder, "tests", name)):
-            cases.crashed = 1  # a program without its report
+            cases.crashed.append(name)  # a program without its report
         else:
             cases.failed.append(reruns.Case(name, "", "", output, False))
     elif status == "fail" and not cases.failed:
-        cases.crashed = 1  # after the report, or by a sanitizer's exit code
+        cases.crashed.append(name)  # after the report, or by a sanitizer's exit code
     if status == "fail" and (how != "Failed" or reruns.SANITIZER.search(output)):
         for case in cases.failed:
             case.counts_because = how if how != "Failed" else "a sanitizer reported"
@@ -101,26 +102,32 @@ def run_ctest(folder, junit, arguments):
     return ctest.returncode, beside
 
 
-def main(folder, *arguments):
+def run(folder, arguments):
+    """Runs the tests once: (all cases, how many ctest tests ran, ctest's exit code, for each test those beside it)."""
     junit = os.path.abspath(os.path.join(folder, "ctest.xml"))
     shutil.rmtree(os.path.join(folder, "test-results"), ignore_errors=True)
     os.makedirs(os.path.join(folder, "test-results"))
     if os.path.exists(junit):
         os.remove(junit)
-    rerun = "--rerun" in arguments
-    code, beside = run_ctest(folder, junit, [argument for argument in arguments if argument != "--rerun"])
+    code, beside = run_ctest(folder, junit, arguments)
+    total, ran = Cases(), 0
     if not os.path.exists(junit):
         print("ctest left no report: no test ran.")
-        return code or 2
-    total, ran = Cases(), 0
+        return total, ran, code or 2, beside
     for test in ElementTree.parse(junit).getroot().iter("testcase"):
         ran += 1
         total += cases_of_test(test, folder)
+    return total, ran, code, beside
+
+
+def main(folder, *arguments):
+    rerun = "--rerun" in arguments
+    total, ran, code, beside = run(folder, [argument for argument in arguments if argument != "--rerun"])
     if rerun and total.failed:
         flaky = reruns.find_flaky(folder, total.failed, beside)
         total.passed += len(flaky)
         total.failed = [case for case in total.failed if case not in flaky]
-    failed = len(total.failed) + total.crashed
+    failed = len(total.failed) + len(total.crashed)
     print(f"{total.passed} passed, {failed} failed" + (f", {total.skipped} skipped" if total.skipped else ""), flush=True)
     return 2 if ran == 0 else 1 if failed or (code and not rerun) else 0
 

@@ -224,8 +224,8 @@ class Survivor {
   void expectNothingLeft() {
     transfer();
     auto isAsBefore = [&] {
-      // The pool looks after lost blocks whenever somebody wants a block. The loss may be reported before the pool hears
-      // of it, so one look is not enough.
+      // The pool looks after lost blocks whenever somebody wants a block. The loss may be reported before the pool
+      // hears of it, so one look is not enough.
       pool->allocate(kVictimBytes).reset();
       return Holdings::of(*pool) == before_;
     };

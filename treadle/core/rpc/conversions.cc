@@ -6,7 +6,6 @@ std::shared_ptr<const void> valueToSend(Encoder& encoder, const HandlePtr& handl
   if (!handle) raise(invalidArgument("an RRef that refers to nothing cannot be sent"));
   encoder.checkThatItCanBeSent(*handle);
   References& references = encoder.references();
-  throwIfError(references.failureOf(handle));
   if (!handle->local() || encoder.toRank() == references.self()) return nullptr;
   std::optional<OwnedValue> value = references.valueOf(handle);
   if (!value) return nullptr;

@@ -47,8 +47,8 @@ concept LeftHere = !std::is_void_v<typename Referred<P>::Value> && !std::same_as
 template <class P, class A>
 concept Argument = LookedUp<P, A> || LeftHere<P, A> || std::constructible_from<P, A>;
 
-// The value of a reference that this worker owns and that has been made. Null when it is not for this worker to look it
-// up. Throws what making it threw; StateError when it is no `type`.
+// The value of a reference that this worker owns and that has been made. Null when the callee looks it up, which also
+// reports why it could not be made. Throws StateError when it is no `type`.
 std::shared_ptr<const void> valueToSend(Encoder& encoder, const HandlePtr& handle, const std::type_info& type);
 
 // Encodes `argument` as a parameter of type P. An rvalue is taken, so that memory that nobody else holds may go with

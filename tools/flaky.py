@@ -1,0 +1,89 @@
+#!/usr/bin/env python3
+"""Runs all tests of a build many times while something else keeps every core busy, and prints each case that failed with
+its rate. Goes on where it was interrupted, as long as HEAD's tree is the same.
+
+usage: flaky.py BUILD_FOLDER [--runs N] [ctest arguments...]
+
+What failed is kept in BUILD_FOLDER/flaky. The last line is `flaky: ok|FAILED runs=20 cases=N failures=N`.
+"""
+import argparse
+import collections
+import json
+import os
+import subprocess
+import sys
+
+import run_tests
+
+
+class Record:
+    """What the runs so far have found, in a file that outlives an interruption."""
+
+    def __init__(self, folder):
+        self.folder = os.path.join(folder, "flaky")
+        os.makedirs(self.folder, exist_ok=True)
+        self.path = os.path.join(self.folder, "record.json")
+        tree = subprocess.run(["git", "rev-parse", "HEAD^{tree}"], capture_output=True, text=True, check=False).stdout.strip()
+        self.data = {"tree": tree, "runs": 0, "failures": {}}
+        try:
+            with open(self.path, encoding="utf-8") as file:
+                found = json.load(file)
+            if found["tree"] == tree:
+                self.data = found
+        except (OSError, ValueError, KeyError):
+            pass
+
+    def add(self, cases):
+        """The outcome of one more run."""
+        self.data["runs"] += 1
+        failures = collections.Counter(self.data["failures"])
+        failures.update([str(case) for case in cases.failed] + cases.crashed)
+        self.data["failures"] = dict(failures)
+        for case in cases.failed:
+            name = str(case).replace("/", "_").replace(":", "_")
+            with open(os.path.join(self.folder, f"{name}.{self.data['runs']}.txt"), "w", encoding="utf-8") as file:
+                file.write(case.output)
+        with open(self.path + ".new", "w", encoding="utf-8") as file:
+            json.dump(self.data, file)
+        os.replace(self.path + ".new", self.path)
+
+
+class BusyCores:
+    """A process for each core that does nothing but compute, as long as the `with` lasts."""
+
+    def __enter__(self):
+        self.processes = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 1)]
+
+    def __exit__(self, *_):
+        for process in self.processes:
+            process.kill()
+            process.wait()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("build", help="the build folder")
+    parser.add_argument("--runs", type=int, default=20, help="in all [20]")
+    options, arguments = parser.parse_known_args()
+    record = Record(options.build)
+    if record.data["runs"]:
+        print(f"flaky: goes on after {record.data['runs']} runs", flush=True)
+    cases = 0
+    with BusyCores():
+        while record.data["runs"] < options.runs:
+            total, ran, _, _ = run_tests.run(options.build, arguments)
+            if ran == 0:
+                return 2
+            cases = total.passed + len(total.failed)
+            record.add(total)
+            names = [str(case) for case in total.failed] + total.crashed
+            print(f"flaky: run {record.data['runs']} of {options.runs}: {', '.join(names) or 'all passed'}", flush=True)
+    failures = record.data["failures"]
+    for name, count in sorted(failures.items(), key=lambda item: -item[1]):
+        print(f"  {count:3} of {record.data['runs']}  {name}")
+    print(f"flaky: {'FAILED' if failures else 'ok'} runs={record.data['runs']} cases={cases} failures={sum(failures.values())}")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
