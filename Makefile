@@ -67,8 +67,8 @@ green: ## whether this very tree has passed .ci/run here, and which cases are fl
 install-test: build ## install, move the prefix and build a program outside of the tree against it
 	@$(in_env) "$$TREADLE_PYTHON" tests/package/check.py build/$(PRESET)
 
-headers: setup ## compile each header alone
-	@scripts/build.sh dev all_verify_interface_header_sets
+headers: setup ## compile each header alone (ARGS=--changed: those since the last green .ci/run here)
+	@scripts/headers.sh $(ARGS)
 
 asan: setup ## core's tests under the address, leak and undefined-behaviour sanitizers
 	@scripts/build.sh asan $(TESTS)

@@ -16,6 +16,8 @@ import subprocess
 import threading
 import time
 
+from changed import cache_folder, changed_files, lines_of
+
 RERUNS = 10
 LIMIT_S = 300  # ends a run that hangs, and nothing else
 SANITIZER = re.compile(r"ERROR: (Address|Leak)Sanitizer|WARNING: ThreadSanitizer|runtime error: |SUMMARY: \w+Sanitizer")
@@ -32,20 +34,6 @@ class Case:
         return f"{self.program}:{self.name}" if self.name else self.program
 
 
-def cache_folder():
-    root = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return os.path.join(root, "treadle")
-
-
-def lines_of(name):
-    """The lines of a file in the cache folder; none when there is no such file."""
-    try:
-        with open(os.path.join(cache_folder(), name), encoding="utf-8") as file:
-            return file.read().splitlines()
-    except OSError:
-        return []
-
-
 def known_flaky():
     return {line.split("|")[1].strip() for line in lines_of("flaky.md") if line.startswith("| ") and line.count("|") > 3}
 
@@ -59,18 +47,6 @@ def add_flaky(case, folder):
                        "| case | build | when | said |\n|---|---|---|---|\n")
         said = " ".join(case.output.split())[:200].replace("|", "/")
         file.write(f"| {case} | {os.path.basename(folder.rstrip('/'))} | {time.strftime('%Y-%m-%d %H:%M')} | {said} |\n")
-
-
-def changed_files():
-    """Files that differ from the newest commit that passed .ci/run here; none when there is no such commit."""
-    def git(*words):
-        return subprocess.run(["git", *words], capture_output=True, text=True, check=False).stdout.splitlines()
-    green = set(lines_of("green"))
-    for line in git("log", "-n", "200", "--format=%H %T"):
-        commit, tree = line.split()
-        if tree in green:
-            return set(git("diff", "--name-only", commit)) | set(git("ls-files", "--others", "--exclude-standard"))
-    return set()
 
 
 class Command:
@@ -155,7 +131,7 @@ def fails_again(folder, case, beside):
 
 def find_flaky(folder, failed, beside):
     """Those of the failed cases that are flaky, after saying so of each; the others count."""
-    known, changed, flaky = known_flaky(), changed_files(), []
+    known, changed, flaky = known_flaky(), changed_files() or set(), []
     for case in failed:
         if not case.counts_because and case.file in changed:
             case.counts_because = f"{case.file} has changed"

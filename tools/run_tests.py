@@ -76,7 +76,7 @@ def cases_of_test(test, folder):
         elif os.path.exists(os.path.join(folder, "tests", name)):
             cases.crashed.append(name)  # a program without its report
         else:
-            cases.failed.append(reruns.Case(name, "", "", output, False))
+            cases.failed.append(reruns.Case(name, "", f"tests/jobs/{name}.py", output, False))
     elif status == "fail" and not cases.failed:
         cases.crashed.append(name)  # after the report, or by a sanitizer's exit code
     if status == "fail" and (how != "Failed" or reruns.SANITIZER.search(output)):
