@@ -22,7 +22,7 @@ import xml.etree.ElementTree as ElementTree
 import reruns
 
 START = re.compile(r"^\s+Start\s+\d+: (\S+)$")
-END = re.compile(r"^\s*\d+/\d+ Test\s+#\d+: (\S+) \.")
+END = re.compile(r"^\s*\d+/\d+ Test\s+#\d+: (\S+) \.*\s*(.*?)\s*[\d.]+ sec")
 
 
 class Cases:
@@ -60,11 +60,9 @@ def cases_of_program(name, folder):
     return cases
 
 
-def cases_of_test(test, folder):
-    """`test`: the element of one ctest test in ctest's own report."""
+def cases_of_test(test, folder, how):
+    """`test`: the element of one ctest test in ctest's own report; `how`: what ctest printed of its end."""
     name, status = test.get("name"), test.get("status")
-    failure = test.find("failure")
-    how = failure.get("message", "") if failure is not None else ""
     output = test.findtext("system-out") or ""
     cases = cases_of_program(name, folder)
     if cases is None:
@@ -79,16 +77,16 @@ def cases_of_test(test, folder):
             cases.failed.append(reruns.Case(name, "", f"tests/jobs/{name}.py", output, False))
     elif status == "fail" and not cases.failed:
         cases.crashed.append(name)  # after the report, or by a sanitizer's exit code
-    if status == "fail" and (how != "Failed" or reruns.SANITIZER.search(output)):
+    if status == "fail" and (how != "***Failed" or reruns.SANITIZER.search(output)):
         for case in cases.failed:
-            case.counts_because = how if how != "Failed" else "a sanitizer reported"
+            case.counts_because = how.strip("*") if how != "***Failed" else "a sanitizer reported"
     return cases
 
 
 def run_ctest(folder, junit, arguments):
-    """Runs ctest and shows its output; returns its exit code and for each test those that ran beside it."""
+    """Runs ctest and shows its output: (its exit code, for each test how it ended, for each test those beside it)."""
     command = ["ctest", "--test-dir", folder, "--output-on-failure", "--output-junit", junit, "--no-tests=error", *arguments]
-    running, beside = set(), collections.defaultdict(set)
+    running, ends, beside = set(), {}, collections.defaultdict(set)
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, errors="replace") as ctest:
         for line in ctest.stdout:
             print(line, end="", flush=True)
@@ -99,7 +97,8 @@ def run_ctest(folder, junit, arguments):
                 running.add(found[1])
             elif found := END.match(line):
                 running.discard(found[1])
-    return ctest.returncode, beside
+                ends[found[1]] = found[2]
+    return ctest.returncode, ends, beside
 
 
 def run(folder, arguments):
@@ -109,14 +108,14 @@ def run(folder, arguments):
     os.makedirs(os.path.join(folder, "test-results"))
     if os.path.exists(junit):
         os.remove(junit)
-    code, beside = run_ctest(folder, junit, arguments)
+    code, ends, beside = run_ctest(folder, junit, arguments)
     total, ran = Cases(), 0
     if not os.path.exists(junit):
         print("ctest left no report: no test ran.")
         return total, ran, code or 2, beside
     for test in ElementTree.parse(junit).getroot().iter("testcase"):
         ran += 1
-        total += cases_of_test(test, folder)
+        total += cases_of_test(test, folder, ends.get(test.get("name"), ""))
     return total, ran, code, beside
 
 

@@ -1,0 +1,57 @@
+// Cases that are broken on purpose, each in one manner; reruns.py runs them one at a time. BROKEN_STATE names a file
+// that counts how often a case has run.
+
+#include <cstdlib>
+#include <fstream>
+#include <string>
+#include <thread>
+
+#include "tests/support/seeds.h"
+
+namespace treadle::broken_program {
+namespace {
+
+// How often the case has run before.
+int runsBefore() {
+  const std::string path = std::getenv("BROKEN_STATE");
+  int runs = 0;
+  std::ifstream(path) >> runs;
+  std::ofstream(path) << runs + 1;
+  return runs;
+}
+
+TEST(Broken, failsTheFirstTimeOnly) { EXPECT_GT(runsBefore(), 0) << "the first time"; }
+
+TEST(Broken, hasAWrongValueOneTimeInTwo) { EXPECT_EQ(4, 4 + runsBefore() % 2) << "one time in two"; }
+
+TEST(Broken, failsOnceWithAFixedSeed) {
+  test::forSeeds(1, [](test::Random&) { EXPECT_GT(runsBefore(), 0) << "with a seed"; });
+}
+
+TEST(Broken, waitsForAnEventThatNeverComes) {
+  for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
+}
+
+TEST(Broken, crashesOnce) {
+  if (runsBefore() == 0) std::abort();
+}
+
+TEST(Broken, leaksOnce) {
+  if (runsBefore() == 0) {
+    static void* volatile kept = nullptr;
+    kept = std::malloc(1000);
+    kept = nullptr;
+  }
+}
+
+TEST(Broken, racesOnce) {
+  if (runsBefore() > 0) return;
+  int shared = 0;
+  std::thread other([&] { shared = 1; });
+  shared = 2;
+  other.join();
+  EXPECT_GT(shared, 0);
+}
+
+}  // namespace
+}  // namespace treadle::broken_program
