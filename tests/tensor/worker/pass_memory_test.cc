@@ -107,8 +107,9 @@ TEST(PassMemory, WorkersThatAreKilledDuringPassesLeaveNothing) {
     Worker& other = job[3 - victim];
     EXPECT_TRUE(eventually([&] { return autograd::interceptorOf(other).contexts().open() == 0; }));
   });
-  if (before != 0)
+  if (before != 0) {
     EXPECT_LT(bytesInUse(), before + (size_t{2} << 20)) << "of " << before << " bytes, " << jobs << " jobs";
+  }
 }
 
 }  // namespace
