@@ -69,6 +69,8 @@ def cases_of_test(test, folder, how):
         cases = Cases()
         if status == "run":
             cases.passed = 1
+        elif how == "***Not Run":
+            cases.crashed.append(name)  # a program that was not built
         elif status in ("disabled", "notrun"):
             cases.skipped = 1
         elif os.path.exists(os.path.join(folder, "tests", name)):
