@@ -56,10 +56,11 @@ if(TREADLE_COVERAGE)
 endif()
 
 # ccache, where there is one. Two checkouts share its entries: paths within the tree are hashed as relative ones, and the
-# folder of the compilation is not hashed. The sloppiness is what ccache asks for before it looks into precompiled headers.
+# folder of the compilation is not hashed. ccache hashes the language of the messages, so all are compiled in one. The
+# sloppiness is what ccache asks for before it looks into precompiled headers.
 find_program(TREADLE_CCACHE ccache)
 mark_as_advanced(TREADLE_CCACHE)
 if(TREADLE_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CXX_COMPILER_LAUNCHER
-      "${CMAKE_COMMAND};-E;env;CCACHE_BASEDIR=${CMAKE_SOURCE_DIR};CCACHE_NOHASHDIR=1;CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime;${TREADLE_CCACHE}")
+      "${CMAKE_COMMAND};-E;env;--unset=LC_ALL;--unset=LC_CTYPE;--unset=LC_MESSAGES;LANG=C.UTF-8;CCACHE_BASEDIR=${CMAKE_SOURCE_DIR};CCACHE_NOHASHDIR=1;CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime;${TREADLE_CCACHE}")
 endif()
