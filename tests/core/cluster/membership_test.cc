@@ -98,6 +98,23 @@ TEST(Membership, keepsTheFirstLossAsTheCauseOfTheOthers) {
   EXPECT_EQ("w2", job.at(0).firstLoss().worker());
 }
 
+// Before that it may be a consequence of what keeps the job from starting.
+TEST(Membership, logsALossWhenTheWatchHasBegun) {
+  Job job(3);
+  testing::internal::CaptureStderr();
+  job.local->kill(1);
+  job.handler(0).lost.waitFor(1);
+  EXPECT_EQ("", testing::internal::GetCapturedStderr());
+  testing::internal::CaptureStderr();
+  job.at(0).startWatch();
+  job.local->kill(2);
+  job.handler(0).lost.waitFor(2);
+  const std::string log = testing::internal::GetCapturedStderr();
+  for (const char* line : {"warning w0: worker 'w1' (rank 1) was lost", "warning w0: worker 'w2' (rank 2) was lost"})
+    EXPECT_NE(std::string::npos, log.find(line)) << log;
+  EXPECT_EQ(2, std::count(log.begin(), log.end(), '\n')) << log;
+}
+
 TEST(Membership, passesOnTheReasonOfAFarewell) {
   Job job(2);
   job.at(1).close("its disk is full", deadlineAfter(60s));

@@ -356,11 +356,42 @@ TEST(RendezvousClient, saysThatRankZeroWasLost) {
   EXPECT_EQ("w0", status.worker());
 }
 
-TEST(RendezvousClient, keepsItsOwnReasonWhenRankZeroSaysNothing) {
+// Whom it cannot connect to may have left because rank 0 is gone.
+TEST(RendezvousClient, namesRankZeroWhenThatIsLostToAWorkerThatGivesUpForAnotherReason) {
   Meeting meeting(2);
   auto client = meeting.connect("w1", 1);
   meeting.server->stop();
-  expectTold(client->giveUp(invalidArgument("its own"), patience()), Code::kInvalidArgument, "its own");
+  Status why = client->giveUp(peerLost("w2", "worker 'w2' (rank 2) cannot be connected to"), patience());
+  expectTold(why, Code::kPeerLost, "worker 'w0' (rank 0), where the workers meet, was lost before all had joined");
+  EXPECT_EQ("w0", why.worker());
+}
+
+TEST(RendezvousClient, keepsItsOwnReasonWhenRankZeroSaysNothing) {
+  io::Address silent = *io::Address::tcp("127.0.0.1", test::freePort());
+  test::ReactorThread reactor;
+  std::vector<io::Stream> held;
+  link::Acceptor::Host host;
+  host.check = [](const link::Hello&) { return Status(); };
+  host.accept = [&](io::Stream stream, const link::Hello&) { held.push_back(std::move(stream)); };
+  auto acceptor = valueOrThrow(
+      link::Acceptor::start(*reactor, valueOrThrow(io::listenOn(silent)), credentialsOf("w0", 0), std::move(host)));
+  auto client = valueOrThrow(RendezvousClient::connect(test::meetingAt({silent}), credentialsOf("w1", 1), patience()));
+  Status why = client->giveUp(invalidArgument("its own"), Clock::now() + 50ms);
+  expectTold(why, Code::kInvalidArgument, "its own");
+  acceptor.reset();
+  reactor.stop();
+}
+
+// Rank 0 has told why there is no job, and is gone when this worker gives up for a consequence of that.
+TEST(RendezvousClient, readsWhatRankZeroSaidBeforeItWent) {
+  Meeting meeting(3);
+  auto client = meeting.connect("w1", 1), last = meeting.connect("w2", 2);
+  meeting.connect("dying", 0).reset();
+  Status told = last->exchange(3, {}, patience()).status();  // the last of those that rank 0 tells
+  expectTold(told, Code::kPeerLost, "worker 'dying' (rank 0) was lost before all had joined");
+  meeting.server->stop();
+  Status why = client->giveUp(peerLost("w2", "worker 'w2' (rank 2) cannot be connected to"), patience());
+  EXPECT_EQ(told.toString(), why.toString());
 }
 
 TEST(RendezvousClient, waitsNoLongerThanItsDeadline) {

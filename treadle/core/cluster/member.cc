@@ -132,8 +132,19 @@ std::optional<Membership::Loss> Membership::Member::lose(const Status& cause) {
     const std::string name = info_.name.empty() ? "rank " + std::to_string(rank_) : info_.name;
     lost_ = peerLost(name, std::move(text));
     cause_ = cause;
+    const bool jobIsOver = farewell_ && farewell_->empty() && !owner_.open();
+    unlogged_ = expected_ && !jobIsOver;
   }
   return loss();
+}
+
+void Membership::Member::logLoss() {
+  const std::optional<Loss> lost = loss();
+  {
+    MutexLock lock(mutex_);
+    if (!std::exchange(unlogged_, false)) return;
+  }
+  logLine(lost->left ? LogLevel::kInfo : LogLevel::kWarn, owner_.self_.name, lost->why.message());
 }
 
 std::optional<Membership::Loss> Membership::Member::loss() const {

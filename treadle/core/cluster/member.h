@@ -38,6 +38,8 @@ class Membership::Member final : public link::ConnectionSink {
   // Marks it lost; nothing when it was before.
   std::optional<Loss> lose(const Status& cause);
   std::optional<Loss> loss() const;
+  // Once for each loss that deserves a line.
+  void logLoss();
   std::vector<std::shared_ptr<link::Connection>> connections() const;
   // Of a lost one, when its connections are closed: their sockets, and what had come of a message, go with who uses
   // them last.
@@ -53,6 +55,7 @@ class Membership::Member final : public link::ConnectionSink {
   mutable Mutex mutex_;
   WorkerInfo info_ TREADLE_GUARDED_BY(mutex_);
   bool oneEnded_ TREADLE_GUARDED_BY(mutex_) = false;  // of the two connections
+  bool unlogged_ TREADLE_GUARDED_BY(mutex_) = false;  // it is lost, and the log does not have it yet
   bool expected_ TREADLE_GUARDED_BY(mutex_), here_ TREADLE_GUARDED_BY(mutex_);
   std::shared_ptr<link::Connection> calls_ TREADLE_GUARDED_BY(mutex_), serving_ TREADLE_GUARDED_BY(mutex_);
   std::weak_ptr<link::Connection> oldCalls_ TREADLE_GUARDED_BY(mutex_), oldServing_ TREADLE_GUARDED_BY(mutex_);

@@ -10,6 +10,8 @@ namespace {
 // A heartbeat may come late or a tick go missing on a busy machine without a living peer being given up.
 constexpr int kTicksPerLimit = 5;  // heartbeats within `lostAfter`
 
+ChannelUse used(const Status& status, uint64_t sentBytes) { return {status.ok(), status.message(), sentBytes}; }
+
 }  // namespace
 
 Membership::Membership(io::Reactor& reactor, WorkerInfo self, int worldSize, MembershipOptions options)
@@ -156,12 +158,6 @@ Status Membership::send(int rank, link::Subject subject, Bytes payload, std::spa
   return (*connection)->send(subject, payload, buffers, mode, deadline);
 }
 
-namespace {
-
-ChannelUse used(const Status& status, uint64_t sentBytes) { return {status.ok(), status.message(), sentBytes}; }
-
-}  // namespace
-
 Result<PeerChannels> Membership::channels(int rank) const {
   auto calls = outgoing(rank);
   if (!calls.ok()) return std::move(calls).status();
@@ -189,22 +185,24 @@ Status Membership::firstLoss() const {
   return firstLoss_;
 }
 
-// Whoever notices first, of the two sockets and the watch, tells everybody; what comes after is a
-// consequence. The log line is written here and nowhere else.
+// The first that notices, a socket or the watch, reports to all handlers; what comes after is a consequence. Before the
+// watch begins this worker joins, and a loss may be a consequence of another: it is logged later, if the worker joins.
 void Membership::lose(int rank, const Status& cause) {
   if (finished_.load()) return;
   Member& lost = member(rank);
   const bool knew = lost.living();
   std::optional<Loss> loss = lost.lose(cause);
   if (!loss) return;
+  bool watches = false;
   {
     MutexLock lock(mutex_);
     changed_.notifyAll();
     if (closed_) return;
+    watches = timer_.has_value();
     if (firstLoss_.ok() && knew && !loss->left) firstLoss_ = loss->why;
   }
   if (loss->left && !open()) return;
-  if (knew) logLine(loss->left ? LogLevel::kInfo : LogLevel::kWarn, self_.name, loss->why.message());
+  if (watches) lost.logLoss();
   auto connections = lost.connections();
   // It may live, stopped or behind a bad network: then this is how it learns that it is out.
   if (!loss->told && !connections.empty())
@@ -230,6 +228,7 @@ void Membership::startWatch() {
   // The connections may be old, and nobody has sent heartbeats on them so far.
   forgivenUntil_ = lastTick_ + options_.lostAfter;
   scheduleTick();
+  for (int rank = 0; rank < worldSize(); ++rank) member(rank).logLoss();
 }
 
 // At multiples of the interval since the clock's beginning, the same for all workers of a host: a heartbeat finds its

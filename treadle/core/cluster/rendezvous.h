@@ -80,8 +80,9 @@ class RendezvousClient {
   Result<Roster> exchange(int worldSize, const std::vector<std::string>& addresses, TimePoint deadline);
   // Reports that this worker is connected to all and waits until all are.
   Status ready(TimePoint deadline);
-  // Reports why this worker cannot join. What rank 0 then tells all: `why`, or what it had heard of before, which is
-  // mostly the cause. `why` itself when rank 0 does not answer.
+  // Reports why this worker cannot join. Returns rank 0's verdict for all: `why`, or what rank 0 heard of before, which
+  // is mostly the cause. PeerLost naming rank 0 when that is lost: it may be the cause too. `why` when rank 0 is
+  // silent.
   Status giveUp(const Status& why, TimePoint deadline);
 
  private:

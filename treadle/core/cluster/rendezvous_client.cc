@@ -121,10 +121,12 @@ Status RendezvousClient::ready(TimePoint deadline) {
   return receive(Step::kGo, deadline).status();
 }
 
+// Reads also where it could not write: rank 0 may have said why before it went.
 Status RendezvousClient::giveUp(const Status& why, TimePoint deadline) {
-  if (!say(stream_, encodeFailure(why), deadline).ok()) return why;
+  say(stream_, encodeFailure(why), deadline).ignore();
   Result<RendezvousMessage> verdict = next(deadline);
-  return verdict.ok() && verdict->step == Step::kFail ? verdict->failure : why;
+  if (!verdict.ok()) return verdict.status().code() == Code::kPeerLost ? verdict.status() : why;
+  return verdict->step == Step::kFail ? verdict->failure : why;
 }
 
 }  // namespace treadle::cluster

@@ -206,8 +206,8 @@ Result<io::Stream> Worker::Core::dial(const cluster::RosterEntry& peer, const li
 void Worker::Core::leave(const std::string& reason) {
   if (left_.exchange(true)) return;
   Status why = cancelled("this worker has left its job");
-  const Status loss =
-      membership && !launch.open() ? membership->firstLoss() : Status();  // in an open job losses are normal
+  // In an open job losses are normal. While this worker joins they may be consequences: `reason` is rank 0's verdict.
+  const Status loss = joined && !launch.open() ? membership->firstLoss() : Status();
   if (joined && !reason.empty() && loss.ok()) cluster::tellLauncherOfFailure();
   acceptors.clear();
   endHelpers();
