@@ -12,6 +12,7 @@
 #include "tests/core/worker/bulk.h"
 #include "tests/core/worker/here.h"
 #include "tests/support/meeting_at.h"
+#include "treadle/core/base/log.h"
 #include "treadle/core/cluster/rendezvous.h"
 #include "treadle/core/io/socket.h"
 
@@ -71,6 +72,20 @@ TEST_F(Join, returnsWhenEveryWorkerIsThere) {
   first->shutdown();
   last.get();
   second.get();
+}
+
+// tests/jobs/kill.py strikes at these lines.
+TEST_F(Join, reportsItsStepsAtTheLogLevelDebug) {
+  testing::internal::CaptureStderr();
+  setLogLevel(LogLevel::kDebug);
+  auto other = std::async(std::launch::async, [&] { Worker::join(options("b", 1, 2))->shutdown(); });
+  Worker::join(options("a", 0, 2))->shutdown();
+  other.get();
+  setLogLevel(LogLevel::kWarn);
+  const std::string log = testing::internal::GetCapturedStderr();
+  for (const char* step : {"debug a: worker 'b' (rank 1) has registered", "debug a: all workers have registered",
+                           "debug b: this worker has joined the job", "debug a: this worker is in its shutdown"})
+    EXPECT_TRUE(contains(log, step)) << log;
 }
 
 TEST_F(Join, refusesANameThatIsUsedTwice) {

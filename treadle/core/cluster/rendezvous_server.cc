@@ -150,8 +150,10 @@ Status RendezvousServer::Core::onRegister(int rank, Registration registration) {
     endAt(deadlineAfter(registration.timeLeft - registration.timeLeft / 20));
   guest.registered = true;
   guest.addresses = std::move(registration.addresses);
+  logDebug(name_, link::describe(guest.worker) + " has registered");
   if (!missing().empty()) return {};
   stage_ = Stage::kConnecting;
+  logDebug(name_, "all workers have registered, and connect to each other");
   Roster roster;
   for (const auto& [each, known] : guests_) roster.push_back({known->worker, known->addresses});
   sayToAll(encodeRoster(roster));

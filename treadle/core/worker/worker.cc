@@ -21,7 +21,10 @@ std::shared_ptr<Worker> Worker::join(JoinOptions options, WorkerExtensions exten
                                  &Worker::destroy);
   worker->core_->start(*worker, std::move(extensions));
   Status met = worker->core_->meet();
-  if (met.ok()) return worker;
+  if (met.ok()) {
+    logDebug(worker->self().name, "this worker has joined the job");
+    return worker;
+  }
   worker->core_->leave("it could not join: " + met.message());
   raise(std::move(met));
 }
@@ -135,6 +138,7 @@ void Worker::mayEnd(const char* how) const {
 
 void Worker::shutdown(ShutdownOptions options) {
   mayEnd("shutdown");
+  logDebug(self().name, "this worker is in its shutdown");
   if (Status done = core_->coordinator->shutdown(deadlineAfter(options.timeout)); !done.ok()) raise(withOwnWork(done));
   core_->leave("");
 }
