@@ -41,7 +41,7 @@ bench-hybrid: release ## steps/s of the hybrid model, ours and PyTorch RPC's in 
 bench-budget: release ## allocations, locks and system calls of an operation, counted (ARGS="--json")
 	@scripts/bench_budget.sh $(ARGS)
 
-kill: build ## kill and stop each process at random moments and see that the rest end by themselves (RUNS=10 SEED=...)
+kill: build ## kill and stop each process of a job, each at a fixed event, and see that the rest end by themselves (a storm: RUNS=8 SEED=... ARGS=--random)
 	@$(in_env) "$$TREADLE_PYTHON" tests/jobs/kill.py --build build/$(PRESET) $(options)
 
 soak: ## eight processes under a million mixed calls, then while some are killed, leave and join: at most 20 minutes (SEED=... ARGS="--calls 50000")

@@ -17,7 +17,8 @@ finish() { finishStages 300; exit; }
 runStage 'set-up' 1 1500 scripts/setup.sh --ci || finish
 runStage 'property tests' 40 14400 make test-long
 runStage 'all headers alone' 5 1800 make headers
-runStage 'kill storm' 30 7200 make kill RUNS=10
+runStage 'kill storm' 15 7200 make kill RUNS=8
+runStage 'kills at random moments' 20 7200 make kill RUNS=10 ARGS=--random
 runStage 'soak' 20 3600 make soak
 runStage 'chaos' 10 3600 make chaos
 runStage 'soak and chaos under asan' 10 3600 bash -c 'long asan'

@@ -1,5 +1,6 @@
 """A job under `treadle run` that a test watches from outside: its workers by rank, its output with times, and what it
-leaves behind. Standard library only; one thread per output stream, everything else on the caller's thread.
+leaves behind. Standard library only; one thread per output stream, everything else on the caller's thread, but for what
+`when` is given.
 """
 import os
 import re
@@ -36,6 +37,7 @@ class Job:
     def __init__(self, command, folder, environment=None):
         self.mark = uuid.uuid4().hex
         self.folder, self.workers, self.lines = folder, [], []
+        self.lock, self.watches, self.streams = threading.Lock(), [], 2  # `streams`: how many are not at their end
         # Whatever respects TMPDIR leaves its files where we look.
         variables = {**os.environ, **(environment or {}), MARK: self.mark, "TMPDIR": folder}
         self.launcher = subprocess.Popen(command, cwd=folder, env=variables, stdin=subprocess.DEVNULL,
@@ -49,7 +51,33 @@ class Job:
 
     def _read(self, stream, name):
         for line in stream:
-            self.lines.append((time.monotonic(), name, line.rstrip("\n")))
+            line = line.rstrip("\n")
+            with self.lock:
+                self.lines.append((time.monotonic(), name, line))
+                found = [watch for watch in self.watches if watch[0].search(line)]
+                self.watches = [watch for watch in self.watches if watch not in found]
+            for _, action, done in found:
+                action()
+                done.set()
+        with self.lock:
+            self.streams -= 1
+            left = self.watches if self.streams == 0 else []
+        for _, _, done in left:
+            done.set()
+
+    def when(self, pattern, action):
+        """Calls `action` once, at the first line that holds `pattern`: on the thread that reads the line, or here when
+        the line has been read already. Returns an event that is set after that, and at the end of the output."""
+        done = threading.Event()
+        with self.lock:
+            written = any(re.search(pattern, line) for _, _, line in self.lines)
+            if not written and self.streams > 0:
+                self.watches.append((re.compile(pattern), action, done))
+                return done
+        if written:
+            action()
+        done.set()
+        return done
 
     def find_workers(self):
         """Adds new children of the launcher; they stand in the order of their start, so the place is the rank. Orphans
