@@ -8,6 +8,7 @@
 
 #include "tests/support/gate.h"
 #include "treadle/core/base/error.h"
+#include "treadle/core/io/serving.h"
 
 namespace treadle::io::executor_test {
 namespace {
@@ -302,7 +303,7 @@ TEST(Executor, countsNestedWaitsOnceAndOthersNotAtAll) {
   EXPECT_FALSE(Executor::onPoolThread());
   Executor::Blocking outside;  // of no pool
   EXPECT_TRUE(outside.status().ok());
-  Gate nested, polled;
+  Gate nested;
   pool.executor->post([&] {
     EXPECT_TRUE(Executor::onPoolThread());
     Executor::Blocking outer;
@@ -312,12 +313,23 @@ TEST(Executor, countsNestedWaitsOnceAndOthersNotAtAll) {
     nested.open();
   });
   nested.wait();
+}
+
+// Another thread could not take its place. It does not matter who polls: a thread of the pool, or one of no pool.
+TEST(Executor, refusesAThreadThatPollsOrReads) {
+  Pool pool;
+  Gate polled;
   pool.reactor->at(Clock::now(), [&] {
-    Executor::Blocking inCallback;
-    EXPECT_TRUE(inCallback.status().ok());
+    EXPECT_EQ(Code::kResourceExhausted, Executor::Blocking().status().code());
     polled.open();
   });
   polled.wait();
+  {
+    Serving reads;
+    { Serving nested; }
+    EXPECT_EQ(Code::kResourceExhausted, Executor::Blocking().status().code());
+  }
+  EXPECT_TRUE(Executor::Blocking().status().ok());
 }
 
 TEST(Executor, stopLetsRunningTasksEndAndDropsTheQueuedOnes) {

@@ -41,6 +41,10 @@ class SlowPeer {
     }
     return values;
   }
+  void say(int value) {
+    auto frame = wire::frameFront(wire::FrameKind::kMessage, static_cast<uint8_t>(Subject::kRpc), filled(1, value));
+    io::writeAll(fd_.get(), frame, patience()).ignore();
+  }
   bool nothingIsLeft() { return !io::waitFor(fd_.get(), POLLIN, Clock::now()); }
   void die() { fd_.reset(); }
 
@@ -180,6 +184,109 @@ TEST(BackPressure, closingFreesWhoeverWaits) {
       EXPECT_TRUE(test::eventually([&] { return sender->queuedBytes() == 0; }));  // counted after the write
       EXPECT_EQ(peerDies ? Code::kPeerLost : Code::kFailedPrecondition, sender.sink.closedWith().code());
     }
+}
+
+// ---- threads that poll or read: one of them flushes what others wait for
+
+constexpr size_t kLimit = 1 << 20;
+
+// A peer that reads nothing, and a queue that takes nothing more of threads that may wait.
+struct FullLink {
+  explicit FullLink(Kind kind = Kind::kServing)
+      : sender(std::move(sockets.a), kind, {.sendLimitBytes = kLimit, .limits = {}, .spin = {}}),
+        peer(std::move(sockets.b)) {
+    while (sendFilled(*sender.share(), 1000, 1, Clock::now()).ok()) ++sent;
+  }
+  // On the thread that polls.
+  void poll(UniqueFunction<void()> work) {
+    test::Gate done;
+    sender.reactor->at(Clock::now(), [&] {
+      work();
+      done.open();
+    });
+    done.wait();
+    if (!done.isOpen()) sender->close(cancelled("the polling thread waits"));  // it has this thread's gate
+    done.wait();
+  }
+
+  Sockets sockets;
+  End sender;
+  SlowPeer peer;
+  size_t sent = 0;
+};
+
+class FullLinkOf : public ::testing::TestWithParam<SendMode> {};
+
+TEST_P(FullLinkOf, doesNotHoldUpThePollingThread) {
+  FullLink link;
+  Status status;
+  link.poll([&] { status = sendFilled(*link.sender.share(), 2000, 2, kNever, GetParam()); });
+  EXPECT_TRUE(status.ok()) << status.toString();
+  EXPECT_EQ(2, link.peer.read(link.sent + 1).back());
+}
+
+TEST_P(FullLinkOf, doesNotHoldUpACallerThatReads) {
+  FullLink link(Kind::kCalls);
+  test::Gate answered;
+  Status status;
+  link.sender.sink.answer = [&](Connection& from, const Message&) {
+    status = sendFilled(from, 2000, 2, kNever, GetParam());
+    answered.open();
+  };
+  std::thread caller([&] { link.sender->readUntil([&] { return answered.isOpen(); }, patience()); });
+  link.peer.say(1);
+  answered.wait();
+  if (!answered.isOpen()) link.sender->close(cancelled("the reading thread waits"));
+  caller.join();
+  EXPECT_TRUE(status.ok()) << status.toString();
+  EXPECT_EQ(2, link.peer.read(link.sent + 1).back());
+}
+
+const char* nameOf(const ::testing::TestParamInfo<SendMode>& info) {
+  constexpr const char* kNames[] = {"Capture", "Stay", "Urgent", "Lazy", "Batch"};
+  return kNames[static_cast<size_t>(info.param)];
+}
+
+INSTANTIATE_TEST_SUITE_P(Modes, FullLinkOf,
+                         ::testing::Values(SendMode::kCapture, SendMode::kStay, SendMode::kUrgent, SendMode::kLazy,
+                                           SendMode::kBatch),
+                         nameOf);
+
+TEST(BackPressure, boundsWhatThePollingThreadQueues) {
+  FullLink link;
+  Status status;
+  size_t more = 0;
+  link.poll([&] {
+    while (more < 10'000 && (status = sendFilled(*link.sender.share(), 1000, 2, kNever, SendMode::kLazy)).ok()) ++more;
+  });
+  EXPECT_EQ(Code::kResourceExhausted, status.code()) << status.toString();
+  EXPECT_LE(link.sender->queuedBytes(), kLimit + SendQueue::kReserveBytes);
+  EXPECT_GE(more, 200U) << "it has room where others have none";
+  EXPECT_EQ(2, link.peer.read(link.sent + more).back());
+  EXPECT_TRUE(link.peer.nothingIsLeft());
+}
+
+TEST(BackPressure, thePollingThreadWaitsForNoMessageLargerThanTheLimit) {
+  constexpr size_t kLarge = 4 << 20;
+  for (SendMode mode : {SendMode::kStay, SendMode::kCapture}) {
+    Sockets sockets;
+    End sender(std::move(sockets.a), Kind::kServing, {.sendLimitBytes = kLimit, .limits = {}, .spin = {}});
+    SlowPeer peer(std::move(sockets.b));
+    Status begun, refused;
+    test::Gate done;
+    sender.reactor->at(Clock::now(), [&] {
+      begun = sendFilled(*sender.share(), kLarge, 1, kNever, mode);    // the socket takes its beginning
+      refused = sendFilled(*sender.share(), kLarge, 2, kNever, mode);  // and nothing of this one
+      done.open();
+    });
+    done.wait();
+    if (!done.isOpen()) sender->close(cancelled("the polling thread waits"));
+    done.wait();
+    EXPECT_TRUE(begun.ok()) << begun.toString();
+    EXPECT_EQ(Code::kResourceExhausted, refused.code()) << refused.toString();
+    EXPECT_EQ(std::vector<int>{1}, peer.read(1));
+    EXPECT_TRUE(peer.nothingIsLeft());
+  }
 }
 
 TEST(BackPressure, aFarewellIsBoundedByItsDeadline) {

@@ -14,7 +14,8 @@ constexpr size_t kMiB = 1U << 20;
 
 // A sends to B; A's lanes end at sockets that the test has, and reads or gives to B when it likes.
 struct LanesOfTheTest {
-  LanesOfTheTest() {
+  explicit LanesOfTheTest(size_t sendLimitBytes = ConnectionOptions().sendLimitBytes)
+      : options{.sendLimitBytes = sendLimitBytes, .limits = {}, .threads = &threads} {
     a.sink.dial = [this]() -> Result<io::Stream> {
       Sockets lane;
       MutexLock lock(mutex);
@@ -44,7 +45,7 @@ struct LanesOfTheTest {
   std::vector<io::Fd> farEnds;
   std::vector<Buffer> kept;
   io::ThreadCache threads;
-  ConnectionOptions options{.limits = {}, .threads = &threads};
+  ConnectionOptions options;
   Sockets sockets;
   End a{std::move(sockets.a), Connection::Kind::kCalls, options};
   End b{std::move(sockets.b), Connection::Kind::kServing, options};
@@ -86,6 +87,36 @@ TEST(Lanes, areWaitedForWhileAnotherDials) {
   other.join();
   EXPECT_EQ(0U, pair.a->sentBytes(wire::Place::kInline));
   EXPECT_EQ(16 * kMiB, pair.a->sentBytes(wire::Place::kOnLanes));
+}
+
+// Neither for lanes to be dialed, nor for room or for the bytes to be with sockets that nobody reads.
+TEST(Lanes, holdUpNoThreadThatPolls) {
+  for (SendMode mode : {SendMode::kCapture, SendMode::kStay}) {
+    LanesOfTheTest pair(4 * kMiB);
+    Status undialed, captured, refused;
+    test::Gate first, second;
+    pair.a.reactor->at(Clock::now(), [&] {
+      undialed = pair.send(kMiB, 1, mode, kNever);
+      first.open();
+    });
+    first.wait();
+    pair.b.sink.arrived.waitFor(1);
+    EXPECT_EQ(kMiB, pair.a->sentBytes(wire::Place::kInline));
+    ASSERT_TRUE(pair.send(kMiB, 2).ok());  // dials them
+    pair.a.reactor->at(Clock::now(), [&] {
+      captured = pair.send(2 * kMiB, 3, mode, kNever);
+      refused = pair.send(5 * kMiB, 4, mode, kNever);
+      second.open();
+    });
+    second.wait();
+    if (!second.isOpen()) pair.a->close(cancelled("the polling thread waits"));
+    second.wait();
+    EXPECT_TRUE(undialed.ok()) << undialed.toString();
+    EXPECT_TRUE(captured.ok()) << captured.toString();
+    EXPECT_EQ(Code::kResourceExhausted, refused.code()) << refused.toString();
+    pair.giveLanesToB();
+    pair.b.sink.arrived.waitFor(3);
+  }
 }
 
 // Nobody waits for lanes to a peer that is gone.

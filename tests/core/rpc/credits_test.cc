@@ -6,6 +6,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/gate.h"
 #include "tests/support/seeds.h"
+#include "treadle/core/io/serving.h"
 
 namespace treadle::rpc::credits_test {
 namespace {
@@ -82,6 +83,16 @@ TEST(Credits, saysAtTheDeadlineHowMuchIsUnanswered) {
     EXPECT_TRUE(contains(why.message(), part));
   EXPECT_EQ(90U, credits.takenBytes());
   EXPECT_TRUE(credits.tryTake(10));  // nobody is taken to wait any more
+}
+
+// A call without a time limit, from a thread that others wait for.
+TEST(Credits, areNotWaitedForByAThreadThatPollsOrReads) {
+  Credits credits(100);
+  ASSERT_TRUE(credits.tryTake(100));
+  const io::Serving reads;
+  EXPECT_EQ(Code::kResourceExhausted, credits.take(1, deadlineAfter(test::kHangs)).code());
+  credits.giveBack(100);
+  EXPECT_TRUE(credits.take(1, kNever).ok());
 }
 
 TEST(Credits, areGivenInTheOrderOfWaiting) {

@@ -5,6 +5,7 @@
 
 #include "treadle/core/base/check.h"
 #include "treadle/core/base/log.h"
+#include "treadle/core/io/serving.h"
 
 // Leader and followers (D. C. Schmidt et al., "Leader/Followers", PLoP 2000): the thread that polls is the
 // leader, and it runs what it read instead of handing it over. Handing over would cost a futex wake-up and
@@ -248,8 +249,11 @@ void Executor::watch() {
 }
 
 Executor::Blocking::Blocking() {
-  // In a reactor callback nothing may wait, and another poller would not help: the scope does nothing there.
-  if (poolOfThread == nullptr || blocking || inPoll) return;
+  if (Serving::here()) {
+    status_ = resourceExhausted("this thread polls or reads what others wait for, so it must not wait itself");
+    return;
+  }
+  if (poolOfThread == nullptr || blocking) return;
   status_ = poolOfThread->enterBlocking();
   if (!status_.ok()) return;
   executor_ = poolOfThread;

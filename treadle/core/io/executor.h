@@ -54,15 +54,14 @@ class Executor {
   // Tasks that run, wait or are queued.
   int active() const;
 
-  // Says, for its lifetime, that the task on this thread waits for something. Free of effect on threads that belong
-  // to no pool and when nested.
+  // While it lives, the pool treats this thread's task as blocked. No effect on threads of no pool, or when nested.
   class Blocking {
    public:
     Blocking();
     ~Blocking();
     Blocking(const Blocking&) = delete;
     Blocking& operator=(const Blocking&) = delete;
-    // ResourceExhausted when too many tasks wait already: then do not wait.
+    // ResourceExhausted when too many tasks wait already, or this thread polls or reads (serving.h): then do not wait.
     const Status& status() const { return status_; }
 
    private:

@@ -5,6 +5,7 @@
 #include <cerrno>
 
 #include "treadle/core/base/check.h"
+#include "treadle/core/io/serving.h"
 #include "treadle/core/io/socket.h"
 #include "treadle/core/io/spin.h"
 
@@ -103,6 +104,7 @@ void Reactor::runSoon(Duration age) {
     handlers.swap(soon_);
     soonSince_.store(0);
   }
+  Serving here;
   for (const auto& handler : handlers) handler->onEvents(EPOLLOUT);
 }
 
@@ -171,6 +173,7 @@ bool Reactor::poll() {
   const TimePoint begin = Clock::now();
   int count = waitFor(events);
   const bool waited = Clock::now() - begin > kAtOnce;
+  Serving here;
   for (int i = 0; i < count; ++i) dispatch(events[static_cast<size_t>(i)]);
   runTimers();
   return waited;

@@ -1,7 +1,7 @@
 #pragma once
 // Waits for sockets and timers (epoll(7)) and calls who asked. Whoever calls `poll` does the calling back; one thread
 // polls at a time (the executor sees to that), while any thread may add, change and remove. Callbacks are short: they
-// read what is there and leave work to the executor.
+// read what is there and leave work to the executor. They cannot wait (serving.h).
 
 #include <sys/epoll.h>
 

@@ -93,6 +93,7 @@ Status Connection::send(Subject subject, Bytes payload, std::span<const Buffer> 
   if (bufferBytes > options_.limits.bufferBytes)
     return resourceExhausted("a message's tensors take " + std::to_string(bufferBytes) + " bytes, over the limit of " +
                              std::to_string(options_.limits.bufferBytes));
+  if (mode == SendMode::kStay && io::Serving::here()) mode = SendMode::kCapture;  // it waits for no answer here
   sent_.store(true, std::memory_order_relaxed);
   announceCopies(buffers);
   Parts parts;

@@ -14,6 +14,7 @@
 #include <atomic>
 
 #include "treadle/core/io/reactor.h"
+#include "treadle/core/io/serving.h"
 #include "treadle/core/link/frame_reader.h"
 #include "treadle/core/link/lane_reader.h"
 #include "treadle/core/link/lane_sender.h"
@@ -81,7 +82,8 @@ class Connection final : public io::EventHandler,
 
   // InvalidArgument or ResourceExhausted for a message that the format or this side's limits, which are taken to be the
   // peer's too, do not admit; otherwise what SendQueue::send says. Success means that the bytes are on their way or
-  // queued, not that they arrived. A thread that must not wait uses kUrgent.
+  // queued, not that they arrived. A thread that polls or reads never waits, whatever the mode: where another one
+  // would, it gets ResourceExhausted.
   Status send(Subject subject, Bytes payload, std::span<const Buffer> buffers, SendMode mode, TimePoint deadline,
               const SendExtras& extras = {});
   // For a caller that waits for its answer: lets the peer read the large ones of `buffers` where they are, where that
@@ -108,9 +110,9 @@ class Connection final : public io::EventHandler,
   // that no thread that still reads meets a number that has come to mean something else.
   void close(const Status& why);
 
-  // After close(): returns when nobody reads any more, so that the sink may go. At once on a thread that reads itself.
+  // After close(): returns when nobody reads any more, so that the sink may go. At once on a thread that polls or
+  // reads.
   void awaitReader() const;
-  static bool readsOnThisThread();
 
   // When bytes came last from the peer.
   TimePoint lastHeard() const { return TimePoint(Duration(lastHeard_.load(std::memory_order_relaxed))); }
@@ -137,7 +139,7 @@ class Connection final : public io::EventHandler,
 
  private:
   class Lane;
-  // Counts who reads, for awaitReader.
+  // Counts who reads, for awaitReader, and keeps it from waiting.
   class ReadScope {
    public:
     explicit ReadScope(Connection& connection);
@@ -145,6 +147,7 @@ class Connection final : public io::EventHandler,
 
    private:
     Connection& connection_;
+    io::Serving here_;
   };
   // A message's buffers by the way that they take.
   struct Parts {

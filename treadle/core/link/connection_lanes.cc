@@ -127,7 +127,7 @@ void Connection::laneEnded(const Lane& lane, const Status& why) {
 Result<bool> Connection::useLanes(size_t bytes, SendMode mode, TimePoint deadline) {
   if (bytes < kLaneBytes || !laneSender_) return false;
   if (laneSender_->hasLanes()) return true;
-  if (mode == SendMode::kUrgent || closed_.load() || readsOnThisThread()) return false;
+  if (mode == SendMode::kUrgent || closed_.load()) return false;
   return dialLanes(deadline);
 }
 

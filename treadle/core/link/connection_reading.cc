@@ -23,18 +23,11 @@ constexpr Duration kAwakeFor = std::chrono::milliseconds(1);
 // How often a sleeper looks when the process has no descriptor left by which it could be woken.
 constexpr Duration kWithoutWakeup = std::chrono::milliseconds(10);
 
-// How many reads this thread is inside of: what a frame completes may run the user's code.
-thread_local int readsHere = 0;
-
 }  // namespace
 
-Connection::ReadScope::ReadScope(Connection& connection) : connection_(connection) {
-  ++readsHere;
-  connection_.reads_.fetch_add(1);
-}
+Connection::ReadScope::ReadScope(Connection& connection) : connection_(connection) { connection_.reads_.fetch_add(1); }
 
 Connection::ReadScope::~ReadScope() {
-  --readsHere;
   connection_.reads_.fetch_sub(1);
   connection_.reads_.notify_all();
 }
@@ -179,12 +172,10 @@ void Connection::onMessageFrame(Frame frame) {
 }
 
 void Connection::awaitReader() const {
-  if (readsOnThisThread()) return;
+  if (io::Serving::here()) return;
   reading_.wait(true);
   for (int reads; (reads = reads_.load()) > 0;) reads_.wait(reads);
 }
-
-bool Connection::readsOnThisThread() { return readsHere > 0; }
 
 // None when it cannot be read.
 std::optional<std::string> Connection::reasonOf(const Frame& frame) {

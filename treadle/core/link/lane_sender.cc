@@ -8,6 +8,7 @@
 #include <cerrno>
 
 #include "treadle/core/io/executor.h"
+#include "treadle/core/io/serving.h"
 #include "treadle/core/io/socket.h"
 #include "treadle/core/wire/crc32c.h"
 
@@ -180,7 +181,8 @@ Result<LaneSender::Transfers> LaneSender::prepare(std::span<const Buffer> buffer
                                                   int priority) {
   size_t bytes = 0;
   for (const Buffer& buffer : buffers) bytes += buffer.sizeBytes;
-  const bool stay = mode == SendMode::kStay || (mode != SendMode::kUrgent && bytes > limitBytes_);
+  const bool large = mode != SendMode::kUrgent && bytes > limitBytes_;
+  const bool stay = !io::Serving::here() && (mode == SendMode::kStay || large);
   TREADLE_RETURN_IF_ERROR(takeRoom(stay ? 0 : bytes, mode, deadline));
   Transfers transfers;
   try {

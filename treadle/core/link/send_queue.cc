@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "treadle/core/io/executor.h"
+#include "treadle/core/io/serving.h"
 #include "treadle/core/io/socket.h"
 #include "treadle/core/memory/block_pool.h"
 #include "treadle/core/wire/writer.h"
@@ -132,12 +133,12 @@ void SendQueue::afterWriting(Chunks left, bool socketIsFull) {
 }
 
 // A frame larger than the limit waits until all else is out and is then written by its sender, so it needs no
-// room. Threads that read must use kUrgent: a reading thread that waited here for a peer that waits likewise
-// would never end.
+// room. The scope of the wait refuses threads that poll or read.
 Status SendQueue::waitForRoom(MutexLock& lock, size_t bytes, SendMode mode, TimePoint deadline) {
+  const size_t limit = limitBytes_ + (io::Serving::here() ? kReserveBytes : 0);
   auto hasRoom = [&] {
     bool free = !writing_ && !full_ && queue_.empty();
-    return free || mode == SendMode::kUrgent || queuedBytes_ + reservedBytes_ + bytes <= limitBytes_;
+    return free || mode == SendMode::kUrgent || queuedBytes_ + reservedBytes_ + bytes <= limit;
   };
   if (closed_.ok() && !hasRoom()) {
     lock.unlock();

@@ -5,6 +5,10 @@
 // connection is closed. On top of it come the rest of one frame that was given up half sent, and urgent frames, which
 // never wait: who lets so many bytes of them pile up reads nothing, and the queue ends.
 //
+// A thread that polls or reads (io::Serving) never waits here, for it may be the one that would flush. It has
+// kReserveBytes more than others, so that full queues do not keep its acknowledgements back; beyond that its frames are
+// refused.
+//
 // Small frames of kBatch are gathered in memory and go out together: when the reactor comes by, when there are
 // kBatchBytes of them, or with the next frame of another mode. Those of kLazy have time until `wantFlushLater`. Any
 // thread may call anything.
@@ -34,14 +38,16 @@ class SendQueueHost {
 class SendQueue {
  public:
   static constexpr size_t kBatchBytes = 32U << 10;
+  static constexpr size_t kReserveBytes = 256U << 10;
 
   // `stream` must outlive it. `urgentLimitBytes`: of urgent frames, on top of the others'.
   SendQueue(io::Stream& stream, size_t limitBytes, size_t urgentLimitBytes, SendQueueHost& host)
       : stream_(stream), limitBytes_(limitBytes), urgentLimitBytes_(urgentLimitBytes), host_(host) {}
 
-  // DeadlineExceeded, ResourceExhausted: nothing of the frame was sent. (One that has begun by then counts as sent, and
-  // its rest is queued whatever its size.) The reason of `close` after that. PeerLost when the socket broke.
-  // `descriptor` (UNIX sockets only; -1: none) goes with the first byte and must stay open until it has been sent.
+  // DeadlineExceeded, ResourceExhausted (this thread must not wait, or too many do): nothing of the frame was sent.
+  // (One that has begun by then counts as sent, and its rest is queued whatever its size.) The reason of `close` after
+  // that. PeerLost when the socket broke. `descriptor` (UNIX sockets only; -1: none) goes with the first byte and must
+  // stay open until it has been sent.
   Status send(std::vector<std::byte> front, std::span<const Buffer> buffers, SendMode mode, TimePoint deadline,
               int descriptor = -1);
 

@@ -1,12 +1,21 @@
 #include "treadle/core/rpc/engine.h"
 
 #include "treadle/core/base/log.h"
+#include "treadle/core/io/serving.h"
 
 namespace treadle::rpc {
 namespace {
 
-// Links lose nothing while their worker lives: this is for what a hook or a proxy makes of them.
+// For what a full link refused, and for what a hook or a proxy makes of links, which lose nothing by themselves.
 constexpr Duration kResendEvery = std::chrono::seconds(1);
+
+// A deletion is told again until it is acknowledged, so both may be refused by a link that is full: what threads that
+// poll or read tell of them stays bounded. On other threads a deletion is urgent, for no destructor waits for room.
+link::SendMode modeOf(RefNotice notice) {
+  if (notice == RefNotice::kDeletionKnown) return link::SendMode::kLazy;
+  const bool mayBeRefused = notice == RefNotice::kForkDeleted && io::Serving::here();
+  return mayBeRefused ? link::SendMode::kBatch : link::SendMode::kUrgent;
+}
 
 }  // namespace
 
@@ -36,12 +45,8 @@ void Engine::sendNotice(int rank, RefNotice notice, const ForkEntry& entry) {
   header.fork = entry;
   wire::Writer payload;
   encodeHeader(payload, header);
-  // A thread that reads must not wait for room: an acknowledgement for which there is none is asked for again.
-  const bool mayBeLost = notice == RefNotice::kDeletionKnown;
-  const auto mode = mayBeLost ? link::SendMode::kLazy : link::SendMode::kUrgent;
-  const TimePoint deadline = mayBeLost ? Clock::now() : kNever;
-  // Any other failure means that the peer is lost, and its forks and values with it.
-  membership_.send(rank, link::Subject::kRpc, payload.bytes(), {}, mode, deadline).ignore();
+  // Any failure but a refusal means that the peer is lost, and its forks and values with it.
+  membership_.send(rank, link::Subject::kRpc, payload.bytes(), {}, modeOf(notice), kNever).ignore();
 }
 
 // Stands as long as a deletion is not acknowledged, which a peer's next message does as a rule.

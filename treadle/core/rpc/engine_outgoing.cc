@@ -158,14 +158,13 @@ CallTicket Engine::submit(OutgoingCall call, std::optional<ForkEntry> result) {
   return ticket;
 }
 
-// What is waited for are answers, so somebody has to read them, whoever of their callers waits for one. A thread that
-// reads does not wait: it could be the one that would. A call without a time limit waits no longer than others do:
-// handlers that wait for each other's callers in a circle would do so for ever.
+// What is waited for are answers, so somebody has to read them, whoever of their callers waits for one. A call without
+// a time limit waits no longer than others do: handlers that wait for each other's callers in a circle would do so for
+// ever.
 Status Engine::takeCredits(const Pending& pending) {
   Credits& credits = peer(pending.rank).toPeer;
   if (credits.tryTake(pending.bytes)) return {};
   TimePoint deadline = pending.deadline == kNever ? deadlineAfter(options_.rpcTimeout) : pending.deadline;
-  if (link::Connection::readsOnThisThread()) deadline = Clock::now();
   pending.connection->awaitAnswer(false);
   Status taken = credits.take(pending.bytes, deadline);
   pending.connection->answerArrived();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "treadle/core/io/serving.h"
 #include "treadle/core/rpc/engine.h"
 
 namespace treadle::rpc {
@@ -246,7 +247,7 @@ void References::release(const RefHandle& handle) {
       deleteIfDone(handle.entry().fork, later);
     }
   }
-  link::Connection::readsOnThisThread() ? performElsewhere(std::move(later)) : perform(std::move(later));
+  io::Serving::here() ? performElsewhere(std::move(later)) : perform(std::move(later));
 }
 
 // Guarantee 2: not before the owner knows the fork; it is not released while a child keeps its handle.

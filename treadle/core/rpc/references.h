@@ -13,7 +13,7 @@
 // The scheme is that of PyTorch's RPC ("Remote Reference Protocol" in its documentation). Notices: for a reference
 // that came from a call to its owner or from the owner itself, two, when it goes; for each time that a worker which
 // does not own the value passes it on to a third one, three, and two when it goes; to the owner itself, one. They
-// are urgent messages, acknowledgements of deletions lazy ones, and none is waited for.
+// are urgent messages, but deletions told by reading threads and their acknowledgements; none is waited for.
 //
 // One per worker; any thread. Nothing is sent or destroyed while the lock is held. Budget of a message
 // that comes: one uncontended lock, and an entry of a map for each reference in it.

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "treadle/core/base/log.h"
+#include "treadle/core/io/serving.h"
 #include "treadle/core/worker/core.h"
 
 namespace treadle {
@@ -33,7 +34,7 @@ std::shared_ptr<Worker> Worker::join(JoinOptions options, WorkerExtensions exten
 // worker's end waits for.
 void Worker::destroy(Worker* worker) {
   std::unique_ptr<Worker> owner(worker);
-  bool awaited = io::Executor::onPoolThread() || link::Connection::readsOnThisThread() || base::Gate::insideHere();
+  bool awaited = io::Executor::onPoolThread() || io::Serving::here() || base::Gate::insideHere();
   if (awaited) std::thread([owner = std::move(owner)]() mutable { owner.reset(); }).detach();
 }
 

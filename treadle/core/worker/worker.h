@@ -193,7 +193,8 @@ class Worker : public CallMethods<Worker>, public group::Job {
 };
 
 // Says, while `f` runs, that this handler may block on something that is not Treadle's: another thread takes over what
-// the handler's thread would have to see to. Free of effect elsewhere. ResourceError when too many handlers wait.
+// the handler's thread would have to see to. Free of effect elsewhere. ResourceError when too many handlers wait, and
+// on a thread that polls or reads what others wait for (in a codec, say).
 template <class F>
 auto blocking(F&& f) {
   io::Executor::Blocking scope;
