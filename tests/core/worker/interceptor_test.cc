@@ -19,7 +19,7 @@ std::vector<std::byte> bytesOf(const std::string& text) {
   return {bytes.begin(), bytes.end()};
 }
 
-thread_local bool inScope = false;
+thread_local bool inScope = false, readsForOthers = false;
 
 // What all workers' interceptors were told.
 struct Told {
@@ -46,6 +46,11 @@ struct Scope final : rpc::HandlerScope {
   ~Scope() override { inScope = false; }
 };
 
+struct Reading final : rpc::ReadingScope {
+  Reading() { readsForOthers = true; }
+  ~Reading() override { readsForOthers = false; }
+};
+
 class Marking final : public rpc::Interceptor {
  public:
   explicit Marking(Told& told) : told_(told) {}
@@ -69,6 +74,7 @@ class Marking final : public rpc::Interceptor {
     if (told_.scopes.count() > told_.scopesAtMost) raise(resourceExhausted("no scope is left"));
     return std::make_unique<Scope>();
   }
+  std::unique_ptr<rpc::ReadingScope> onReading() override { return std::make_unique<Reading>(); }
   void onLost(int) override { told_.losses.add(); }
 
  private:
@@ -77,6 +83,11 @@ class Marking final : public rpc::Interceptor {
 
 struct Unsendable {
   int number = 0;
+};
+
+// Notes whether the thread that decodes it reads for others.
+struct Read {
+  bool forOthers = false;
 };
 
 }  // namespace
@@ -94,6 +105,13 @@ struct Codec<interceptor_test::Unsendable> {
   static std::string name() { return "unsendable"; }
 };
 
+template <>
+struct Codec<interceptor_test::Read> {
+  static void encode(Encoder&, const interceptor_test::Read&) {}
+  static interceptor_test::Read decode(Decoder&) { return {interceptor_test::readsForOthers}; }
+  static std::string name() { return "read"; }
+};
+
 }  // namespace treadle::rpc
 
 namespace treadle::interceptor_test {
@@ -106,12 +124,14 @@ Task<bool> scopedAfter(Call& call, int64_t milliseconds) {
 }
 int refusedThere(int number) { return number; }
 Unsendable unsendable(int number) { return {number}; }
+Read read() { return {}; }
 
 Functions functions() {
   Functions all;
   return all.add<&scoped>("scoped")
       .add<&refusedThere>("refusedThere")
       .add<&unsendable>("unsendable")
+      .add<&read>("read")
       .add<&scopedAfter>("scopedAfter");
 }
 
@@ -139,6 +159,12 @@ TEST_F(InterceptorTest, answersWithWhatItThrows) {
   EXPECT_TRUE(
       test::contains(messageOf<DataError>([&] { job_[0].call<&refusedThere>("b", 1); }), "a field that is none"));
   EXPECT_TRUE(job_[0].call<&scoped>("b", 1)) << "that call alone failed";
+}
+
+TEST_F(InterceptorTest, hasItsScopeAroundWhatAWaitingCallerReads) {
+  // Another thread may read first while the workers agree on memory to share.
+  EXPECT_TRUE(test::eventually([&] { return job_[0].call<&read>("b").forOthers; }));
+  EXPECT_FALSE(readsForOthers);
 }
 
 TEST_F(InterceptorTest, mayRefuseWhereATaskGoesOn) {

@@ -61,5 +61,17 @@ TEST(HeaderField, NamesEachTensorOnceInOrder) {
   EXPECT_EQ(interceptor.contexts().open(), 0U);
 }
 
+TEST(Reading, ForOthersHasNoContextOfTheThreadThatReads) {
+  AutogradInterceptor interceptor(0);
+  EXPECT_EQ(interceptor.onReading(), nullptr) << "nothing is current";
+  const ContextPtr context = interceptor.contexts().create();
+  const CurrentContext current(interceptor, context);
+  {
+    auto reading = interceptor.onReading();
+    EXPECT_EQ(interceptor.current(), nullptr);
+  }
+  EXPECT_EQ(interceptor.current(), context);
+}
+
 }  // namespace
 }  // namespace treadle::autograd::interceptor_test

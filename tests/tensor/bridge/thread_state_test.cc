@@ -108,6 +108,21 @@ TEST_P(ThreadStateAfter, IsThatOfAFreshThread) {
   }).join();
 }
 
+TEST_P(ThreadStateAfter, IsBackBehindAScope) {
+  const bridge::CleanThreadState clean;
+  const Change& change = GetParam();
+  std::thread([&] {
+    change.leave();
+    {
+      const bridge::CleanThreadState::Scope scope(clean);
+      EXPECT_TRUE(clean.isThere());
+      EXPECT_FALSE(change.isThere());
+    }
+    EXPECT_TRUE(change.isThere());
+    clean.apply();  // some of it is not to be there when the thread ends
+  }).join();
+}
+
 INSTANTIATE_TEST_SUITE_P(Changes, ThreadStateAfter, testing::ValuesIn(kChanges),
                          [](const auto& info) { return info.param.name; });
 

@@ -37,6 +37,12 @@ class HandlerScope {
   virtual ~HandlerScope() = default;
 };
 
+// While it lives, this thread reads for others: what its own work made current on it is not.
+class ReadingScope {
+ public:
+  virtual ~ReadingScope() = default;
+};
+
 // Called on many threads at a time. What it throws on the caller's side is thrown by the call; on the
 // callee's side it is the answer.
 class Interceptor {
@@ -44,7 +50,8 @@ class Interceptor {
   virtual ~Interceptor() = default;
   // A request of `function` to `rank` is about to be encoded on this thread. May be null.
   virtual std::unique_ptr<OutgoingHook> onRequest(int rank, const std::string& function) = 0;
-  // The answer of `function` to a request that came with `request` (null when it came without one). Any thread.
+  // The answer of `function` to a request that came with `request` (null when it came without one) is about to be
+  // encoded, on a thread of the pool, which may keep what this makes current there until `afterTask`.
   virtual std::unique_ptr<OutgoingHook> onReply(int rank, const std::string& function, IncomingHook* request) = 0;
   // A message came with this header field. Any thread. Throws DataError for bytes that are none of ours.
   virtual std::shared_ptr<IncomingHook> onArrival(int rank, Bytes field) = 0;
@@ -53,6 +60,9 @@ class Interceptor {
   virtual void afterTask() {}
   // A handler for a request that came with `request` (may be null) starts on this thread. May be null.
   virtual std::unique_ptr<HandlerScope> onHandler(IncomingHook* request) = 0;
+  // A thread that waits for an answer, in the middle of its own work, is about to read and decode what comes, whoever
+  // it is for. May be null: nothing is current on it.
+  virtual std::unique_ptr<ReadingScope> onReading() { return nullptr; }
   // A worker is lost: what is kept for it goes.
   virtual void onLost(int rank) = 0;
 };

@@ -10,4 +10,11 @@ const Functions::Entry& entryOf(const Engine& engine, const void* key, std::stri
   return *entry;
 }
 
+// Once for all that is read in a row.
+void readUntilReady(const io::FutureCore& future, link::Connection& connection, Interceptor* interceptor,
+                    TimePoint deadline) {
+  auto scope = interceptor != nullptr ? interceptor->onReading() : nullptr;
+  connection.readUntil([&future] { return future.ready(); }, deadline);
+}
+
 }  // namespace treadle::rpc

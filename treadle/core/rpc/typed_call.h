@@ -12,6 +12,10 @@ namespace treadle::rpc {
 // The name under which this worker knows F or T. StateError saying what to do when it has none.
 const Functions::Entry& entryOf(const Engine& engine, const void* key, std::string (*what)());
 
+// Reads until `future` is ready, also what is for others. `interceptor` may be null.
+void readUntilReady(const io::FutureCore& future, link::Connection& connection, Interceptor* interceptor,
+                    TimePoint deadline);
+
 template <class Values, class... A>
 void encodeArguments(Encoder& encoder, A&&... arguments) {
   static_assert(std::tuple_size_v<Values> == sizeof...(A),
@@ -41,8 +45,9 @@ Future<R> startCall(Engine& engine, OutgoingCall call, Decode decode) {
   };
   CallTicket ticket = engine.send(std::move(call));
   if (!ticket.connection) return Future<R>(state);
-  state->assist = [raw = state.get(), ticket](TimePoint deadline) {
-    ticket.connection->readUntil([raw] { return raw->ready(); }, std::min(deadline, ticket.deadline));
+  state->assist = [raw = state.get(), connection = std::move(ticket.connection), end = ticket.deadline,
+                   interceptor = engine.sharedInterceptor()](TimePoint deadline) {
+    readUntilReady(*raw, *connection, interceptor.get(), std::min(deadline, end));
   };
   state->cancelHook = [references = engine.references().shared_from_this(), id = ticket.id] {
     if (auto alive = references->engine()) alive->cancel(id);

@@ -150,6 +150,16 @@ class ContextScope final : public rpc::HandlerScope {
   CurrentContext current_;
 };
 
+class CleanReading final : public rpc::ReadingScope {
+ public:
+  CleanReading(AutogradInterceptor& interceptor, const bridge::CleanThreadState& clean)
+      : state_(clean), none_(interceptor, nullptr) {}
+
+ private:
+  const bridge::CleanThreadState::Scope state_;
+  const CurrentContext none_;
+};
+
 }  // namespace
 
 ContextPtr AutogradInterceptor::exchangeCurrent(ContextPtr context) {
@@ -177,6 +187,7 @@ std::unique_ptr<rpc::OutgoingHook> AutogradInterceptor::onRequest(int rank, cons
 
 std::unique_ptr<rpc::OutgoingHook> AutogradInterceptor::onReply(int rank, const std::string& function,
                                                                 rpc::IncomingHook* request) {
+  cleanState_.apply();  // the handler may have left another
   ContextPtr context = contextOf(request);
   if (!context) return nullptr;
   return std::make_unique<OutgoingContextHook>(contexts_, std::move(context), rank, function);
@@ -198,6 +209,11 @@ void AutogradInterceptor::afterTask() {
 std::unique_ptr<rpc::HandlerScope> AutogradInterceptor::onHandler(rpc::IncomingHook* request) {
   ContextPtr context = contextOf(request);
   return context ? std::make_unique<ContextScope>(*this, std::move(context)) : nullptr;
+}
+
+std::unique_ptr<rpc::ReadingScope> AutogradInterceptor::onReading() {
+  if (cleanState_.isThere() && !current()) return nullptr;
+  return std::make_unique<CleanReading>(*this, cleanState_);
 }
 
 AutogradInterceptor& interceptorOf(Worker& worker) {

@@ -39,6 +39,8 @@ class AutogradInterceptor final : public rpc::Interceptor {
   void afterTask() override;
   // Null outside of a context.
   std::unique_ptr<rpc::HandlerScope> onHandler(rpc::IncomingHook* request) override;
+  // Null on a thread with libtorch's default state and no current context.
+  std::unique_ptr<rpc::ReadingScope> onReading() override;
   void onLost(int rank) override { contexts_.onLost(rank); }
 
   Contexts& contexts() { return contexts_; }
