@@ -139,11 +139,11 @@ std::optional<Membership::Loss> Membership::Member::lose(const Status& cause) {
 }
 
 void Membership::Member::logLoss() {
-  const std::optional<Loss> lost = loss();
   {
     MutexLock lock(mutex_);
     if (!std::exchange(unlogged_, false)) return;
   }
+  const std::optional<Loss> lost = loss();  // after the look: a loss may come between the two
   logLine(lost->left ? LogLevel::kInfo : LogLevel::kWarn, owner_.self_.name, lost->why.message());
 }
 
