@@ -1,6 +1,7 @@
 #pragma once
 // What tests wait with instead of sleeping: an event that happens once, and a count that is reached. Every wait is
-// bounded, and one that ends without its event fails the test.
+// bounded, and one that ends without its event fails the test. A bound ends a hang; no test asserts that something is
+// fast.
 
 #include <functional>
 #include <thread>
@@ -61,6 +62,16 @@ inline ::testing::AssertionResult eventually(const std::function<bool()>& isTrue
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   return ::testing::AssertionSuccess();
+}
+
+// For what must have begun before a time limit passes, which a busy machine may prevent. Calls `attempt(limit)`, which
+// returns a bool or an AssertionResult, with twice the limit each time until it succeeds. Returns the last outcome.
+template <class F>
+::testing::AssertionResult withLongerLimits(Duration first, F attempt) {
+  auto outcome = ::testing::AssertionFailure() << "no limit was tried";
+  for (Duration limit = first; !outcome && limit <= kHangs; limit *= 2)
+    outcome = ::testing::AssertionResult(attempt(limit));
+  return outcome;
 }
 
 }  // namespace treadle::test

@@ -147,7 +147,8 @@ TEST(Shutdown, saysNothingWhileThereIsWorkEveryNowAndThen) {
     job.setWork(0, {i, 0, false});
     job.setWork(1, {0, i, true});
   }
-  EXPECT_LT(job.counted[0]->messages, 100);
+  // It says so after 10 ms without work, which a busy machine may bring about now and then.
+  EXPECT_LT(job.counted[0]->messages, static_cast<int>(kCalls / 10));
   job.setWork(0, {kCalls, 0, true});
   EXPECT_TRUE(job.at(0).shutdown(deadlineAfter(60s)).ok());
   server.join();

@@ -154,6 +154,11 @@ struct Member {
     reactor->at(end, [&] { over = true; });
     while (!over) reactor->poll();
   }
+  // Polls until it is true.
+  void pollUntil(const std::function<bool()>& isTrue) {
+    for (const TimePoint end = test::patience(); !isTrue(); pollUntil(Clock::now() + 1ms))
+      ASSERT_LT(Clock::now(), end) << "it did not become true";
+  }
 
   RecordingHandler handler;
   std::unique_ptr<io::Reactor> reactor;
@@ -178,8 +183,7 @@ TEST(MembershipFinish, nobodyIsLostAfterIt) {
     connectBothWays(a, b);
     a.membership->finish();
   }
-  a.pollUntil(Clock::now() + 20ms);
-  EXPECT_FALSE(sendTo(*a.membership, 1, "x").ok());
+  a.pollUntil([&] { return !sendTo(*a.membership, 1, "x").ok(); });
   EXPECT_EQ(0, a.handler.lost.count());
   EXPECT_TRUE(a.membership->firstLoss().ok());
 }
@@ -198,7 +202,7 @@ TEST(MembershipAttach, refusesASecondConnectionOfARankAndKeepsTheFirst) {
   EXPECT_EQ(0, a.handler.arrived.count());
   EXPECT_EQ(0, a.handler.lost.count());
   ASSERT_TRUE(sendTo(*b.membership, 0, "x").ok());
-  a.reactor->poll();
+  a.pollUntil([&] { return a.handler.arrived.count() > 0; });
   EXPECT_EQ(1, a.handler.arrived.count());
 }
 
@@ -290,11 +294,14 @@ TEST(Liveness, aPulseInSharedMemoryKeepsIdleMembersAndStopsWithThem) {
       b.pollUntil(Clock::now() + 10ms);
     }
   };
-  bothPollFor(2 * kLostAfter);  // both have mapped the other's memory, and know its pulse
-  b.pollUntil(Clock::now() + kLostAfter / 2);
-  int unread = -1;
-  EXPECT_EQ(0, ::ioctl(fromB, FIONREAD, &unread));
-  EXPECT_EQ(0, unread);
+  // Once both have mapped the other's memory, and know its pulse.
+  EXPECT_TRUE(test::eventually([&] {
+    bothPollFor(kLostAfter);
+    b.pollUntil(Clock::now() + kLostAfter / 2);
+    int unread = -1;
+    EXPECT_EQ(0, ::ioctl(fromB, FIONREAD, &unread));
+    return unread == 0;
+  }));
   bothPollFor(3 * kLostAfter);
   EXPECT_EQ(0, a.handler.lost.count());
   EXPECT_EQ(0, b.handler.lost.count());

@@ -1,6 +1,6 @@
-// A member of a job in a process of its own, which the test stops and lets go on. Its two sockets are the descriptors
-// given as arguments: the one that it calls on, the one that it serves. Ends when the test closes its standard input,
-// or with code 3 when it has lost the test.
+// A member of a job in a process of its own, which the test stops and lets go on: silent_peer_program CALLS SERVES
+// LOST_AFTER_MS. Its two sockets are the descriptors given as arguments: the one that it calls on, the one that it
+// serves. Says "heard" of each message. Ends with code 3 when it has lost the test.
 
 #include <cstdlib>
 #include <iostream>
@@ -14,7 +14,9 @@ using namespace treadle;
 
 class ExitWhenLost final : public cluster::MessageHandler {
  public:
-  void onMessage(int, const std::shared_ptr<link::Connection>&, link::Message) override {}
+  void onMessage(int, const std::shared_ptr<link::Connection>&, link::Message) override {
+    std::cout << "heard" << std::endl;
+  }
   void onLost(int, const Status&) override { std::_Exit(3); }
 };
 
@@ -22,7 +24,8 @@ class ExitWhenLost final : public cluster::MessageHandler {
 
 int main(int, char** arguments) {
   auto reactor = valueOrThrow(io::Reactor::make());
-  cluster::Membership membership(*reactor, {"child", 1}, 2, {.lostAfter = std::chrono::seconds(4), .connection = {}});
+  const std::chrono::milliseconds lostAfter(std::atoi(arguments[3]));
+  cluster::Membership membership(*reactor, {"child", 1}, 2, {.lostAfter = lostAfter, .connection = {}});
   ExitWhenLost handler;
   membership.setHandler(link::Subject::kRpc, handler);
   WorkerInfo parent{"parent", 0};

@@ -7,10 +7,12 @@
 namespace treadle::failure_test {
 namespace {
 
-using std::chrono::milliseconds;
+using std::chrono::seconds;
 using test::contains;
+using test::eventually;
 using test::failureOf;
 using test::GroupJob;
+using test::withLongerLimits;
 
 // Rank by rank one operation each; why each failed.
 std::vector<Status> failures(std::vector<Future<void>> futures) {
@@ -151,19 +153,24 @@ TEST(LostMemberTest, LeavesGroupsWithoutItAlone) {
 
 TEST(DeadlineTest, NamesWhoHasNotTakenPart) {
   std::vector<float> small(10), large(1'000'000);
-  for (std::span<float> data : {std::span(small), std::span(large)}) {
-    GroupJob job(4);
-    std::vector<Group> groups = job.makeAll({.name = "four", .timeout = milliseconds(1000)});
-    std::vector<float> other(data.begin(), data.end());
-    std::vector<Future<void>> futures = {allReduce(groups[0], data), allReduce(groups[2], std::span(other))};
-    for (const Status& why : failures(std::move(futures))) {
-      EXPECT_EQ(why.code(), Code::kDeadlineExceeded) << why.toString();
-      EXPECT_TRUE(contains(why.message(), "worker 'w1' (rank 1), worker 'w3' (rank 3)")) << why.message();
-      EXPECT_TRUE(contains(why.message(), "group 'four'") && contains(why.message(), "1 s")) << why.message();
-    }
-    // Who comes too late is told.
-    EXPECT_EQ(failureOf(allReduce(groups[1], data)).code(), Code::kDeadlineExceeded);
-  }
+  for (std::span<float> data : {std::span(small), std::span(large)})
+    EXPECT_TRUE(withLongerLimits(seconds(1), [&](Duration limit) {
+      GroupJob job(4);
+      std::vector<Group> groups = job.makeAll({.name = "four", .timeout = limit});
+      std::vector<float> other(data.begin(), data.end());
+      std::vector<Future<void>> futures = {allReduce(groups[0], data), allReduce(groups[2], std::span(other))};
+      auto named = ::testing::AssertionSuccess();
+      for (const Status& why : failures(std::move(futures))) {
+        EXPECT_EQ(why.code(), Code::kDeadlineExceeded) << why.toString();
+        EXPECT_TRUE(contains(why.message(), "group 'four'") && contains(why.message(), toText(limit))) << why.message();
+        // Both have to hear of each other within the limit.
+        if (!contains(why.message(), "worker 'w1' (rank 1), worker 'w3' (rank 3)"))
+          named = ::testing::AssertionFailure() << why.message();
+      }
+      // Who comes too late is told.
+      EXPECT_EQ(failureOf(allReduce(groups[1], data)).code(), Code::kDeadlineExceeded);
+      return named;
+    }));
 }
 
 // Who comes late either hears that others gave up, or has all that it needs already.
@@ -172,41 +179,56 @@ void expectDoneOrLate(const std::vector<Future<void>>& futures) {
     EXPECT_TRUE(why.ok() || why.code() == Code::kDeadlineExceeded) << why.toString();
 }
 
+// The next operation of all succeeds; or, where it comes to the group's limit on a busy machine, one after it.
+void expectToGoOn(std::vector<Group>& groups) {
+  EXPECT_TRUE(eventually([&] {
+    std::vector<Future<void>> next;
+    for (Group& group : groups) next.push_back(barrier(group));
+    bool allDone = true;
+    for (const Status& why : failures(std::move(next))) {
+      EXPECT_TRUE(why.ok() || why.code() == Code::kDeadlineExceeded) << why.toString();
+      allDone = allDone && why.ok();
+    }
+    return allDone;
+  }));
+}
+
 // The second member begins, and then its process stands still.
 TEST(DeadlineTest, SaysHowMuchOfALargeOperationHasCome) {
-  GroupJob job(2);
-  std::vector<float> mine(100'000), theirs(100'000);
-  Group first = job.make(0, {.timeout = std::chrono::seconds(2)}), second = job.make(1);
-  Future<void> begun = allReduce(second, std::span(theirs));
-  job.local().worker(1).executor->stop();
-  Status why = failureOf(allReduce(first, std::span(mine)));
-  EXPECT_EQ(why.code(), Code::kDeadlineExceeded) << why.toString();
-  EXPECT_TRUE(contains(why.message(), "0 of 2 chunks have come from worker 'w1'")) << why.message();
+  EXPECT_TRUE(withLongerLimits(seconds(2), [](Duration limit) {
+    GroupJob job(2);
+    std::vector<float> mine(100'000), theirs(100'000);
+    Group first = job.make(0, {.timeout = limit}), second = job.make(1);
+    Future<void> begun = allReduce(second, std::span(theirs));
+    job.local().worker(1).executor->stop();
+    Status why = failureOf(allReduce(first, std::span(mine)));
+    EXPECT_EQ(why.code(), Code::kDeadlineExceeded) << why.toString();
+    // That the second has begun has to come within the limit.
+    const bool said = contains(why.message(), "0 of 2 chunks have come from worker 'w1'");
+    return said ? ::testing::AssertionSuccess() : ::testing::AssertionFailure() << why.message();
+  }));
 }
 
 TEST(DeadlineTest, AfterwardsTheGroupGoesOn) {
   GroupJob job(3);
-  std::vector<Group> groups = job.makeAll({.timeout = milliseconds(1000)});
+  std::vector<Group> groups = job.makeAll({.timeout = seconds(1)});
   EXPECT_EQ(failureOf(barrier(groups[0])).code(), Code::kDeadlineExceeded);
   expectDoneOrLate({barrier(groups[1]), barrier(groups[2])});
-  std::vector<Future<void>> next;
-  for (Group& group : groups) next.push_back(barrier(group));
-  for (const Status& why : failures(next)) EXPECT_TRUE(why.ok()) << why.toString();
+  expectToGoOn(groups);
 }
 
 // More operations than may be told to others at a time, all of which one member misses.
 TEST(DeadlineTest, AlsoEndsOperationsThatHadToWaitForTheirTurn) {
   constexpr int kOperations = 200;
   GroupJob job(2);
-  std::vector<Group> groups = job.makeAll({.timeout = milliseconds(1000)});
+  std::vector<Group> groups = job.makeAll({.timeout = seconds(1)});
   std::vector<Future<void>> futures;
   for (int i = 0; i < kOperations; ++i) futures.push_back(barrier(groups[0]));
   for (const Status& why : failures(futures)) EXPECT_EQ(why.code(), Code::kDeadlineExceeded);
   std::vector<Future<void>> late;
   for (int i = 0; i < kOperations; ++i) late.push_back(barrier(groups[1]));
   expectDoneOrLate(late);
-  std::vector<Future<void>> next = {barrier(groups[0]), barrier(groups[1])};
-  test::waitAll(next);
+  expectToGoOn(groups);
 }
 
 TEST(CancelTest, GivesTheMemoryBack) {

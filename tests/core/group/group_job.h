@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <random>
 
+#include "tests/support/gate.h"
 #include "tests/support/local_job.h"
 #include "treadle/core/group/group.h"
 #include "treadle/core/group/group_service.h"

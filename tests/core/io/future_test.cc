@@ -135,7 +135,7 @@ TEST(Future, endsForAValueThatIsNotMovedInTheEnd) {
     } catch (const std::runtime_error&) {  // on its way in: the caller knows, and nobody else
       EXPECT_FALSE(future.ready());
       promise.reset();
-      messageOf<CancelledError>([&] { future.wait(10s); });
+      messageOf<CancelledError>([&] { future.wait(test::kHangs); });
       continue;
     }
     ASSERT_TRUE(future.ready()) << times;
@@ -172,7 +172,7 @@ TEST(WhenAll, failsWithWhatTheCopyOfAValueThrows) {
   Promise<CopiesNever> promise;
   auto all = whenAll(std::vector{promise.future()});
   promise.set(CopiesNever());
-  EXPECT_TRUE(test::contains(messageOf<RemoteError>([&] { all.wait(10s); }), "one of a kind"));
+  EXPECT_TRUE(test::contains(messageOf<RemoteError>([&] { all.wait(test::kHangs); }), "one of a kind"));
 }
 
 TEST(Future, endsWhenItsPromiseIsDropped) {

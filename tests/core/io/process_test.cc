@@ -139,7 +139,7 @@ TEST(Process, thatIsStoppedBeforeItsProgramRunsHoldsNobodyUp) {
     }
   });
   for (int i = 0; i < 50; ++i) {
-    Process process = shell("sleep 60");
+    Process process = shell("sleep 1000");
     process.signal(SIGKILL);
     EXPECT_TRUE(endOf(process).killed);
   }

@@ -78,12 +78,15 @@ TEST(Coming, keepsNobodyAwakeForLong) {
     ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
     return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
   };
-  const auto before = processorTime();
-  for (int i = 0; i < 500; ++i) {
-    ASSERT_TRUE(io::writeAll(sockets.b.get(), notice(), patience()).ok());
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));  // as long as it stays awake
-  }
-  EXPECT_LT(processorTime() - before, std::chrono::milliseconds(400));
+  // At any try it would stay awake all the time; a busy machine makes even what is to be done take longer at some.
+  EXPECT_TRUE(test::eventually([&] {
+    const auto before = processorTime();
+    for (int i = 0; i < 500; ++i) {
+      EXPECT_TRUE(io::writeAll(sockets.b.get(), notice(), patience()).ok());
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));  // as long as it stays awake
+    }
+    return processorTime() - before < std::chrono::milliseconds(400);
+  }));
 }
 
 // A caller that reads its answer for itself, and had gone to sleep.

@@ -125,8 +125,8 @@ struct Sockets {
 inline Sockets tcpSockets() {
   io::Fd listener = valueOrThrow(io::listenOn(valueOrThrow(io::Address::parse("tcp://127.0.0.1:0"))));
   io::Address address = valueOrThrow(io::Address::ofSocket(listener.get()));
-  io::Fd dialed = valueOrThrow(io::connectTo(address, deadlineAfter(std::chrono::seconds(10))));
-  EXPECT_TRUE(io::waitFor(listener.get(), POLLIN, deadlineAfter(std::chrono::seconds(10))));
+  io::Fd dialed = valueOrThrow(io::connectTo(address, test::patience()));
+  EXPECT_TRUE(io::waitFor(listener.get(), POLLIN, test::patience()));
   return {std::move(dialed), valueOrThrow(io::acceptFrom(listener.get()))};
 }
 

@@ -186,7 +186,7 @@ TEST(BlockPool, usesTheBlocksOfALostPeerWhenItsProcessHasEnded) {
     (void)!::read(until[0], &end, 1);
     ::_exit(0);
   }
-  ASSERT_TRUE(io::waitFor(listener.get(), POLLIN, deadlineAfter(std::chrono::seconds(20))));
+  ASSERT_TRUE(io::waitFor(listener.get(), POLLIN, deadlineAfter(std::chrono::seconds(60))));
   io::Fd accepted = valueOrThrow(io::acceptFrom(listener.get()));
   io::ProcessHandle holder = io::ProcessHandle::ofPeer(accepted.get());
   ASSERT_TRUE(holder.valid());
