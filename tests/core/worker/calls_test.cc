@@ -188,9 +188,11 @@ TEST_F(Calls, leaveTheFuturesOfTheirHandlersToOthersWhoHaveThem) {
 
 TEST_F(Calls, giveTheirHandlerTheTimeThatIsLeft) {
   int64_t byDefault = a.call<&millisecondsLeft>("b");
-  EXPECT_GT(byDefault, 10'000);
+  EXPECT_GT(byDefault, 0);
   EXPECT_LE(byDefault, 60'000);
-  EXPECT_LE(a.with({.timeout = 20s}).call<&millisecondsLeft>("b"), 20'000);
+  int64_t asAsked = a.with({.timeout = 1h}).call<&millisecondsLeft>("b");
+  EXPECT_GT(asAsked, 60'000);
+  EXPECT_LE(asAsked, 3'600'000);
   EXPECT_EQ(-1, a.with({.timeout = kWhilePeerLives}).call<&millisecondsLeft>("b"));
 }
 

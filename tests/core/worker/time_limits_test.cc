@@ -3,8 +3,8 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <future>
+#include <list>
 
 #include "tests/core/worker/here.h"
 
@@ -19,7 +19,7 @@ using test::WorkerJob;
 using namespace std::chrono_literals;
 
 constexpr Duration kShort = 100ms;
-constexpr Duration kTimeToBegin = 2s;  // for what has to have begun before its limit, on a busy machine too
+constexpr Duration kTimeToBegin = 2s;  // for what has to have begun before its limit: the first of several limits
 
 int add(int a, int b) { return a + b; }
 
@@ -49,15 +49,14 @@ Future<int> answerByPromise(Here<Kept> kept) {
 std::string callOn(Call& call, Here<Late> late) {
   return call.worker().with({.timeout = kShort}).call<&answerLate>("c", late);
 }
-// Works, without ever waiting, until its caller has given up; when that was.
+// Works, without ever waiting, until its caller has given up.
 struct Busy {
-  test::Gate begun;
-  std::promise<TimePoint> sawIt;
+  test::Gate begun, sawIt;
 };
 void workUntilCancelled(Call& call, Here<Busy> busy) {
   busy->begun.open();
   while (!call.cancelled()) std::this_thread::yield();
-  busy->sawIt.set_value(Clock::now());
+  busy->sawIt.open();
 }
 void note(Here<test::Counter> ran) { ran->add(); }
 int readHere(const RRef<int>& ref) { return ref.toHere(test::kHangs); }
@@ -81,8 +80,9 @@ Functions functions() {
 
 class TimeLimits : public ::testing::Test {
  protected:
-  Late late;  // outlives the job
+  Late late;  // these outlive the job
   Kept kept;
+  std::list<Busy> busy;
   WorkerJob job{{"a", "b", "c"}, functions()};
   Worker& a = job[0];
 };
@@ -92,7 +92,6 @@ TEST_F(TimeLimits, endACallWithAnErrorThatNamesFunctionAndWorker) {
   Status why = statusOf<TimeoutError>([&] { a.with({.timeout = kShort}).call<&answerLate>("b", late); });
   Duration took = Clock::now() - begin;
   EXPECT_GE(took, kShort);
-  EXPECT_LT(took, 20s);
   EXPECT_EQ(Code::kDeadlineExceeded, why.code());
   EXPECT_EQ("b", why.worker());
   EXPECT_EQ("answerLate", why.function());
@@ -101,24 +100,23 @@ TEST_F(TimeLimits, endACallWithAnErrorThatNamesFunctionAndWorker) {
   late.go.open();
 }
 
-// Within 100 ms: the median of several, as a busy machine may hold up any one of them.
-TEST_F(TimeLimits, aHandlerThatIsAtWorkSeesThatItsCallerHasGivenUp) {
-  for (bool byItsLimit : {false, true}) {
-    std::vector<Duration> took;
-    for (int i = 0; i < 7; ++i) {
-      Busy busy;
-      const Duration limit = byItsLimit ? Duration(500ms) : test::kHangs;
-      Future<void> call = a.with({.timeout = limit}).async<&workUntilCancelled>("b", busy);
-      busy.begun.wait();
-      if (!byItsLimit) call.cancel();
-      const TimePoint gaveUp = Clock::now() + (byItsLimit ? limit : Duration::zero());  // at the latest
-      auto saw = busy.sawIt.get_future();
-      ASSERT_EQ(std::future_status::ready, saw.wait_for(test::kHangs));
-      took.push_back(saw.get() - gaveUp);
-    }
-    std::sort(took.begin(), took.end());
-    EXPECT_LT(took[took.size() / 2], 100ms) << (byItsLimit ? "its limit passed" : "it was cancelled");
-  }
+TEST_F(TimeLimits, aHandlerThatIsAtWorkSeesThatItsCallerHasCancelled) {
+  Busy& one = busy.emplace_back();
+  Future<void> call = a.async<&workUntilCancelled>("b", one);
+  one.begun.wait();
+  call.cancel();
+  one.sawIt.wait();
+}
+
+TEST_F(TimeLimits, aHandlerThatIsAtWorkSeesThatItsCallersTimeIsUp) {
+  EXPECT_TRUE(test::withLongerLimits(500ms, [&](Duration limit) {
+    Busy& one = busy.emplace_back();
+    try {
+      a.with({.timeout = limit}).call<&workUntilCancelled>("b", one);
+    } catch (const TimeoutError&) {}  // or the handler has seen it first, and its answer comes before that
+    return one.begun.isOpen();
+  }));
+  busy.back().sawIt.wait();
 }
 
 // With one handler at a time what is called behind one that works waits for its turn.
@@ -153,13 +151,26 @@ TEST_F(QueuedWork, isDroppedWhenItsCallerGivesUp) {
 }
 
 // Who asked for the value got tired of waiting, and whoever it was passed on to did not.
-TEST_F(QueuedWork, isDoneAllTheSameWhenOthersWantItsResult) {
-  RRef<int> sum = a.with({.timeout = 2 * kTimeToBegin}).remote<&add>("b", 1, 2);
-  Future<int> read = a.async<&readHere>("c", sum);
-  EXPECT_TRUE(test::eventually([&] { return job[1].metrics().forksOfOwned >= 2; })) << "b knows of c's";
-  EXPECT_TRUE(test::eventually([&] { return a.metrics().callsPending == 2; })) << "its own time is up";
-  working.cancel();
-  EXPECT_EQ(3, read.wait());
+TEST(QueuedWorkOfOthers, isDoneAllTheSame) {
+  struct Fresh : QueuedWork {
+    void TestBody() override {}
+    // False when the time of the call was up before b knew that c wants its result.
+    bool isDone(Duration limit) {
+      RRef<int> sum = a.with({.timeout = limit}).remote<&add>("b", 1, 2);
+      Future<int> read = a.async<&readHere>("c", sum);
+      auto known = [&] { return job[1].metrics().forksOfOwned >= 2; };
+      auto timeIsUp = [&] { return a.metrics().callsPending < 3; };
+      EXPECT_TRUE(test::eventually([&] { return known() || timeIsUp(); }));
+      const bool inTime = known() && !timeIsUp();
+      EXPECT_TRUE(test::eventually(timeIsUp));
+      working.cancel();
+      if (inTime) {
+        EXPECT_EQ(3, read.wait());
+      }
+      return inTime;
+    }
+  };
+  EXPECT_TRUE(test::withLongerLimits(2 * kTimeToBegin, [](Duration limit) { return Fresh().isDone(limit); }));
 }
 
 TEST_F(TimeLimits, endAsynchronousAndNamedCallsToo) {
@@ -185,8 +196,10 @@ TEST_F(TimeLimits, ofTheWorkerHoldForCallsThatSayNothing) {
 }
 
 TEST_F(TimeLimits, aHandlerThatOutlivesItsCallersPatienceDoesNoHarm) {
-  messageOf<TimeoutError>([&] { a.with({.timeout = kTimeToBegin}).call<&answerLate>("b", late); });
-  late.begun.wait();
+  EXPECT_TRUE(test::withLongerLimits(kTimeToBegin, [&](Duration limit) {
+    messageOf<TimeoutError>([&] { a.with({.timeout = limit}).call<&answerLate>("b", late); });
+    return late.begun.isOpen();
+  }));
   a.call<&add>("b", 0, 0);  // b has read that the caller has given up: this came behind it
   late.go.open();
   late.done.waitFor(1);
@@ -196,8 +209,10 @@ TEST_F(TimeLimits, aHandlerThatOutlivesItsCallersPatienceDoesNoHarm) {
 }
 
 TEST_F(TimeLimits, aPromiseThatIsKeptTooLateDoesNoHarm) {
-  messageOf<TimeoutError>([&] { a.with({.timeout = kTimeToBegin}).call<&answerByPromise>("b", kept); });
-  kept.begun.wait();
+  EXPECT_TRUE(test::withLongerLimits(kTimeToBegin, [&](Duration limit) {
+    messageOf<TimeoutError>([&] { a.with({.timeout = limit}).call<&answerByPromise>("b", kept); });
+    return kept.begun.isOpen();
+  }));
   kept.promise.set(1);
   for (int i = 0; i < 100; ++i) ASSERT_EQ(i, a.call<&add>("b", i, 0));
 }
@@ -238,14 +253,14 @@ TEST_F(TimeLimits, holdForAReferenceToAValueOfOnesOwnToo) {
 }
 
 TEST_F(TimeLimits, anObjectThatIsMadeTooLateIsDestroyed) {
-  {
-    RRef<Slow> slow = a.with({.timeout = kTimeToBegin}).make<Slow>("b", reinterpret_cast<uint64_t>(&late));
-    late.begun.wait();
+  EXPECT_TRUE(test::withLongerLimits(kTimeToBegin, [&](Duration limit) {
+    RRef<Slow> slow = a.with({.timeout = limit}).make<Slow>("b", reinterpret_cast<uint64_t>(&late));
     // Until the reference knows that it is late, it is asked for at the worker that makes it.
     EXPECT_TRUE(test::eventually(
-        [&] { return contains(messageOf<TimeoutError>([&] { slow.waitUntilMade(kShort); }), toText(kTimeToBegin)); }));
+        [&] { return contains(messageOf<TimeoutError>([&] { slow.waitUntilMade(kShort); }), toText(limit)); }));
     EXPECT_EQ("b", statusOf<TimeoutError>([&] { slow.call<&Slow::get>(); }).worker());
-  }
+    return late.begun.isOpen();
+  }));
   late.go.open();
   late.done.waitFor(1);
   EXPECT_TRUE(test::eventually([&] { return job[1].metrics().valuesOwned == 0; }));
