@@ -24,10 +24,19 @@ TEST(Run, handsOnTheExitCodeOfTheOnlyWorker) {
   EXPECT_NE(std::string::npos, launcher.err().find("ended with exit code 42")) << launcher.err();
 }
 
-TEST(Run, namesTheWorkerThatExitedFirst) {
-  Launcher launcher = Launcher::withWorkers(3);
+// What has to happen before the grace is over does on any machine.
+const Strings kLongGrace = {"--grace", "3600"};
+
+TEST(Run, givesTheOthersTenSecondsAsARule) {
+  Launcher launcher = Launcher::withWorkers(2);
   launcher.signalWorker(1, SIGUSR1);
   launcher.waitForErr(identity(launcher, 1) + " ended with exit code 1; the others have 10 s");
+}
+
+TEST(Run, namesTheWorkerThatExitedFirst) {
+  Launcher launcher = Launcher::withWorkers(3, kLongGrace);
+  launcher.signalWorker(1, SIGUSR1);
+  launcher.waitForErr(identity(launcher, 1) + " ended with exit code 1; the others have");
   launcher.signalWorker(0, SIGUSR1);
   launcher.signalWorker(2, SIGUSR2);
   EXPECT_EQ(1, launcher.finish());
@@ -40,7 +49,7 @@ TEST(Run, namesTheWorkerThatExitedFirst) {
 
 TEST(Run, namesTheWorkerThatWasKilled) {
   for (int rank = 0; rank < 4; ++rank) {
-    Launcher launcher = Launcher::withWorkers(4);
+    Launcher launcher = Launcher::withWorkers(4, kLongGrace);
     launcher.signalWorker(rank, SIGKILL);
     launcher.waitForErr(identity(launcher, rank) + " was killed by SIGKILL");
     Strings others;
@@ -54,15 +63,14 @@ TEST(Run, namesTheWorkerThatWasKilled) {
   }
 }
 
+// With nobody else left it is killed at once, not after the grace.
 TEST(Run, namesTheWorkerThatWasStoppedWhenTheOthersFail) {
-  Launcher launcher = Launcher::withWorkers(3);
+  Launcher launcher = Launcher::withWorkers(3, kLongGrace);
   launcher.signalWorker(2, SIGSTOP);
   launcher.waitForErr(identity(launcher, 2) + " was stopped by SIGSTOP");
   launcher.signalWorker(0, SIGUSR1);
   launcher.signalWorker(1, SIGUSR1);
-  TimePoint begin = Clock::now();
   EXPECT_EQ(128 + SIGKILL, launcher.finish());
-  EXPECT_LT(Clock::now() - begin, 5s) << "with nobody else left it is killed at once, not after the grace";
   EXPECT_EQ("treadle run: " + identity(launcher, 2) +
                 " was stopped by SIGSTOP first; "
                 "ranks 0 and 1 then ended with exit code 1",
@@ -93,7 +101,7 @@ TEST(Run, givesUpOnAStoppedWorkerWhenTheOthersHaveEndedWell) {
 }
 
 TEST(Run, forgetsAStopThatWasMadeUpFor) {
-  Launcher launcher = Launcher::withWorkers(2);
+  Launcher launcher = Launcher::withWorkers(2, kLongGrace);
   launcher.signalWorker(1, SIGSTOP);
   launcher.waitForErr("was stopped");
   launcher.signalWorker(1, SIGCONT);
@@ -139,7 +147,7 @@ TEST(Run, waitsForTheOthersWhenOneEndsWell) {
 
 TEST(Run, passesSignalsOnAndExitsWithThem) {
   for (int signal : {SIGINT, SIGTERM, SIGHUP}) {
-    Launcher launcher = Launcher::withWorkers(2);
+    Launcher launcher = Launcher::withWorkers(2, kLongGrace);
     ASSERT_EQ(0, ::kill(launcher.pid(), signal));
     EXPECT_EQ(128 + signal, launcher.finish());
     EXPECT_EQ("treadle run: ended by " + io::signalName(signal) + "; all workers have ended", launcher.lastErrLine());
@@ -176,9 +184,7 @@ TEST(Run, takesItsWorkersWithItWhenItIsKilled) {
 TEST(Run, doesNotWaitForWhatWorkersLeftBehindAndLeavesNoneOfIt) {
   // One child in the worker's group, one in a session of its own; both hold the pipes.
   Launcher launcher = Launcher::shell(2, "sleep 1000 & echo left $!; setsid sleep 1000 & echo left $!");
-  TimePoint begin = Clock::now();
   EXPECT_EQ(0, launcher.finish());
-  EXPECT_LT(Clock::now() - begin, 20s);
   int seen = 0;
   for (const std::string& line : sortedLines(launcher.out())) {
     EXPECT_TRUE(isGone(std::stoi(line.substr(9)))) << line;

@@ -136,7 +136,8 @@ TEST(Run, endsWhenNobodyReadsItsOutput) {
 
 TEST(Run, obeysSignalsWhileItsReaderPauses) {
   // One worker fills every buffer on the way; nobody reads. The other's end must still be noticed.
-  Launcher launcher = Launcher::shell(2, "[ $RANK = 0 ] && exec yes; echo \"pid $$\" >&2; exec sleep 1000");
+  Launcher launcher =
+      Launcher::shell(2, "[ $RANK = 0 ] && exec yes; echo \"pid $$\" >&2; exec sleep 1000", {"--grace", "3600"});
   launcher.waitForErrOnly("pid ");
   launcher.waitUntilOutIsFull();
   ASSERT_EQ(0, ::kill(std::stoi(launcher.err().substr(8)), SIGKILL));

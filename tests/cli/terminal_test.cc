@@ -69,7 +69,8 @@ std::string onTerminal(int workers, const std::string& script, int* exitCode, st
   if (child == 0) {
     ::setenv("TERM", "xterm", 1);
     ::signal(SIGINT, SIG_DFL);  // ignored when the tests run in the background of a shell
-    ::execl(command.c_str(), "treadle", "run", "-n", count.c_str(), "--", "/bin/sh", "-c", script.c_str(), nullptr);
+    ::execl(command.c_str(), "treadle", "run", "-n", count.c_str(), "--grace", "3600", "--", "/bin/sh", "-c",
+            script.c_str(), nullptr);
     ::_exit(127);
   }
   std::string bytes;

@@ -29,7 +29,7 @@ class Door {
   Door(const Door&) = delete;
   Door& operator=(const Door&) = delete;
 
-  io::Fd knock() { return valueOrThrow(io::connectTo(address_, deadlineAfter(std::chrono::seconds(5)))); }
+  io::Fd knock() { return valueOrThrow(io::connectTo(address_, deadlineAfter(std::chrono::seconds(60)))); }
   void poll() { pollAll(*reactor_); }
   const std::optional<link::Hello>& accepted() const { return accepted_; }
 

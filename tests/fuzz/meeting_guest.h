@@ -18,7 +18,7 @@ inline const std::string kMeetingKey = "the key of this job";
 class MeetingGuest {
  public:
   MeetingGuest(io::Reactor& reactor, const io::Address& meeting, const WorkerInfo& worker)
-      : worker_(worker), stream_(valueOrThrow(io::connectTo(meeting, deadlineAfter(std::chrono::seconds(5))))) {
+      : worker_(worker), stream_(valueOrThrow(io::connectTo(meeting, deadlineAfter(std::chrono::seconds(60))))) {
     const std::vector<std::byte> hello =
         link::encodeGreeting(link::Step::kHello, {link::kProtocolVersion, link::Purpose::kRendezvous, worker, {}});
     write(link::handshakeFrame(hello));
