@@ -5,6 +5,7 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
 
+#include "tests/support/gate.h"
 #include "tests/support/tensor_job.h"
 #include "treadle/core/memory/block_pool.h"
 #include "treadle/tensor/bridge/tensor_codec.h"
@@ -35,7 +36,7 @@ uint64_t allocations() { return memory::BlockPool::ofProcess()->counters().alloc
 
 // Workers share memory from a moment after they have joined on.
 void waitUntilShared(Worker& worker) {
-  for (TimePoint until = deadlineAfter(std::chrono::seconds(60)); Clock::now() < until;) {
+  for (TimePoint until = test::patience(); Clock::now() < until;) {
     at::Tensor tensor = treadle::empty({kElements});
     const void* data = tensor.data_ptr();
     if (worker.call<&identity>(kThere, std::move(tensor)).data_ptr() == data) return;

@@ -479,14 +479,19 @@ TEST_P(DistributedPass, AnomalyModeFindsTheNodeThatMadeANaN) {
 }
 
 TEST_P(DistributedPass, ATimeLimitNamesWhoHadNotDoneItsPart) {
-  {
+  EXPECT_TRUE(withLongerLimits(200ms, [&](Duration limit) {
     AutogradContext context(a);
     at::Tensor loss = a.call<&gatedCubeAtC>("B", leaf()).sum();
-    Status why = statusOf<TimeoutError>([&] { context.backward({loss}, {.timeout = 200ms}); });
-    EXPECT_TRUE(contains(why.message(), "within 200 ms"));
-    EXPECT_TRUE(contains(why.message(), "worker 'B' (rank 1)"));
+    Status why = statusOf<TimeoutError>([&] { context.backward({loss}, {.timeout = limit}); });
+    EXPECT_TRUE(contains(why.message(), "within " + toText(limit)));
     messageOf<TimeoutError>([&] { context.backward({loss}); });  // of no use any more
-    isReleased.open();
+    // B has to have been given its part within the limit.
+    auto named = contains(why.message(), "worker 'B' (rank 1)");
+    if (named) isReleased.open();
+    return named;
+  }));
+  isReleased.open();
+  {
     AutogradContext other(a);
     other.backward({a.call<&cube>("B", leaf()).sum()}, {.timeout = kHangs});
   }
@@ -496,13 +501,15 @@ TEST_P(DistributedPass, ATimeLimitNamesWhoHadNotDoneItsPart) {
 // A fails at once, while a node of B runs on.
 TEST_P(DistributedPass, ATimeLimitIsOneOfTheEndOfAFailedPassToo) {
   at::Tensor x = leaf();
-  {
+  EXPECT_TRUE(withLongerLimits(300ms, [&](Duration limit) {
     AutogradContext context(a);
     at::Tensor fails = FailsWhenReached::apply(x), gated = a.call<&gatedCube>("B", x);
-    std::string why = messageOf<Error>([&] { context.backward({(fails + gated).sum()}, {.timeout = 300ms}); });
-    EXPECT_TRUE(contains(why, "the glue came off"));
-    isReleased.open();  // only now can B be done with it
-  }
+    std::string why = messageOf<Error>([&] { context.backward({(fails + gated).sum()}, {.timeout = limit}); });
+    auto failed = contains(why, "the glue came off");  // as long as A gets that far within the limit
+    if (failed) isReleased.open();                     // only now can B be done with it
+    return failed;
+  }));
+  isReleased.open();
   expectAllReleased();
 }
 
