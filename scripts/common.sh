@@ -1,8 +1,11 @@
 # What the scripts share; source it from the root of the tree. Sets nothing but functions and these variables:
 #   TREADLE_PYTHON   the Python that runs our Python files (exported)
 #   torchDir         the folder of the torch package to build against (empty: none yet)
+#   treadleCache     the folder of what is remembered between clones: trees that passed, flaky cases, how long stages took
 export TREADLE_PYTHON_GIVEN="${TREADLE_PYTHON_GIVEN-${TREADLE_PYTHON-}}"
 export TREADLE_PYTHON="${TREADLE_PYTHON_GIVEN:-$PWD/.venv/bin/python}"
+
+treadleCache=${XDG_CACHE_HOME:-$HOME/.cache}/treadle
 
 stageStart=$SECONDS
 stage() { stageStart=$SECONDS; printf '== %s\n' "$*"; }

@@ -2,12 +2,12 @@
 # Says whether HEAD's tree has passed .ci/run on this machine with nothing uncommitted, and lists the flaky cases; fails when not.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-cache=${XDG_CACHE_HOME:-$HOME/.cache}/treadle
-grep -E '^\| .*:' "$cache/flaky.md" 2>/dev/null | sed 's/^/flaky: /'
+. scripts/common.sh
+grep -E '^\| .*:' "$treadleCache/flaky.md" 2>/dev/null | sed 's/^/flaky: /'
 tree=$(git rev-parse 'HEAD^{tree}') || exit 2
 if [ -n "$(git status --porcelain)" ]; then
   echo "green: no: there are changes that are not committed"
-elif grep -qsx "$tree" "$cache/green"; then
+elif grep -qsx "$tree" "$treadleCache/green"; then
   echo "green: yes"
   exit 0
 else

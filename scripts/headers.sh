@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Compiles headers of the dev preset alone, each as a file of its own: scripts/headers.sh [--changed]
-# --changed: only those that differ from the newest commit that passed .ci/run here; all when no such commit is known.
+# --changed: only those that were added or changed since the last merge (tools/changed.py).
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . scripts/common.sh
 
 targets=(all_verify_interface_header_sets)
-if [ "${1-}" = --changed ] && changed=$(python3 tools/changed.py .h); then
+if [ "${1-}" = --changed ]; then
+  changed=$(python3 tools/changed.py .h)
   # Configured first: the names of the targets are read from the build.
   scripts/build.sh dev build.ninja
   mapfile -t targets < <(ninja -C build/dev -t targets all |

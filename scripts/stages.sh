@@ -7,7 +7,6 @@
 # SHARE is how many of the check's MINUTES the stage may take with a warm compiler cache. A limit ends a hang and nothing else:
 # it is at least three times what the stage took last. A stage whose output has a line `N passed, N failed` adds these counts,
 # and every other stage adds one. More than two flaky cases (tools/reruns.py) fail the check.
-treadleCache=${XDG_CACHE_HOME:-$HOME/.cache}/treadle
 stageLogs=build/ci
 mkdir -p "$stageLogs" "$treadleCache"
 stageNames=() stageResults=() stageSeconds=() stageShares=()

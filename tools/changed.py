@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""Prints the files that differ from the newest commit whose tree passed .ci/run on this machine, one a line.
+"""Prints the files that were added or changed since the last merge, one a line: those that differ from the newest commit
+whose tree passed .ci/run on this machine. Where no such commit is known, that is where HEAD left origin/main, and on main
+itself the commit before HEAD.
 
 usage: changed.py [SUFFIX]       only those whose names end so: .h
-
-Exits with 3 when no such commit is known; then everything counts as unknown rather than as changed.
 """
 import os
 import subprocess
 import sys
+
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 def cache_folder():
@@ -25,26 +27,33 @@ def lines_of(name):
 
 
 def git(*words):
-    return subprocess.run(["git", *words], capture_output=True, text=True, check=False).stdout.splitlines()
+    return subprocess.run(["git", "-C", ROOT, *words], capture_output=True, text=True, check=False).stdout.splitlines()
 
 
-def changed_files():
-    """The set of them; None when no commit of HEAD's history is known to have passed."""
+def last_merge():
+    """The commit that changes are counted from; empty when HEAD is the first."""
     green = set(lines_of("green"))
     for line in git("log", "-n", "200", "--format=%H %T"):
         commit, tree = line.split()
         if tree in green:
-            return set(git("diff", "--name-only", commit)) | set(git("ls-files", "--others", "--exclude-standard"))
-    return None
+            return commit
+    head, fork = git("rev-parse", "HEAD"), git("merge-base", "HEAD", "origin/main")
+    before = git("rev-parse", "--verify", "--quiet", "HEAD^")
+    return "".join(fork if fork and fork != head else before)
+
+
+def changed_files():
+    """The set of them, as paths from the tree's root."""
+    base = last_merge()
+    committed = git("diff", "--name-only", base) if base else git("ls-files")
+    return set(committed) | set(git("ls-files", "--others", "--exclude-standard"))
 
 
 def main(suffix=""):
-    changed = changed_files()
-    for name in sorted(changed or ()):
+    for name in sorted(changed_files()):
         if name.endswith(suffix):
             print(name)
-    return 3 if changed is None else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:2]))
+    main(*sys.argv[1:2])

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Runs all tests of a build many times while something else keeps every core busy, and prints each case that failed with
-its rate. Goes on where it was interrupted, as long as HEAD's tree is the same.
+its rate. Goes on where it was interrupted, as long as the tree and the arguments are the same.
 
 usage: flaky.py BUILD_FOLDER [--runs N] [ctest arguments...]
 
@@ -8,27 +8,28 @@ What failed is kept in BUILD_FOLDER/flaky. The last line is `flaky: ok|FAILED ru
 """
 import argparse
 import collections
+import hashlib
 import json
 import os
 import subprocess
 import sys
 
 import run_tests
+from changed import ROOT, git
 
 
 class Record:
-    """What the runs so far have found, in a file that outlives an interruption."""
+    """What the runs so far have found, in a file that outlives an interruption. `key` says what was run."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, key):
         self.folder = os.path.join(folder, "flaky")
         os.makedirs(self.folder, exist_ok=True)
         self.path = os.path.join(self.folder, "record.json")
-        tree = subprocess.run(["git", "rev-parse", "HEAD^{tree}"], capture_output=True, text=True, check=False).stdout.strip()
-        self.data = {"tree": tree, "runs": 0, "failures": {}}
+        self.data = {"key": key, "runs": 0, "cases": 0, "failures": {}}
         try:
             with open(self.path, encoding="utf-8") as file:
                 found = json.load(file)
-            if found["tree"] == tree:
+            if found["key"] == key:
                 self.data = found
         except (OSError, ValueError, KeyError):
             pass
@@ -36,6 +37,7 @@ class Record:
     def add(self, cases):
         """The outcome of one more run."""
         self.data["runs"] += 1
+        self.data["cases"] = cases.passed + len(cases.failed)
         failures = collections.Counter(self.data["failures"])
         failures.update([str(case) for case in cases.failed] + cases.crashed)
         self.data["failures"] = dict(failures)
@@ -60,29 +62,40 @@ class BusyCores:
             process.wait()
 
 
+def key_of(arguments):
+    """Differs when the files of the tree or the tests to run do."""
+    key = hashlib.sha256(" ".join(arguments).encode())
+    for words in (["rev-parse", "HEAD^{tree}"], ["diff", "HEAD"]):
+        key.update("\n".join(git(*words)).encode())
+    for name in git("ls-files", "--others", "--exclude-standard"):
+        with open(os.path.join(ROOT, name), "rb") as file:
+            key.update(name.encode() + file.read())
+    return key.hexdigest()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("build", help="the build folder")
     parser.add_argument("--runs", type=int, default=20, help="in all [20]")
     options, arguments = parser.parse_known_args()
-    record = Record(options.build)
+    record = Record(options.build, key_of(arguments))
     if record.data["runs"]:
         print(f"flaky: goes on after {record.data['runs']} runs", flush=True)
-    cases = 0
     with BusyCores():
         while record.data["runs"] < options.runs:
-            total, ran, _, _ = run_tests.run(options.build, arguments)
-            if ran == 0:
+            run = run_tests.Run(options.build, arguments)
+            if run.tests == 0:
                 return 2
-            cases = total.passed + len(total.failed)
-            record.add(total)
-            names = [str(case) for case in total.failed] + total.crashed
+            record.add(run.cases)
+            names = [str(case) for case in run.cases.failed] + run.cases.crashed
             print(f"flaky: run {record.data['runs']} of {options.runs}: {', '.join(names) or 'all passed'}", flush=True)
     failures = record.data["failures"]
     for name, count in sorted(failures.items(), key=lambda item: -item[1]):
         print(f"  {count:3} of {record.data['runs']}  {name}")
-    print(f"flaky: {'FAILED' if failures else 'ok'} runs={record.data['runs']} cases={cases} failures={sum(failures.values())}")
-    return 1 if failures else 0
+    failed = bool(failures) or not record.data["cases"]
+    print(f"flaky: {'FAILED' if failed else 'ok'} runs={record.data['runs']} cases={record.data['cases']} "
+          f"failures={sum(failures.values())}")
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

@@ -1,37 +1,52 @@
 """Tells a failure that counts from a flaky case, for tools/run_tests.py --rerun.
 
-A case that failed is run again ten times, beside a copy of what ran beside it. If it fails once more, its failure counts.
-Otherwise it is flaky: its output is printed, and it is added to the list flaky.md in the user's cache folder. Nobody may
-live with a flaky case: one that stands in the list already counts as failed, and its line is removed by who mends it.
+One failure is enough, unless the case says that an event did not come in time. Whatever else it says is no matter of time:
+a crash, a sanitizer's report, a leak or leftover, a wrong value, a wrong culprit. One failure is also enough for a case with
+a fixed seed, for a case in a file that differs from the last commit that passed .ci/run here, and for a case that stands in
+the list of flaky cases.
 
-Some failures count at once, because they are no matter of time: crashes, hangs, sanitizer reports, cases with a fixed seed,
-and cases in files that were added or changed since the last commit whose tree passed .ci/run here.
+Every other case is run again ten times, and before that once with its whole program, beside a copy of what ran beside it.
+When one of these runs fails, the failure counts. Otherwise the case is flaky: its output is printed, and it is added to the
+list flaky.md in the user's cache folder. Who mends the case removes its line.
 """
 import itertools
-import json
 import os
 import re
-import signal
 import subprocess
 import threading
 import time
 
 from changed import cache_folder, changed_files, lines_of
+from commands import end
 
 RERUNS = 10
 LIMIT_S = 300  # ends a run that hangs, and nothing else
-SANITIZER = re.compile(r"ERROR: (Address|Leak)Sanitizer|WARNING: ThreadSanitizer|runtime error: |SUMMARY: \w+Sanitizer")
+# What a test that is no GoogleTest program says of an event that did not come in time.
+LATE = re.compile(r"did not end within [\d.]+ s|timed out after [\d.]+ seconds|waited in vain")
 
 
 class Case:
     """A case that failed: a GoogleTest case, or with an empty `name` a ctest test that is no GoogleTest program."""
 
-    def __init__(self, program, name, file, output, fixed_seed):
+    def __init__(self, program, name, file, output, counts_because):
         self.program, self.name, self.file, self.output = program, name, file, output
-        self.counts_because = "its seed is fixed" if fixed_seed else ""
+        self.counts_because = counts_because  # empty: it may be flaky
 
     def __str__(self):
         return f"{self.program}:{self.name}" if self.name else self.program
+
+
+def case_of_program(program, name, file, output, properties):
+    """A failed GoogleTest case with the names of the properties that it recorded."""
+    if "fixed_seed" in properties:
+        return Case(program, name, file, output, "its seed is fixed")
+    late = "waited_in_vain" in properties
+    return Case(program, name, file, output, "" if late else "it does not say that an event did not come in time")
+
+
+def case_of_script(name, file, output):
+    """A failed ctest test that is no GoogleTest program."""
+    return Case(name, "", file, output, "" if LATE.search(output) else "it does not say that an event did not come in time")
 
 
 def known_flaky():
@@ -49,37 +64,8 @@ def add_flaky(case, folder):
         file.write(f"| {case} | {os.path.basename(folder.rstrip('/'))} | {time.strftime('%Y-%m-%d %H:%M')} | {said} |\n")
 
 
-class Command:
-    """How ctest starts a test; `name` picks one case of a GoogleTest program."""
-
-    def __init__(self, folder, program, name=""):
-        listing = subprocess.run(["ctest", "--test-dir", folder, "-R", f"^{re.escape(program)}$", "--show-only=json-v1"],
-                                 capture_output=True, text=True, check=True).stdout
-        test = json.loads(listing)["tests"][0]
-        properties = {entry["name"]: entry["value"] for entry in test.get("properties", [])}
-        self.environment = {**os.environ, **dict(line.split("=", 1) for line in properties.get("ENVIRONMENT", []))}
-        self.folder = properties.get("WORKING_DIRECTORY", folder)
-        self.words = [word for word in test["command"] if not word.startswith("--gtest_output")]
-        if name:
-            self.words.append(f"--gtest_filter={name}")
-
-    def start(self, output):
-        return subprocess.Popen(self.words, env=self.environment, cwd=self.folder, stdin=subprocess.DEVNULL, stdout=output,
-                                stderr=subprocess.STDOUT, text=True, errors="replace", start_new_session=True)
-
-
-def end(process):
-    """Ends a process and what it started."""
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
-    process.wait()
-
-
 class Load:
-    """Runs test programs over and over on a thread, one at a time, as long as the `with` lasts; what comes of them is of no
-    interest."""
+    """Runs commands over and over on a thread, one at a time, as long as the `with` lasts; their results do not matter."""
 
     def __init__(self, commands):
         self.commands, self.stopped, self.process = commands, threading.Event(), None
@@ -107,31 +93,31 @@ class Load:
             self.thread.join()
 
 
-def passes(command):
-    """One run: (whether it passed, its output)."""
-    process = command.start(subprocess.PIPE)
+def passes(command, case):
+    """Runs all of a command, or one case of it: (whether it passed, its output)."""
+    process = command.start(subprocess.PIPE, case)
     try:
         output, _ = process.communicate(timeout=LIMIT_S)
-        return process.returncode == 0, output
     except subprocess.TimeoutExpired:
         end(process)
         return False, f"did not end within {LIMIT_S} s"
+    return process.returncode == 0 and "Running 0 tests" not in output, output
 
 
-def fails_again(folder, case, beside):
-    """The output of the first of ten more runs that fails; None when all pass."""
-    command = Command(folder, case.program, case.name)
-    with Load([Command(folder, program) for program in sorted(beside)]):
-        for _ in range(RERUNS):
-            passed, output = passes(command)
+def fails_again(case, commands, beside):
+    """The output of the first of eleven more runs that fails; None when all pass."""
+    with Load([commands[program] for program in sorted(beside) if program in commands]):
+        # The whole program first: a case that fails because of those before it passes alone.
+        for name in ["", *[case.name] * RERUNS]:
+            passed, output = passes(commands[case.program], name)
             if not passed:
                 return output
     return None
 
 
-def find_flaky(folder, failed, beside):
-    """Those of the failed cases that are flaky, after saying so of each; the others count."""
-    known, changed, flaky = known_flaky(), changed_files() or set(), []
+def find_flaky(folder, commands, failed, beside):
+    """The flaky ones among the failed cases. Says of each case what it was found to be."""
+    known, changed, flaky = known_flaky(), changed_files(), []
     for case in failed:
         if not case.counts_because and case.file in changed:
             case.counts_because = f"{case.file} has changed"
@@ -139,7 +125,7 @@ def find_flaky(folder, failed, beside):
             case.counts_because = "it stands in the list of flaky cases already"
         if case.counts_because:
             print(f"{case} is not run again: {case.counts_because}", flush=True)
-        elif (output := fails_again(folder, case, beside[case.program])) is not None:
+        elif (output := fails_again(case, commands, beside[case.program])) is not None:
             print(f"{case} failed again:\n{output}", flush=True)
         else:
             flaky.append(case)

@@ -7,9 +7,9 @@ GoogleTest programs are counted by their cases, from the reports that they leave
 that died, hung or failed outside of a case counts as one failed test more, and every other ctest test as one. Exits with 1
 when anything failed and with 2 when no test ran.
 
---rerun: a case that failed is run again ten times beside a copy of what ran beside it. When all ten pass it counts as
-passed, and is reported under the line `flaky: N` and in the list of flaky cases (tools/reruns.py says which cases count at
-once).
+--rerun: a case that failed because an event did not come in time is run again ten times beside a copy of what ran beside
+it. When all of these runs pass, the case counts as passed, and is reported under the line `flaky: N` and in the list of flaky
+cases (tools/reruns.py).
 """
 import collections
 import os
@@ -20,7 +20,10 @@ import sys
 import xml.etree.ElementTree as ElementTree
 
 import reruns
+from commands import commands_of
 
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+SANITIZER = re.compile(r"ERROR: (Address|Leak)Sanitizer|WARNING: ThreadSanitizer|runtime error: |SUMMARY: \w+Sanitizer")
 START = re.compile(r"^\s+Start\s+\d+: (\S+)$")
 END = re.compile(r"^\s*\d+/\d+ Test\s+#\d+: (\S+) \.*\s*(.*?)\s*[\d.]+ sec")
 
@@ -41,6 +44,11 @@ class Cases:
         return self
 
 
+def in_tree(path):
+    """The path of a file of this tree from the tree's root."""
+    return os.path.relpath(path, ROOT) if path else ""
+
+
 def cases_of_program(name, folder):
     """The cases of one GoogleTest program, from its report; None when it left none."""
     try:
@@ -50,9 +58,15 @@ def cases_of_program(name, folder):
     cases = Cases()
     for case in root.iter("testcase"):
         failures = [failure.text or failure.get("message", "") for failure in case.iter("failure")]
-        if failures:
-            cases.failed.append(reruns.Case(name, f"{case.get('classname')}.{case.get('name')}", case.get("file", ""),
-                                            "\n".join(failures), case.find(".//property[@name='fixed_seed']") is not None))
+        if failures and not case.get("name"):
+            cases.crashed.append(name)  # before the first case or after the last
+        elif failures:
+            properties = {entry.get("name") for entry in case.iter("property")}
+            # The compiler was given a path from the build folder, or from the root when a unity file includes the source.
+            file = case.get("file", "")
+            file = in_tree(os.path.join(folder, file)) if file.startswith("..") else file
+            cases.failed.append(reruns.case_of_program(name, f"{case.get('classname')}.{case.get('name')}", file,
+                                                       "\n".join(failures), properties))
         elif case.get("result") == "skipped":
             cases.skipped += 1
         elif case.get("status") == "run":
@@ -60,7 +74,7 @@ def cases_of_program(name, folder):
     return cases
 
 
-def cases_of_test(test, folder, how):
+def cases_of_test(test, folder, command, how):
     """`test`: the element of one ctest test in ctest's own report; `how`: what ctest printed of its end."""
     name, status = test.get("name"), test.get("status")
     output = test.findtext("system-out") or ""
@@ -73,26 +87,27 @@ def cases_of_test(test, folder, how):
             cases.crashed.append(name)  # a program that was not built
         elif status in ("disabled", "notrun"):
             cases.skipped = 1
-        elif os.path.exists(os.path.join(folder, "tests", name)):
+        elif command is None or not command.script():
             cases.crashed.append(name)  # a program without its report
         else:
-            cases.failed.append(reruns.Case(name, "", f"tests/jobs/{name}.py", output, False))
-    elif status == "fail" and not cases.failed:
+            cases.failed.append(reruns.case_of_script(name, in_tree(command.script()), output))
+    elif status == "fail" and not cases.failed and not cases.crashed:
         cases.crashed.append(name)  # after the report, or by a sanitizer's exit code
-    if status == "fail" and (how != "***Failed" or reruns.SANITIZER.search(output)):
+    if status == "fail" and (how != "***Failed" or SANITIZER.search(output)):
         for case in cases.failed:
-            case.counts_because = how.strip("*") if how != "***Failed" else "a sanitizer reported"
+            case.counts_because = "a sanitizer reported" if how == "***Failed" else how.strip("*") or "its end is not known"
     return cases
 
 
-def run_ctest(folder, junit, arguments):
-    """Runs ctest and shows its output: (its exit code, for each test how it ended, for each test those beside it)."""
-    command = ["ctest", "--test-dir", folder, "--output-on-failure", "--output-junit", junit, "--no-tests=error", *arguments]
+def run_ctest(folder, names, junit, arguments):
+    """Runs ctest over the tests with these names and shows its output: (its exit code, for each test how it ended, for each test those beside it)."""
+    command = ["ctest", "--test-dir", folder, "--output-on-failure", "--test-output-size-failed", "100000000",
+               "--output-junit", junit, "--no-tests=error", *arguments]
     running, ends, beside = set(), {}, collections.defaultdict(set)
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, errors="replace") as ctest:
         for line in ctest.stdout:
             print(line, end="", flush=True)
-            if found := START.match(line):
+            if (found := START.match(line)) and found[1] in names:  # not one that a test of ctest itself prints
                 for other in running:
                     beside[other].add(found[1])
                     beside[found[1]].add(other)
@@ -103,34 +118,38 @@ def run_ctest(folder, junit, arguments):
     return ctest.returncode, ends, beside
 
 
-def run(folder, arguments):
-    """Runs the tests once: (all cases, how many ctest tests ran, ctest's exit code, for each test those beside it)."""
-    junit = os.path.abspath(os.path.join(folder, "ctest.xml"))
-    shutil.rmtree(os.path.join(folder, "test-results"), ignore_errors=True)
-    os.makedirs(os.path.join(folder, "test-results"))
-    if os.path.exists(junit):
-        os.remove(junit)
-    code, ends, beside = run_ctest(folder, junit, arguments)
-    total, ran = Cases(), 0
-    if not os.path.exists(junit):
-        print("ctest left no report: no test ran.")
-        return total, ran, code or 2, beside
-    for test in ElementTree.parse(junit).getroot().iter("testcase"):
-        ran += 1
-        total += cases_of_test(test, folder, ends.get(test.get("name"), ""))
-    return total, ran, code, beside
+class Run:
+    """What one run of the tests gave."""
+
+    def __init__(self, folder, arguments):
+        junit = os.path.abspath(os.path.join(folder, "ctest.xml"))
+        shutil.rmtree(os.path.join(folder, "test-results"), ignore_errors=True)
+        os.makedirs(os.path.join(folder, "test-results"))
+        if os.path.exists(junit):
+            os.remove(junit)
+        self.commands = commands_of(folder)
+        self.code, ends, self.beside = run_ctest(folder, self.commands, junit, arguments)
+        self.cases, self.tests = Cases(), 0  # `tests`: how many ctest tests ran
+        if not os.path.exists(junit):
+            print("ctest left no report: no test ran.")
+            return
+        for test in ElementTree.parse(junit).getroot().iter("testcase"):
+            name = test.get("name")
+            self.tests += 1
+            self.cases += cases_of_test(test, folder, self.commands.get(name), ends.get(name, ""))
 
 
 def main(folder, *arguments):
     rerun = "--rerun" in arguments
-    total, ran, code, beside = run(folder, [argument for argument in arguments if argument != "--rerun"])
+    run = Run(folder, [argument for argument in arguments if argument != "--rerun"])
+    total, flaky = run.cases, []
     if rerun and total.failed:
-        flaky = reruns.find_flaky(folder, total.failed, beside)
+        flaky = reruns.find_flaky(folder, run.commands, total.failed, run.beside)
         total.passed += len(flaky)
         total.failed = [case for case in total.failed if case not in flaky]
     failed = len(total.failed) + len(total.crashed)
     print(f"{total.passed} passed, {failed} failed" + (f", {total.skipped} skipped" if total.skipped else ""), flush=True)
-    return 2 if ran == 0 else 1 if failed or (code and not rerun) else 0
+    return 2 if run.tests == 0 else 1 if failed or (run.code and not flaky) else 0
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@
 #include <string>
 #include <thread>
 
+#include "tests/support/gate.h"
 #include "tests/support/seeds.h"
 
 namespace treadle::broken_program {
@@ -20,17 +21,36 @@ int runsBefore() {
   return runs;
 }
 
-TEST(Broken, failsTheFirstTimeOnly) { EXPECT_GT(runsBefore(), 0) << "the first time"; }
+// Fails as a wait does whose event did not come in time.
+void expectInTime(bool inTime) {
+  if (!inTime) test::recordWaitInVain();
+  EXPECT_TRUE(inTime) << "it did not become true";
+}
+
+TEST(Broken, isLateTheFirstTimeOnly) { expectInTime(runsBefore() > 0); }
+
+TEST(Broken, isLateTheFirstTwoTimes) { expectInTime(runsBefore() > 1); }
 
 TEST(Broken, hasAWrongValueOneTimeInTwo) { EXPECT_EQ(4, 4 + runsBefore() % 2) << "one time in two"; }
 
-TEST(Broken, failsOnceWithAFixedSeed) {
-  test::forSeeds(1, [](test::Random&) { EXPECT_GT(runsBefore(), 0) << "with a seed"; });
+TEST(Broken, isLateOnceWithAFixedSeed) {
+  test::forSeeds(1, [](test::Random&) { expectInTime(runsBefore() > 0); });
 }
 
 TEST(Broken, waitsForAnEventThatNeverComes) {
   for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
 }
+
+// Passes alone, and not after the first half.
+int halves = 0;
+TEST(Broken, dependsOnOrderFirstHalf) { halves = 1; }
+TEST(Broken, dependsOnOrderSecondHalf) { expectInTime(halves == 0); }
+
+class FailsOutsideOfItsCases : public ::testing::Test {
+ public:
+  static void TearDownTestSuite() { EXPECT_GT(runsBefore(), 0) << "after the last case"; }
+};
+TEST_F(FailsOutsideOfItsCases, passes) {}
 
 TEST(Broken, crashesOnce) {
   if (runsBefore() == 0) std::abort();

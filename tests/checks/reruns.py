@@ -2,9 +2,11 @@
 """Cases broken on purpose, each of which tools/run_tests.py --rerun has to report by name: broken_program.cc has them."""
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
+import textwrap
 import unittest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -15,66 +17,121 @@ class Reruns(unittest.TestCase):
     def setUp(self):
         self.folder = tempfile.TemporaryDirectory(prefix="treadle-reruns-")
         self.addCleanup(self.folder.cleanup)
-        os.mkdir(os.path.join(self.folder.name, "tests"))
-        os.symlink(OPTIONS.program, os.path.join(self.folder.name, "tests", "broken"))
+        self.tree = self.copy_of_tree()
+        self.build = os.path.join(self.tree, "build", "checked")
+        os.makedirs(self.build)
 
-    def run_case(self, case, limit_s=60):
-        """One run of all tests, which are this one case: (its exit code, its output)."""
-        report = os.path.join(self.folder.name, "test-results", "broken.xml")
-        with open(os.path.join(self.folder.name, "CTestTestfile.cmake"), "w", encoding="utf-8") as file:
-            file.write(f'add_test(broken "{OPTIONS.program}" "--gtest_filter=Broken.{case}" "--gtest_output=xml:{report}")\n'
-                       f'set_tests_properties(broken PROPERTIES TIMEOUT {limit_s} ENVIRONMENT '
+    def copy_of_tree(self):
+        """The tools and the program's source in a repository of their own, at the place that the program's report names."""
+        tree = os.path.join(self.folder.name, "tree")
+        for part in ("tools", os.path.join("tests", "checks")):
+            shutil.copytree(os.path.join(ROOT, part), os.path.join(tree, part), ignore=shutil.ignore_patterns("__pycache__"))
+        git = ["git", "-C", tree, "-c", "user.name=nobody", "-c", "user.email=nobody@localhost"]
+        for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "all"], ["commit", "-q", "--allow-empty", "-m", "more"]):
+            subprocess.run([*git, *words], check=True)
+        return tree
+
+    def run_test(self, test, *command, limit_s=60):
+        """One run of all tests, which are this one: (its exit code, its output)."""
+        words = " ".join(f'"{word}"' for word in command)
+        with open(os.path.join(self.build, "CTestTestfile.cmake"), "w", encoding="utf-8") as file:
+            file.write(f'add_test({test} {words})\nset_tests_properties({test} PROPERTIES TIMEOUT {limit_s} ENVIRONMENT '
                        f'"BROKEN_STATE={self.folder.name}/state")\n')
         environment = {**os.environ, "XDG_CACHE_HOME": os.path.join(self.folder.name, "cache"), "PYTHONDONTWRITEBYTECODE": "1"}
-        ran = subprocess.run([sys.executable, os.path.join(ROOT, "tools", "run_tests.py"), self.folder.name, "--rerun"],
-                             cwd=self.folder.name, env=environment, capture_output=True, text=True, check=False)
+        ran = subprocess.run([sys.executable, os.path.join(self.tree, "tools", "run_tests.py"), self.build, "--rerun"],
+                             cwd=self.build, env=environment, capture_output=True, text=True, check=False)
         return ran.returncode, ran.stdout + ran.stderr
 
-    def expect_counts(self, case, *words, limit_s=60):
-        code, output = self.run_case(case, limit_s)
+    def run_case(self, case, limit_s=60):
+        report = os.path.join(self.build, "test-results", "broken.xml")
+        pattern = case if "." in case else f"Broken.{case}"
+        return self.run_test("broken", OPTIONS.program, f"--gtest_filter={pattern}", f"--gtest_output=xml:{report}",
+                             limit_s=limit_s)
+
+    def run_script(self, text):
+        script = os.path.join(self.folder.name, "script.py")
+        with open(script, "w", encoding="utf-8") as file:
+            file.write(textwrap.dedent(text))
+        return self.run_test("script", sys.executable, script)
+
+    def expect_counts(self, outcome, *words):
+        code, output = outcome
         self.assertEqual(1, code, output)
-        self.assertIn(" passed, 1 failed", output)
+        self.assertRegex(output, r"\n[01] passed, 1 failed")
         for word in words:
             self.assertIn(word, output)
 
-    def test_failing_the_first_time_only_is_flaky_and_counts_the_second_time(self):
-        code, output = self.run_case("failsTheFirstTimeOnly")
+    def expect_flaky(self, outcome, *words):
+        code, output = outcome
         self.assertEqual(0, code, output)
-        for line in ("\nflaky: 1\n", "flaky: broken:Broken.failsTheFirstTimeOnly", "the first time", "\n1 passed, 0 failed\n"):
-            self.assertIn(line, output)
-        with open(os.path.join(self.folder.name, "cache", "treadle", "flaky.md"), encoding="utf-8") as file:
-            self.assertIn("| broken:Broken.failsTheFirstTimeOnly |", file.read())
-        os.remove(os.path.join(self.folder.name, "state"))
-        self.expect_counts("failsTheFirstTimeOnly", "stands in the list of flaky cases")
+        for word in ("\nflaky: 1\n", "\n1 passed, 0 failed\n", *words):
+            self.assertIn(word, output)
 
-    def test_a_wrong_value_one_time_in_two_counts(self):
+    def test_an_event_that_comes_too_late_once_is_flaky_and_counts_the_second_time(self):
+        self.expect_flaky(self.run_case("isLateTheFirstTimeOnly"), "flaky: broken:Broken.isLateTheFirstTimeOnly",
+                          "it did not become true")
+        with open(os.path.join(self.folder.name, "cache", "treadle", "flaky.md"), encoding="utf-8") as file:
+            self.assertIn("| broken:Broken.isLateTheFirstTimeOnly |", file.read())
+        os.remove(os.path.join(self.folder.name, "state"))
+        self.expect_counts(self.run_case("isLateTheFirstTimeOnly"), "stands in the list of flaky cases")
+
+    def test_an_event_that_comes_too_late_twice_counts(self):
+        self.expect_counts(self.run_case("isLateTheFirstTwoTimes"), "Broken.isLateTheFirstTwoTimes failed again")
+
+    def test_a_case_in_a_changed_file_counts_at_once(self):
+        program = os.path.join("tests", "checks", "broken_program.cc")
+        with open(os.path.join(self.tree, program), "a", encoding="utf-8") as file:
+            file.write("// changed\n")
+        self.expect_counts(self.run_case("isLateTheFirstTimeOnly"), f"is not run again: {program} has changed")
+
+    def test_a_case_that_fails_after_others_only_counts(self):
+        self.expect_counts(self.run_case("dependsOnOrder*"), "Broken.dependsOnOrderSecondHalf failed again")
+
+    def test_a_failure_outside_of_the_cases_counts_at_once(self):
+        self.expect_counts(self.run_case("FailsOutsideOfItsCases.*"), "after the last case")
+
+    def test_a_wrong_value_one_time_in_two_counts_at_once(self):
         with open(os.path.join(self.folder.name, "state"), "w", encoding="utf-8") as file:
             file.write("1")
-        self.expect_counts("hasAWrongValueOneTimeInTwo", "Broken.hasAWrongValueOneTimeInTwo failed again")
+        self.expect_counts(self.run_case("hasAWrongValueOneTimeInTwo"), "Broken.hasAWrongValueOneTimeInTwo is not run again")
 
     def test_a_fixed_seed_counts_at_once(self):
-        self.expect_counts("failsOnceWithAFixedSeed", "Broken.failsOnceWithAFixedSeed is not run again: its seed is fixed")
+        self.expect_counts(self.run_case("isLateOnceWithAFixedSeed"),
+                           "Broken.isLateOnceWithAFixedSeed is not run again: its seed is fixed")
 
     def test_an_event_that_never_comes_counts_at_once(self):
-        self.expect_counts("waitsForAnEventThatNeverComes", "Timeout", "Broken.waitsForAnEventThatNeverComes", limit_s=5)
+        self.expect_counts(self.run_case("waitsForAnEventThatNeverComes", limit_s=5), "Timeout",
+                           "Broken.waitsForAnEventThatNeverComes")
+
+    def test_a_script_that_is_late_once_is_flaky(self):
+        self.expect_flaky(self.run_script("""
+            import os, sys
+            if not os.path.exists(os.environ["BROKEN_STATE"]):
+                open(os.environ["BROKEN_STATE"], "w").close()
+                sys.exit("the job did not end within 60 s")
+            """), "flaky: script failed once")
+
+    def test_a_script_that_found_something_wrong_counts_at_once(self):
+        self.expect_counts(self.run_script("import sys; sys.exit('left over: a segment of shared memory')"),
+                           "script is not run again")
 
     def test_a_crash_counts_at_once(self):
-        self.expect_counts("crashesOnce", "Broken.crashesOnce")
+        self.expect_counts(self.run_case("crashesOnce"), "Broken.crashesOnce")
 
     def test_a_leak_counts_at_once(self):
         if "address" not in OPTIONS.sanitizer:
             self.skipTest("the address sanitizer sees leaks")
-        self.expect_counts("leaksOnce", "LeakSanitizer", "Broken.leaksOnce")
+        self.expect_counts(self.run_case("leaksOnce"), "LeakSanitizer", "Broken.leaksOnce")
 
     def test_a_race_counts_at_once(self):
         if "thread" not in OPTIONS.sanitizer:
             self.skipTest("the thread sanitizer sees races")
-        self.expect_counts("racesOnce", "ThreadSanitizer: data race", "Broken.racesOnce")
+        self.expect_counts(self.run_case("racesOnce"), "ThreadSanitizer: data race", "Broken.racesOnce")
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--program", required=True, help="the built broken_program")
+    parser.add_argument("--program", required=True, type=os.path.abspath, help="the built broken_program")
     parser.add_argument("--sanitizer", default="", help="what it was built with")
     OPTIONS, rest = parser.parse_known_args()
     unittest.main(argv=[sys.argv[0], *rest])

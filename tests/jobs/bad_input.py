@@ -61,7 +61,7 @@ class Case:
 
     def ends(self, job, code):
         """Waits for the end and checks its exit code and that nothing is left; `code` None: any but 0."""
-        require(job.finish(time.monotonic() + LIMIT_S), "it does not end")
+        require(job.finish(time.monotonic() + LIMIT_S), f"it did not end within {LIMIT_S} s")
         got = job.launcher.returncode
         require(got == code if code is not None else got > 0, f"exit code {got}")
         left = job.leftovers()

@@ -29,6 +29,7 @@ EVENTS = {
     "last-epoch": lambda _, __, epochs: rf"^\[0\] .*epoch +{epochs}/{epochs}\b",
     "in-shutdown": lambda _, __, ___: r"^\[0\] .* debug master: this worker is in its shutdown\b",
 }
+WHILE_JOINING = ("forked", "registered", "all-registered")
 NO_COMPLAINT = re.compile(r"\[[\d:.]+\] (debug|info) ")  # of what a worker writes to standard error
 
 
@@ -58,7 +59,7 @@ class Attempt:
         self.victim, self.others, self.sent, self.too_late = None, [], 0.0, False
 
     def run(self):
-        if not self.strike():
+        if not self.strike() or self.missed_event():
             return None
         phase = self.phase()
         slowest = self.watch()
@@ -118,6 +119,11 @@ class Attempt:
         except ProcessLookupError:
             self.too_late = True
         self.sent = time.monotonic()
+
+    def missed_event(self):
+        """Whether all had joined when the signal of an earlier event came."""
+        joined = joined_at(self.job)
+        return self.event in WHILE_JOINING and joined is not None and joined < self.sent
 
     def has_stopped(self):
         while not self.victim.is_over():

@@ -173,6 +173,8 @@ class Job:
 
     def close(self):
         """Ends what should have ended by itself."""
+        with self.lock:
+            self.watches = []  # their actions use the workers' descriptors
         for pid, _ in self.processes():
             try:
                 os.kill(pid, signal.SIGKILL)

@@ -15,6 +15,9 @@ namespace treadle::test {
 inline constexpr Duration kHangs = std::chrono::seconds(60);
 inline TimePoint patience() { return deadlineAfter(kHangs); }
 
+// Records that the case waited for an event that did not come in time. No other failure may be flaky: tools/reruns.py.
+inline void recordWaitInVain() { ::testing::Test::RecordProperty("waited_in_vain", "yes"); }
+
 // Counts up; `waitFor(n)` returns when n is reached.
 class Counter {
  public:
@@ -32,6 +35,7 @@ class Counter {
     MutexLock lock(mutex_);
     while (count_ < wanted)
       if (!changed_.waitUntil(lock, deadline) && count_ < wanted) {
+        recordWaitInVain();
         ADD_FAILURE() << "waited in vain: " << count_ << " of " << wanted;
         return;
       }
@@ -58,7 +62,10 @@ class Gate {
 inline ::testing::AssertionResult eventually(const std::function<bool()>& isTrue) {
   TimePoint deadline = deadlineAfter(kHangs);
   while (!isTrue()) {
-    if (Clock::now() > deadline) return ::testing::AssertionFailure() << "it did not become true";
+    if (Clock::now() > deadline) {
+      recordWaitInVain();
+      return ::testing::AssertionFailure() << "it did not become true";
+    }
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   return ::testing::AssertionSuccess();
