@@ -52,8 +52,9 @@ chaos: ## the same through a proxy that delays, stalls, cuts and changes what is
 	@$(MAKE) build || { echo "chaos: FAILED build=failed"; exit 1; }
 	@$(in_env) "$$TREADLE_PYTHON" tests/soak/chaos.py $(options)
 
-test-long: build ## the long tests: all property tests with 20 times the seeds, everything five times over
-	@$(in_env) TREADLE_TEST_SEED_FACTOR=20 "$$TREADLE_PYTHON" tools/run_tests.py build/dev --repeat until-fail:5 --timeout 1200 $(ARGS)
+test-long: build ## the long tests: all property tests with 20 times the seeds and new ones (SEED=...), everything five times over
+	@$(in_env) seed=$(or $(SEED),$$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')); echo "test-long: seeds from $$seed on (SEED=$$seed)"; \
+	  TREADLE_TEST_FIRST_SEED=$$seed TREADLE_TEST_SEED_FACTOR=20 "$$TREADLE_PYTHON" tools/run_tests.py build/dev --repeat until-fail:5 --timeout 1200 $(ARGS)
 
 check-long: ## all that looks for new faults, in hours: kill storms, property tests, fuzz, soak, chaos, oracles, coverage, release
 	@scripts/check_long.sh

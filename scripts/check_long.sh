@@ -1,10 +1,8 @@
 #!/usr/bin/env bash
-# Looks for new faults: scripts/check_long.sh, in some hours. What it finds becomes a test with its seed, which is then part of
-# `make test`. Stages and the last line are as in .ci/run.
+# Looks for new faults: scripts/check_long.sh, in some hours. Goes on where it was interrupted, as long as the tree is the same.
+# What it finds becomes a test with its seed, which is then part of `make test`. Stages and the last line are as in .ci/run.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-export LC_ALL=C.UTF-8 PYTHONDONTWRITEBYTECODE=1 TREADLE_ALL_LAUNCHERS=1
-. scripts/common.sh
 . scripts/stages.sh
 
 long() { # PRESET: its tests of a moment of soak and chaos
@@ -15,6 +13,7 @@ export -f long
 finish() { finishStages 300; exit; }
 
 runStage 'set-up' 1 1500 scripts/setup.sh --ci || finish
+goOnWhereInterrupted long
 runStage 'property tests' 40 14400 make test-long
 runStage 'all headers alone' 5 1800 make headers
 runStage 'kill storm' 15 7200 make kill RUNS=8

@@ -1,16 +1,22 @@
-# Runs the stages of a long check and reports them; source it from the root of the tree, after scripts/common.sh.
+# Runs the stages of a check and reports them; source it from the root of the tree.
 #
 #   runStage NAME SHARE LIMIT_SECONDS COMMAND...   shows the output while it comes; returns the command's status
 #   skipStage NAME REASON
+#   goOnWhereInterrupted NAME                      from now on, stages that passed in an earlier run of check NAME on the same
+#                                                  tree are not run again; without effect when something is not committed
 #   finishStages MINUTES                           prints the table and the line `N passed, N failed`; its status is the check's
+#   cleanTree                                      prints the hash of HEAD's tree when nothing is uncommitted
 #
 # SHARE is how many of the check's MINUTES the stage may take with a warm compiler cache. A limit ends a hang and nothing else:
 # it is at least three times what the stage took last. A stage whose output has a line `N passed, N failed` adds these counts,
 # and every other stage adds one. More than two flaky cases (tools/reruns.py) fail the check.
+export LC_ALL=C.UTF-8 PYTHONDONTWRITEBYTECODE=1 TREADLE_ALL_LAUNCHERS=1
+. scripts/common.sh
 stageLogs=build/ci
 mkdir -p "$stageLogs" "$treadleCache"
 stageNames=() stageResults=() stageSeconds=() stageShares=()
 passed=0 failed=0 flaky=0
+stageRecord=  # the file with the names of the stages that passed already
 
 lastSeconds() { sed -nE "s/^([0-9]+) $1\$/\\1/p" "$treadleCache/stages" 2>/dev/null | tail -n 1; }
 
@@ -20,9 +26,22 @@ rememberSeconds() {
   printf '%s\n' ${others:+"$others"} "$2 $1" >"$treadleCache/stages"
 }
 
+cleanTree() { [ -n "$(git status --porcelain 2>&1)" ] || git rev-parse 'HEAD^{tree}'; }
+
+goOnWhereInterrupted() {
+  local tree
+  tree=$(cleanTree)
+  stageRecord=${tree:+$treadleCache/$1-$tree}
+}
+
 runStage() {
   local name=$1 share=$2 limit=$3 last log start=$SECONDS code viewer
   shift 3
+  if [ -n "$stageRecord" ] && grep -qsxF "$name" "$stageRecord"; then
+    passed=$((passed + 1))
+    skipStage "$name" 'it passed on this tree already'
+    return 0
+  fi
   last=$(lastSeconds "$name")
   [ "$((3 * ${last:-0}))" -le "$limit" ] || limit=$((3 * last))
   log="$stageLogs/${name// /-}.log"
@@ -42,6 +61,7 @@ runStage() {
   if [ "$code" = 0 ]; then
     stageResults+=(ok)
     rememberSeconds "$name" $((SECONDS - start))
+    [ -z "$stageRecord" ] || printf '%s\n' "$name" >>"$stageRecord"
   else
     stageResults+=("FAILED ($code)")
   fi
