@@ -23,7 +23,7 @@ thread_local bool inScope = false, readsForOthers = false;
 
 // What all workers' interceptors were told.
 struct Told {
-  Counter requests, replies, arrivals, decoded, abandoned, scopes, losses;
+  Counter requests, replies, arrivals, decoded, abandoned, scopes, losses, ends;
   std::atomic<int> scopesAtMost = 1000;
 };
 
@@ -54,6 +54,7 @@ struct Reading final : rpc::ReadingScope {
 class Marking final : public rpc::Interceptor {
  public:
   explicit Marking(Told& told) : told_(told) {}
+  ~Marking() override { told_.ends.add(); }
 
   std::unique_ptr<rpc::OutgoingHook> onRequest(int, const std::string& function) override {
     told_.requests.add();
@@ -76,6 +77,8 @@ class Marking final : public rpc::Interceptor {
   }
   std::unique_ptr<rpc::ReadingScope> onReading() override { return std::make_unique<Reading>(); }
   void onLost(int) override { told_.losses.add(); }
+
+  Future<bool> kept;  // as a backward pass keeps the calls that it waits for
 
  private:
   Told& told_;
@@ -135,14 +138,18 @@ Functions functions() {
       .add<&scopedAfter>("scopedAfter");
 }
 
+WorkerJob::Join joinMarking(Told& told) {
+  return [&told](JoinOptions options) {
+    WorkerExtensions extensions;
+    extensions.interceptor = [&told](Worker&) { return std::make_unique<Marking>(told); };
+    return Worker::join(std::move(options), std::move(extensions));
+  };
+}
+
 class InterceptorTest : public ::testing::Test {
  protected:
   Told told_;
-  WorkerJob job_{{"a", "b"}, functions(), {}, [this](JoinOptions options) {
-                   WorkerExtensions extensions;
-                   extensions.interceptor = [this](Worker&) { return std::make_unique<Marking>(told_); };
-                   return Worker::join(std::move(options), std::move(extensions));
-                 }};
+  WorkerJob job_{{"a", "b"}, functions(), {}, joinMarking(told_)};
 };
 
 TEST_F(InterceptorTest, isToldOfEachMessageOnBothSides) {
@@ -179,6 +186,17 @@ TEST_F(InterceptorTest, mayRefuseWhereATaskGoesOn) {
 TEST_F(InterceptorTest, letsGoOfWhatItMadeForAnAnswerThatCannotBeSent) {
   messageOf<ArgumentError>([&] { job_[0].call<&unsendable>("b", 1); });
   EXPECT_EQ(1, told_.abandoned.count());
+}
+
+TEST(InterceptorLife, endsWithItsWorkerAlsoWhenItKeepsACall) {
+  Told told;
+  {
+    WorkerJob job({"a", "b"}, functions(), {}, joinMarking(told));
+    Future<bool> call = job[0].async<&scoped>("b", 1);
+    dynamic_cast<Marking&>(*job[0].engine().interceptor()).kept = call;
+    EXPECT_TRUE(call.wait());
+  }
+  EXPECT_EQ(2, told.ends.count());
 }
 
 TEST_F(InterceptorTest, hearsWhoIsLost) {

@@ -129,7 +129,7 @@ class Engine final : public cluster::MessageHandler {
   io::Executor& executor() { return executor_; }
   References& references() { return *references_; }
   Interceptor* interceptor() { return interceptor_.get(); }
-  // For what may outlive this object.
+  // For what may outlive this object. Let a future keep a weak_ptr: the interceptor may own that future.
   const std::shared_ptr<Interceptor>& sharedInterceptor() const { return interceptor_; }
   Worker* worker() const { return worker_; }
   Duration rpcTimeout() const { return options_.rpcTimeout; }

@@ -10,10 +10,12 @@ const Functions::Entry& entryOf(const Engine& engine, const void* key, std::stri
   return *entry;
 }
 
-// Once for all that is read in a row.
-void readUntilReady(const io::FutureCore& future, link::Connection& connection, Interceptor* interceptor,
-                    TimePoint deadline) {
-  auto scope = interceptor != nullptr ? interceptor->onReading() : nullptr;
+// One scope for all that is read in a row. The interceptor goes with the engine, which completes its calls before: then
+// there is nothing left to read.
+void readUntilReady(const io::FutureCore& future, link::Connection& connection,
+                    const std::weak_ptr<Interceptor>& interceptor, TimePoint deadline) {
+  const std::shared_ptr<Interceptor> alive = interceptor.lock();
+  auto scope = alive ? alive->onReading() : nullptr;
   connection.readUntil([&future] { return future.ready(); }, deadline);
 }
 

@@ -12,9 +12,9 @@ namespace treadle::rpc {
 // The name under which this worker knows F or T. StateError saying what to do when it has none.
 const Functions::Entry& entryOf(const Engine& engine, const void* key, std::string (*what)());
 
-// Reads until `future` is ready, also what is for others. `interceptor` may be null.
-void readUntilReady(const io::FutureCore& future, link::Connection& connection, Interceptor* interceptor,
-                    TimePoint deadline);
+// Reads until `future` is ready, also what is for others. `interceptor` may be empty or gone.
+void readUntilReady(const io::FutureCore& future, link::Connection& connection,
+                    const std::weak_ptr<Interceptor>& interceptor, TimePoint deadline);
 
 template <class Values, class... A>
 void encodeArguments(Encoder& encoder, A&&... arguments) {
@@ -45,9 +45,10 @@ Future<R> startCall(Engine& engine, OutgoingCall call, Decode decode) {
   };
   CallTicket ticket = engine.send(std::move(call));
   if (!ticket.connection) return Future<R>(state);
+  // Does not own the interceptor: what that keeps may hold this future, as a backward pass holds its calls.
   state->assist = [raw = state.get(), connection = std::move(ticket.connection), end = ticket.deadline,
-                   interceptor = engine.sharedInterceptor()](TimePoint deadline) {
-    readUntilReady(*raw, *connection, interceptor.get(), std::min(deadline, end));
+                   interceptor = std::weak_ptr(engine.sharedInterceptor())](TimePoint deadline) {
+    readUntilReady(*raw, *connection, interceptor, std::min(deadline, end));
   };
   state->cancelHook = [references = engine.references().shared_from_this(), id = ticket.id] {
     if (auto alive = references->engine()) alive->cancel(id);
