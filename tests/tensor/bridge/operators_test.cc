@@ -6,6 +6,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/tensor_job.h"
 #include "treadle/autograd.h"
+#include "treadle/core/io/serving.h"
 #include "treadle/rpc.h"
 
 namespace treadle::operators_test {
@@ -66,6 +67,16 @@ TEST_F(Operators, giveNumbersAsTensorsWithoutDimensions) {
   EXPECT_EQ(at::kBool, equal.scalar_type());
   EXPECT_TRUE(equal.item<bool>());
   EXPECT_EQ(4, op(a, "b", "aten::size.int", {x, 1})[0].item<int64_t>());
+}
+
+TEST_F(Operators, areRefusedBeforeTheyAreSentOnAThreadThatMustNotWait) {
+  RRef<at::Tensor> there = at_("b", x);
+  there.waitUntilMade();
+  const uint64_t sent = a.metrics().callsSent;
+  const io::Serving reads;
+  messageOf<ResourceError>([&] { op(a, "b", "aten::add.Tensor", {x, y}); });
+  messageOf<ResourceError>([&] { op("aten::add.Tensor", {there, y}); });
+  EXPECT_EQ(sent, a.metrics().callsSent);
 }
 
 TEST_F(Operators, thatThereAreNoneOfAreNamed) {

@@ -248,11 +248,15 @@ void Executor::watch() {
   }
 }
 
-Executor::Blocking::Blocking() {
-  if (Serving::here()) {
-    status_ = resourceExhausted("this thread polls or reads what others wait for, so it must not wait itself");
-    return;
-  }
+Status Executor::mayWait() {
+  if (!Serving::here()) return {};
+  return resourceExhausted(
+      "this thread polls or reads what others wait for, so it must not wait itself; "
+      "use `async` here, or wait on another thread");
+}
+
+Executor::Blocking::Blocking() : status_(mayWait()) {
+  if (!status_.ok()) return;
   if (poolOfThread == nullptr || blocking) return;
   status_ = poolOfThread->enterBlocking();
   if (!status_.ok()) return;

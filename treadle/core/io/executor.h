@@ -69,6 +69,9 @@ class Executor {
     Status status_;
   };
 
+  // OK, or why the calling thread must not wait: ResourceExhausted where it polls or reads (serving.h).
+  static Status mayWait();
+
   // Whether the calling thread belongs to a pool, of this worker or of another one.
   static bool onPoolThread();
 

@@ -4,6 +4,10 @@
 //
 // A Future is a handle; copies share one state. Any thread may call anything. `wait` inside a handler lets another
 // thread take over the polling.
+//
+// The last copy destroys the value. If no copy is left when the answer of a call arrives, the thread that reads the
+// answer destroys it. That thread must not wait: in the value's destructor `wait` and calls that wait throw
+// ResourceError, and nothing is sent. A destructor that calls uses `async`; what must wait belongs in a handler.
 
 #include <atomic>
 #include <concepts>
@@ -189,7 +193,8 @@ class Future {
 
   // The value, or the exception for the failure: for a call the ones that Worker::call throws. Bounded by the call's
   // own time limit and its peer's life. A value that cannot be copied is moved out by the first wait. ResourceError
-  // inside a handler when too many handlers wait already (JoinOptions::maxBlocked).
+  // inside a handler when too many handlers wait already (JoinOptions::maxBlocked), and on a thread that polls or
+  // reads; the call itself goes on.
   T wait() { return waitUntil(kNever); }
   // TimeoutError when `limit` passes first; the call itself goes on.
   T wait(Duration limit) { return waitUntil(deadlineAfter(limit)); }

@@ -158,6 +158,7 @@ class Engine final : public cluster::MessageHandler {
 
   CallTicket submit(OutgoingCall call, std::optional<ForkEntry> result);
   void forgetAtEnd(uint64_t number);
+  Result<std::shared_ptr<link::Connection>> connectionFor(const OutgoingCall& call) const;
   static MessageHeader headerOf(const OutgoingCall& call, const std::optional<ForkEntry>& result);
   Status takeCredits(const Pending& pending);
   uint64_t addPending(Pending pending);

@@ -91,6 +91,12 @@ MessageHeader Engine::headerOf(const OutgoingCall& call, const std::optional<For
   return header;
 }
 
+// Before anything is sent: where the caller could not wait for the answer, the function is not to run.
+Result<std::shared_ptr<link::Connection>> Engine::connectionFor(const OutgoingCall& call) const {
+  if (call.callerWaits) TREADLE_RETURN_IF_ERROR(io::Executor::mayWait());
+  return membership_.outgoing(call.rank);
+}
+
 // The order matters: the answer is counted as awaited and in the table before the request can leave, as the
 // answer may be here before `send` returns.
 CallTicket Engine::submit(OutgoingCall call, std::optional<ForkEntry> result) {
@@ -98,7 +104,7 @@ CallTicket Engine::submit(OutgoingCall call, std::optional<ForkEntry> result) {
   if (call.target) throwIfError(references_->failureUnknownToOwner(*call.target));
   Duration timeout = call.options.timeout.value_or(options_.rpcTimeout);
   TimePoint deadline = deadlineAfter(timeout);
-  auto connection = membership_.outgoing(call.rank);
+  auto connection = connectionFor(call);
   MessageHeader header = headerOf(call, result);
   Pending pending{call.rank,
                   std::move(call.function),

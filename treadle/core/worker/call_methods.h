@@ -8,6 +8,11 @@
 // Limits: values of 64 MiB and tensors of 16 GiB and 65,535 in number per message (JoinOptions::messageLimits), names
 // of 1,024 bytes. A function runs at most once per call; only what is declared idempotent is tried again, and only
 // where the call says so (CallOptions::attempts).
+//
+// A thread that polls or reads what others wait for never waits. Such a thread decodes answers, so it runs the codecs
+// of results, and it destroys a result whose Future is gone when the answer arrives (future.h). `call`, `callNamed`,
+// RRef::call, RRef::toHere and RRef::waitUntilMade throw ResourceError there, before anything is sent. `async` and
+// `remote` work as long as there is room for the request.
 
 #include <string>
 #include <string_view>
@@ -47,9 +52,9 @@ class CallMethods {
  public:
   // Calls F there and waits for its result. Throws RemoteError for what F threw, TimeoutError, PeerLostError,
   // NotFoundError (no such worker or function there), StateError (F has no name here, or another signature there),
-  // ResourceError (too large, too much unanswered, or too many handlers wait), DataError (an answer that is none).
-  // After TimeoutError and PeerLostError it is not known whether F ran. A treadle::Error that F threw comes back as
-  // itself.
+  // ResourceError (too large, too much unanswered, too many handlers wait, or this thread polls or reads), DataError
+  // (an answer that is none). After TimeoutError and PeerLostError it is not known whether F ran. A treadle::Error that
+  // F threw comes back as itself.
   template <auto F, class... A>
   typename rpc::Traits<F>::Result call(const To& to, A&&... arguments) const {
     CallOptions each = options();

@@ -172,10 +172,19 @@ Place ownerOf(std::string_view schema, const std::vector<Operand>& operands) {
   return {std::move(engine), first->owner().rank};
 }
 
+std::vector<at::Tensor> callAndWait(rpc::Engine& engine, int rank, std::string_view schema,
+                                    const std::vector<Operand>& operands) {
+  rpc::OutgoingCall call = callOf(kManyResults, rank, schema, operands);
+  call.callerWaits = true;
+  return rpc::waitForCall(rpc::startCall<Tensors>(engine, std::move(call)));
+}
+
 }  // namespace
 
 std::vector<at::Tensor> op(Worker& worker, const To& to, std::string_view schema, std::vector<c10::IValue> arguments) {
-  return opAsync(worker, to, schema, std::move(arguments)).wait();
+  std::vector<Operand> operands = operandsOf(std::move(arguments));
+  int rank = to.rank(worker.engine().membership());
+  return callAndWait(worker.engine(), rank, schema, operands);
 }
 Future<std::vector<at::Tensor>> opAsync(Worker& worker, const To& to, std::string_view schema,
                                         std::vector<c10::IValue> arguments) {
@@ -191,7 +200,8 @@ RRef<std::vector<at::Tensor>> opRemote(Worker& worker, const To& to, std::string
 }
 
 std::vector<at::Tensor> op(std::string_view schema, std::vector<Operand> operands) {
-  return opAsync(schema, std::move(operands)).wait();
+  Place place = ownerOf(schema, operands);
+  return callAndWait(*place.engine, place.rank, schema, operands);
 }
 Future<std::vector<at::Tensor>> opAsync(std::string_view schema, std::vector<Operand> operands) {
   Place place = ownerOf(schema, operands);
