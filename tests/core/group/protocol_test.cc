@@ -1,6 +1,10 @@
 // What comes early, what is too much, and what no member would send. A bare membership plays the second worker.
 
+#include <thread>
+
 #include "tests/core/group/group_job.h"
+#include "tests/support/gate.h"
+#include "treadle/core/io/serving.h"
 
 namespace treadle::protocol_test {
 namespace {
@@ -70,11 +74,23 @@ class StrangeMemberTest : public ::testing::Test {
     Future<std::string> lostFuture_ = lost_.future();
   };
 
+  // Another room of the worker. It hears of a loss on the thread that closed the connection, and keeps it there.
+  struct Bystander final : cluster::MessageHandler {
+    void onMessage(int, const std::shared_ptr<link::Connection>&, link::Message) override {}
+    void onLost(int, const Status&) override {
+      heard.open();
+      goesOn.wait();
+    }
+    test::Gate heard, goesOn;
+  };
+
   void SetUp() override {
+    if (!holdsALoss_) bystander_.goesOn.open();
     job_ = std::make_unique<test::LocalJob>(2, [&](test::LocalWorker& worker) {
       if (worker.membership->self().rank == 1) return worker.membership->setHandler(link::Subject::kGroup, listener_);
       worker_ = std::make_unique<test::GroupWorker>(worker);
       worker.membership->setHandler(link::Subject::kGroup, worker_->groups());
+      worker.membership->setHandler(link::Subject::kRpc, bystander_);
     });
     group_ = Group::make(*worker_, job_->names(), {.name = "pair", .smallBytes = 0});
     // Tells the listener the group's number.
@@ -117,6 +133,8 @@ class StrangeMemberTest : public ::testing::Test {
     EXPECT_EQ(later.worker(), "w1");
   }
 
+  bool holdsALoss_ = false;
+  Bystander bystander_;
   Listener listener_;
   std::unique_ptr<test::GroupWorker> worker_;
   std::unique_ptr<test::LocalJob> job_;
@@ -213,6 +231,53 @@ TEST_F(StrangeMemberTest, AnAbortOfTheGroupFailsItForGood) {
   send(abort);
   EXPECT_EQ(failureOf(future_).worker(), "w7");
   EXPECT_EQ(failureOf(barrier(group_)).worker(), "w7");
+}
+
+class HeldTurnTest : public StrangeMemberTest {
+ protected:
+  HeldTurnTest() { holdsALoss_ = true; }
+
+  // A chunk before the start: the thread with the operation's turn closes the connection and so tells of the loss. The
+  // sender closes nothing in turn, or another thread might tell of the loss first.
+  void holdTurn() {
+    job_->worker(1).membership->finish();
+    Message chunk;
+    chunk.kind = MessageKind::kChunk;
+    send(chunk, 2000);
+    bystander_.heard.wait();
+  }
+};
+
+TEST_F(HeldTurnTest, IsNotWaitedForByAThreadThatReadsAndCancels) {
+  holdTurn();
+  Future<void> all = whenAll(std::vector{future_}), next = future_.then([] {});
+  {
+    const io::Serving reads;
+    all.cancel();
+    next.cancel();
+  }
+  EXPECT_FALSE(bystander_.goesOn.isOpen());
+  for (const Future<void>& one : {future_, all, next}) EXPECT_FALSE(one.ready()) << "its memory is in use";
+  bystander_.goesOn.open();
+  for (const Future<void>& one : {future_, all, next}) EXPECT_FALSE(failureOf(one).ok());
+}
+
+// As a rule this fails when `cancel` does not wait: the gate opens at any moment.
+TEST_F(HeldTurnTest, IsWaitedForByOtherThreads) {
+  holdTurn();
+  std::thread opens([&] { bystander_.goesOn.open(); });
+  future_.cancel();
+  EXPECT_TRUE(bystander_.goesOn.isOpen());
+  EXPECT_TRUE(future_.ready());
+  opens.join();
+}
+
+using ReadingThreadDeathTest = StrangeMemberTest;
+
+TEST_F(ReadingThreadDeathTest, DoesNotCloseAGroupForThatWaits) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // a fork could find locks held by the job's threads
+  const io::Serving reads;
+  EXPECT_DEATH(worker_->groups().close(cancelled("it leaves")), "must not close a group");
 }
 
 }  // namespace

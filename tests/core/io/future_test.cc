@@ -118,6 +118,23 @@ TEST(Future, isReadyOnlyWhenWhatItStandsForHasBeenCancelled) {
   EXPECT_TRUE(future.ready() && next.ready() && all.ready());
 }
 
+TEST(Future, thatEndsByItselfIsWaitedForByWhatWasMadeOfIt) {
+  Promise<int> promise, other;
+  Future<int> future = promise.future();
+  Future<int> next = future.then([](int value) { return value; });
+  Future<std::vector<int>> all = whenAll(std::vector{other.future(), next});
+  bool hooked = false;
+  future.share()->endsByItself = true;
+  future.share()->cancelHook = [&] { hooked = true; };
+  all.cancel();
+  EXPECT_TRUE(hooked);
+  for (bool ready : {all.ready(), other.future().ready(), next.ready(), future.ready()}) EXPECT_FALSE(ready);
+  promise.fail(internalError("its memory is free"));
+  for (bool ready : {all.ready(), other.future().ready(), next.ready()}) EXPECT_TRUE(ready);
+  messageOf<CancelledError>([&] { all.wait(); });
+  messageOf<CancelledError>([&] { other.future().wait(); });
+}
+
 TEST(Future, endsForAValueThatIsNotMovedInTheEnd) {
   struct MovesTwice {
     explicit MovesTwice(int times) : left(times) {}

@@ -6,7 +6,8 @@
 // call anything, but members match operations by the order of the calls: let one thread at a time make them.
 //
 // The memory of an operation belongs to it until the future is ready: do not touch it, and do not free it. After a
-// failure what is in it is unspecified. `cancel` on the future returns when the memory is free.
+// failure what is in it is unspecified. `cancel` on the future returns when the memory is free; on a thread that polls
+// or reads it may return before, as such a thread never waits, and the memory is free when the future is ready.
 //
 // Each operation ends: with its result, which is the same bits on every member; at the group's `timeout`, with
 // TimeoutError naming who has not taken part; with ArgumentError on all members when they do not call the same; and

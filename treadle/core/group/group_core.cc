@@ -66,6 +66,7 @@ std::shared_ptr<Operation> GroupCore::makeOperation(uint64_t sequence, const Des
     operation = std::make_shared<RingOperation>(std::move(setup));
   }
   operation->state()->executor = pool_;
+  operation->state()->endsByItself = true;
   operation->state()->cancelHook = [weak = weak_from_this(), weakOperation = std::weak_ptr(operation)] {
     auto self = weak.lock();
     auto cancelledOne = weakOperation.lock();

@@ -35,7 +35,8 @@ class GroupCore final : public OperationHost, public std::enable_shared_from_thi
   // The whole group fails here, and everywhere: the others are told.
   void abandon(const Status& why);
 
-  // All operations fail with `why`, the later ones too. Returns when no operation touches its memory any more.
+  // All operations fail with `why`, the later ones too. Returns when no operation touches its memory any more. Waits,
+  // so not on a thread that polls or reads.
   void close(const Status& why);
 
   const MemberLink& link() const { return link_; }

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 
+#include "treadle/core/base/check.h"
 #include "treadle/core/group/group_core.h"
+#include "treadle/core/io/serving.h"
 
 namespace treadle::group {
 
@@ -20,6 +22,8 @@ void GroupCore::abandon(const Status& why) {
 void GroupCore::close(const Status& why) {
   std::vector<std::shared_ptr<Operation>> operations;
   fail(why, operations);
+  TREADLE_CHECK(operations.empty() || !io::Serving::here(),
+                "a thread that polls or reads must not close a group, for that waits");
   io::Executor::Blocking blocking;
   for (const auto& operation : operations) operation->inbox().waitForTurnToEnd();
 }
@@ -45,7 +49,9 @@ bool GroupCore::fail(const Status& why, std::vector<std::shared_ptr<Operation>>&
   return true;
 }
 
-// The caller gets its memory back, so nobody may be at it afterwards.
+// The caller gets its memory back: waits until no thread handles an event of the operation. A thread that polls or
+// reads must not wait: there the thread that has the turn handles this event next, which makes the future ready. Waits
+// also where Blocking refuses because too many handlers wait: a turn ends after a computation and needs no message.
 void GroupCore::cancel(const std::shared_ptr<Operation>& operation) {
   Event event;
   event.kind = Event::Kind::kFail;
@@ -53,6 +59,7 @@ void GroupCore::cancel(const std::shared_ptr<Operation>& operation) {
                            std::to_string(operation->sequence()) + " of " + text());
   event.failedBy = FailedBy::kThisWorker;
   deliver(operation, std::move(event));
+  if (io::Serving::here()) return;
   io::Executor::Blocking blocking;
   operation->inbox().waitForTurnToEnd();
 }

@@ -30,7 +30,8 @@ class GroupService final : public cluster::MessageHandler {
   void onMessage(int rank, const std::shared_ptr<link::Connection>& from, link::Message message) override;
   void onLost(int rank, const Status& why) override;
 
-  // Every operation of every group fails with `why`, the later ones too. Returns when none touches its memory.
+  // Every operation of every group fails with `why`, the later ones too. Returns when none touches its memory. Waits,
+  // so not on a thread that polls or reads.
   void close(const Status& why);
 
  private:

@@ -76,12 +76,23 @@ std::vector<std::shared_ptr<FutureCore>> callHooks(const std::shared_ptr<FutureC
 
 }  // namespace
 
-// The hooks of all first: whoever is told that its future is ready may use again what that stood for.
+// A future that is ready says that the memory behind it is free: so none fails before those that end by themselves are
+// ready.
+void FutureCore::failWhenFree(std::vector<std::shared_ptr<FutureCore>> all) {
+  for (const auto& one : all) {
+    if (!one->endsByItself || one->ready()) continue;
+    FutureCore& awaited = *one;
+    awaited.onReady([all = std::move(all)]() mutable { failWhenFree(std::move(all)); });
+    return;
+  }
+  for (auto one = all.rbegin(); one != all.rend(); ++one) (*one)->fail(cancelled(kCancelled));
+}
+
+// The hooks of all first, for the same reason.
 void FutureCore::cancel(const std::shared_ptr<FutureCore>& future) {
   if (future->ready()) return;
   if (Cancelling::current != nullptr) return Cancelling::current->add(future);
-  const std::vector<std::shared_ptr<FutureCore>> all = callHooks(future);
-  for (auto one = all.rbegin(); one != all.rend(); ++one) (*one)->fail(cancelled(kCancelled));
+  failWhenFree(callHooks(future));
 }
 
 Status FutureCore::whenDropped() {

@@ -107,6 +107,8 @@ class FutureCore {
   // called more than once, and by several threads at the same time.
   UniqueFunction<void(TimePoint)> assist;
   UniqueFunction<void()> cancelHook;
+  // Another thread may still use the memory when the hook returns, and completes this afterwards: `cancel` does not.
+  bool endsByItself = false;
   // Where continuations of users run; on none: where the state is completed.
   ContinueOn executor;
 
@@ -116,6 +118,8 @@ class FutureCore {
   virtual void fail(Status why) = 0;
 
  private:
+  static void failWhenFree(std::vector<std::shared_ptr<FutureCore>> all);
+
   std::atomic<bool> ready_ = false, claimed_ = false;
   Mutex mutex_;
   CondVar condition_;
@@ -201,7 +205,8 @@ class Future {
 
   // Completes it with CancelledError unless it is ready, and cancels what it stands for: at the callee, queued work is
   // dropped, a Task is cancelled at its next await, and a plain function that runs already can see Call::cancelled().
-  // A future made by `then` or `whenAll` cancels what it was made of.
+  // A future made by `then` or `whenAll` cancels what it was made of. On a thread that polls or reads, which never
+  // waits, a collective and what was made of it may become ready only after this has returned.
   void cancel() {
     state();
     io::FutureCore::cancel(state_);

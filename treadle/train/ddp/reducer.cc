@@ -92,6 +92,9 @@ bool Reducer::takesPart() {
 
 // Its end is told by the distributed pass, or by the local engine.
 void Reducer::beginPass() {
+  // `dropPass` on a thread that must not wait leaves the buckets to the group, which lets go of them first.
+  for (Bucket& bucket : buckets_)
+    if (bucket.reduced.valid()) valueOrThrow(bucket.reduced.share()->waitUntil(kNever));
   inPass_ = true;
   passId_ = currentPassId();
   pass_ = autograd::Pass::current();
@@ -227,7 +230,8 @@ void Reducer::putAverage(size_t parameter, const at::Tensor& average) {
   if (pass_ != nullptr) pass_->replaceGradient(parameters_[parameter], std::move(grad));
 }
 
-// The pass failed here. Cancelling returns when the group has let go of the buckets, and tells the other ranks.
+// The pass failed here. Cancelling tells the other ranks, and waits until the group has let go of the buckets; on a
+// thread that must not wait the next pass does that.
 void Reducer::dropPass() {
   std::vector<Future<void>> reductions;
   {
