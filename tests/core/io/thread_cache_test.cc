@@ -40,6 +40,22 @@ TEST(ThreadCache, keepsAThreadForTheNextTask) {
   EXPECT_LT(ids.size(), 20U);
 }
 
+TEST(ThreadCache, refusesATaskWhenAllThreadsOfItsLimitAreBusy) {
+  ThreadCache cache(std::chrono::hours(1), 1);
+  test::Gate begun, end, ran;
+  run(cache, [&] {
+    begun.open();
+    end.wait();
+  });
+  begun.wait();
+  UniqueFunction<void()> next = [&] { ran.open(); };
+  EXPECT_FALSE(cache.run(next));
+  ASSERT_TRUE(next) << "it was not taken";
+  end.open();
+  EXPECT_TRUE(test::eventually([&] { return cache.run(next); }));
+  ran.wait();
+}
+
 TEST(ThreadCache, waitsForItsTasksWhenItGoes) {
   std::atomic<int> ended = 0;
   {

@@ -4,6 +4,7 @@
 #include <poll.h>
 
 #include "tests/core/link/connected_pair.h"
+#include "tests/support/gate.h"
 #include "tests/support/tls_pair.h"
 
 namespace treadle::link::lane_sender_test {
@@ -70,6 +71,30 @@ TEST_F(OneLane, letsAHigherPriorityGoFirst) {
   expected.insert(expected.end(), kPieces - 1, normal);
   expected.insert(expected.end(), kPieces, low);
   EXPECT_EQ(expected, receive(4 * kPieces));
+}
+
+// The only thread is busy elsewhere: the peer is as well as before, and its bytes go out when the thread is free.
+TEST(LaneWithoutAThread, isWrittenWhenOneIsFreeAgain) {
+  test::ReactorThread reactor;
+  io::ThreadCache threads(std::chrono::hours(1), 1);
+  test::Gate begun, end;
+  UniqueFunction<void()> task = [&] {
+    begun.open();
+    end.wait();
+  };
+  ASSERT_TRUE(threads.run(task));
+  begun.wait();
+  Sockets sockets;
+  auto sender = std::make_shared<LaneSender>(*reactor, threads, nullptr, 16 * kBytes);
+  sender->setBreakHook([](const Status& why) { ADD_FAILURE() << why.message(); });
+  throwIfError(sender->addLane(std::move(sockets.a)));
+  std::array buffers = {allocateBuffer(kBytes)};
+  auto transfers = valueOrThrow(sender->prepare(buffers, SendMode::kCapture, patience()));
+  sender->begin(transfers, patience());
+  end.open();
+  std::vector<std::byte> bytes(kBytes + kPieces * wire::kPieceFrontBytes);
+  EXPECT_TRUE(io::readAll(sockets.b.get(), bytes, patience()).ok());
+  sender->close(cancelled("the test is over"));
 }
 
 // What TLS has taken, and the socket has not, goes out too when there is nothing to be sent behind it.

@@ -1,6 +1,7 @@
 #include "treadle/core/io/thread_cache.h"
 
 #include <deque>
+#include <new>
 #include <system_error>
 #include <thread>
 
@@ -10,9 +11,10 @@ namespace treadle::io {
 
 // Shared with the threads, which are nobody's to join.
 struct ThreadCache::State {
-  explicit State(Duration keepFor) : keep(keepFor) {}
+  State(Duration keepFor, size_t atMost) : keep(keepFor), most(atMost) {}
 
   const Duration keep;
+  const size_t most;
   Mutex mutex;
   CondVar changed, ended;
   std::deque<UniqueFunction<void()>> tasks TREADLE_GUARDED_BY(mutex);
@@ -21,7 +23,7 @@ struct ThreadCache::State {
   bool stopping TREADLE_GUARDED_BY(mutex) = false;
 };
 
-ThreadCache::ThreadCache(Duration keep) : state_(std::make_shared<State>(keep)) {}
+ThreadCache::ThreadCache(Duration keep, size_t most) : state_(std::make_shared<State>(keep, most)) {}
 
 ThreadCache::~ThreadCache() {
   MutexLock lock(state_->mutex);
@@ -32,15 +34,18 @@ ThreadCache::~ThreadCache() {
 
 bool ThreadCache::run(UniqueFunction<void()>& task) {
   MutexLock lock(state_->mutex);
-  if (state_->idle <= state_->tasks.size()) {
-    try {
+  try {
+    if (state_->idle <= state_->tasks.size()) {
+      if (state_->threads >= state_->most) return false;
       std::thread([state = state_] { threadLoop(state); }).detach();
-    } catch (const std::system_error&) {
-      return false;
+      ++state_->threads;
     }
-    ++state_->threads;
+    state_->tasks.push_back(std::move(task));
+  } catch (const std::system_error&) {
+    return false;
+  } catch (const std::bad_alloc&) {
+    return false;
   }
-  state_->tasks.push_back(std::move(task));
   state_->changed.notifyOne();
   return true;
 }

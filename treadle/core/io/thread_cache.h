@@ -4,6 +4,7 @@
 // while it uses them. Any thread may call anything. Budget of a task: two locks and a wake-up, of a thread that is
 // kept.
 
+#include <limits>
 #include <memory>
 
 #include "treadle/core/base/clock.h"
@@ -13,14 +14,14 @@ namespace treadle::io {
 
 class ThreadCache {
  public:
-  // An idle thread waits so long for another task.
-  explicit ThreadCache(Duration keep = std::chrono::seconds(5));
+  // An idle thread waits for another task for `keep`. There are at most `most` threads.
+  explicit ThreadCache(Duration keep = std::chrono::seconds(5), size_t most = std::numeric_limits<size_t>::max());
   // Waits until all tasks have ended: see to it that they do.
   ~ThreadCache();
   ThreadCache(const ThreadCache&) = delete;
   ThreadCache& operator=(const ThreadCache&) = delete;
 
-  // False when the system gives no thread: then `task` was not taken. It must not throw.
+  // False when there are `most` threads, or the system gives no more: then `task` was not taken. It must not throw.
   [[nodiscard]] bool run(UniqueFunction<void()>& task);
 
  private:

@@ -22,6 +22,8 @@ constexpr size_t kPieces = 16;  // of a buffer, between these
 constexpr size_t kSharedBytes = 1U << 20;
 // How long a write that makes no progress stays in the kernel before it looks whether it should.
 constexpr Duration kWriteLook = std::chrono::milliseconds(100);
+// When no thread was to be had, the polling thread asks for one again after this.
+constexpr Duration kThreadRetry = std::chrono::milliseconds(20);
 
 }  // namespace
 
@@ -58,9 +60,7 @@ class LaneSender::Lane final : public io::EventHandler {
   void write(Enough enough) {
     std::shared_ptr<LaneSender> owner = owner_;
     MutexLock lock(owner->mutex_);
-    claimed_ = false;  // whoever comes in vain claims it no more
-    if (busy_) return;
-    busy_ = true;
+    if (!beginWriting()) return;
     Status broken;
     while (broken.ok() && owner->closed_.ok() && owner->holdOff_ == 0 && !enough() &&
            (piece_ || (piece_ = owner->nextPiece()))) {
@@ -75,20 +75,31 @@ class LaneSender::Lane final : public io::EventHandler {
         broken = stream_.broken(error, "one of its lanes broke");
       }
     }
-    busy_ = false;
+    endWriting();
     owner->progress_.notifyAll();
     lock.unlock();
     if (!broken.ok()) owner->breakOff(broken);
   }
 
   int fd() const { return stream_.fd(); }
-  // With the owner's lock held.
-  bool busy() const { return busy_; }
-  // A thread is on its way to it.
-  bool& claimed() { return claimed_; }
   std::optional<Piece>& piece() { return piece_; }
 
+  // The writer of a lane, and all its changes, with the owner's lock held. A sender that waits anyway may begin before
+  // the thread that was asked for; that thread then finds a writer and leaves, or finds none and writes itself. So no
+  // lane stays without a writer for which something is left: a writer looks for the next piece before it ends, a sender
+  // lets threads write after it has written, and a thread that was not to be had is asked for again.
+  enum class Writer { kNone, kAskedFor, kWrites };
+  bool idle() const { return writer_ == Writer::kNone; }
+  bool isWritten() const { return writer_ == Writer::kWrites; }
+  bool askForThread() { return writer_ == Writer::kNone && (writer_ = Writer::kAskedFor, true); }
+  void threadWasRefused() {
+    if (writer_ == Writer::kAskedFor) writer_ = Writer::kNone;
+  }
+
  private:
+  bool beginWriting() { return writer_ != Writer::kWrites && (writer_ = Writer::kWrites, true); }
+  void endWriting() { writer_ = Writer::kNone; }
+
   // Right before its bytes are sent, so that the socket finds them in the cache.
   void makeFront() {
     if (!stream_.guardsItsBytes()) piece_->where.crc = wire::crc32c(piece_->bytes);
@@ -126,9 +137,9 @@ class LaneSender::Lane final : public io::EventHandler {
 
   const std::shared_ptr<LaneSender> owner_;  // a cycle until the sender is closed
   io::Stream stream_;
-  // Guarded by the owner's mutex; the piece is its writer's alone while the lane is busy.
+  // Guarded by the owner's mutex; the piece is its writer's alone while it writes.
   std::optional<Piece> piece_;
-  bool busy_ = false, claimed_ = false;
+  Writer writer_ = Writer::kNone;
 };
 
 void LaneSender::setBreakHook(UniqueFunction<void(const Status&)> hook) {
@@ -224,26 +235,35 @@ void LaneSender::begin(const Transfers& transfers, TimePoint deadline) {
   letThreadsWrite(0);
 }
 
-// To the lanes that nobody writes to, as many as there is something for, but for the first `but` of them.
+// Sends threads to the idle lanes, as many as there is something for, except the first `but` of them.
 void LaneSender::letThreadsWrite(size_t but) {
   std::vector<std::shared_ptr<Lane>> lanes = idleLanes();
   for (size_t i = but; i < lanes.size(); ++i) {
-    MutexLock lock(mutex_);
-    if (lanes[i]->busy() || std::exchange(lanes[i]->claimed(), true)) continue;
-    lock.unlock();
     UniqueFunction<void()> task = [lane = lanes[i]] { lane->write([] { return false; }); };
+    MutexLock lock(mutex_);
+    if (!lanes[i]->askForThread()) continue;
+    lock.unlock();
     if (threads_.run(task)) continue;
     lock.lock();
-    lanes[i]->claimed() = false;
-    lock.unlock();
-    // Somebody else is there to write, or nobody ever will.
-    if (but == 0 && !anybodyWrites()) return breakOff(resourceExhausted("no thread is to be had for its lanes"));
+    lanes[i]->threadWasRefused();
+    return askForThreadsLater();
   }
 }
 
-bool LaneSender::anybodyWrites() const {
-  MutexLock lock(mutex_);
-  return std::any_of(lanes_.begin(), lanes_.end(), [](const auto& lane) { return lane->busy() || lane->claimed(); });
+// Asks also while another sender writes: that sender stops when its own bytes are written, and may get no thread for
+// the rest.
+void LaneSender::askForThreadsLater() {
+  if (willAsk_ || !closed_.ok()) return;
+  reactor_.at(deadlineAfter(kThreadRetry), [self = weak_from_this()] {
+    auto sender = self.lock();
+    if (!sender) return;
+    {
+      MutexLock lock(sender->mutex_);
+      sender->willAsk_ = false;
+    }
+    sender->letThreadsWrite(0);
+  });
+  willAsk_ = true;  // the timer's callback waits for the lock
 }
 
 std::vector<std::shared_ptr<LaneSender::Lane>> LaneSender::idleLanes() const {
@@ -251,12 +271,19 @@ std::vector<std::shared_ptr<LaneSender::Lane>> LaneSender::idleLanes() const {
   MutexLock lock(mutex_);
   size_t wanted = waiting_.empty() ? 0 : unwrittenBytes_ < kSharedBytes ? 1 : lanes_.size();
   for (const auto& lane : lanes_)
-    if (!lane->busy() && !lane->claimed() && (lane->piece() || idle.size() < wanted)) idle.push_back(lane);
+    if (lane->idle() && (lane->piece() || idle.size() < wanted)) idle.push_back(lane);
   return idle;
 }
 
-// The caller writes to one lane itself. Its memory is its own again when this returns: what is not written by then goes
-// on from a copy.
+// An idle lane for which something is left; null when there is none.
+std::shared_ptr<LaneSender::Lane> LaneSender::laneToWrite() const {
+  auto found = std::find_if(lanes_.begin(), lanes_.end(),
+                            [this](const auto& lane) { return lane->idle() && (lane->piece() || !waiting_.empty()); });
+  return found == lanes_.end() ? nullptr : *found;
+}
+
+// The caller writes to one lane itself, whenever one is idle. Its memory is its own again when this returns: what is
+// not written by then goes on from a copy.
 void LaneSender::stayUntilWritten(const Transfers& transfers, TimePoint deadline) {
   auto written = [&] {
     return std::all_of(transfers.begin(), transfers.end(), [](const auto& one) { return one->unwritten == 0; });
@@ -264,10 +291,16 @@ void LaneSender::stayUntilWritten(const Transfers& transfers, TimePoint deadline
   // If too many wait already this one waits all the same: its bytes are on their way.
   io::Executor::Blocking blocking;
   letThreadsWrite(1);
-  if (auto lanes = idleLanes(); !lanes.empty())
-    lanes.front()->write([&] { return written() || Clock::now() >= deadline; });
   MutexLock lock(mutex_);
-  while (closed_.ok() && !written() && progress_.waitUntil(lock, deadline)) {}
+  while (closed_.ok() && !written()) {
+    if (auto lane = holdOff_ == 0 ? laneToWrite() : nullptr; lane && Clock::now() < deadline) {
+      lock.unlock();
+      lane->write([&] { return written() || Clock::now() >= deadline; });
+      lock.lock();
+    } else if (!progress_.waitUntil(lock, deadline)) {
+      break;
+    }
+  }
   if (closed_.ok() && !written()) {
     lock.unlock();
     goOnFromCopies(transfers);
@@ -308,7 +341,7 @@ void LaneSender::goOnFromCopies(const Transfers& transfers) {
 
 bool LaneSender::isBeingWritten(const Transfers& transfers) const {
   return std::any_of(lanes_.begin(), lanes_.end(), [&](const auto& lane) {
-    return lane->busy() && lane->piece() &&
+    return lane->isWritten() && lane->piece() &&
            std::find(transfers.begin(), transfers.end(), lane->piece()->transfer) != transfers.end();
   });
 }
@@ -358,7 +391,8 @@ void LaneSender::close(const Status& why) {
   }
   MutexLock lock(mutex_);
   // A sender that still waits for a lane to let go of its memory looks for it here: the lanes go when they are idle.
-  while (std::any_of(lanes_.begin(), lanes_.end(), [](const auto& lane) { return lane->busy(); })) progress_.wait(lock);
+  while (std::any_of(lanes_.begin(), lanes_.end(), [](const auto& lane) { return lane->isWritten(); }))
+    progress_.wait(lock);
   lanes_.clear();
 }
 

@@ -75,7 +75,8 @@ class LaneSender : public std::enable_shared_from_this<LaneSender> {
   std::optional<Piece> nextPiece() TREADLE_REQUIRES(mutex_);
   void letThreadsWrite(size_t but);
   std::vector<std::shared_ptr<Lane>> idleLanes() const;
-  bool anybodyWrites() const;
+  std::shared_ptr<Lane> laneToWrite() const TREADLE_REQUIRES(mutex_);
+  void askForThreadsLater() TREADLE_REQUIRES(mutex_);
   void stayUntilWritten(const Transfers& transfers, TimePoint deadline);
   void goOnFromCopies(const Transfers& transfers);
   bool isBeingWritten(const Transfers& transfers) const TREADLE_REQUIRES(mutex_);
@@ -93,6 +94,7 @@ class LaneSender : public std::enable_shared_from_this<LaneSender> {
       TREADLE_GUARDED_BY(mutex_);  // with bytes that no piece has; by priority
   size_t unwrittenBytes_ TREADLE_GUARDED_BY(mutex_) = 0;
   size_t capturedBytes_ TREADLE_GUARDED_BY(mutex_) = 0;  // of transfers whose senders have gone on
+  bool willAsk_ TREADLE_GUARDED_BY(mutex_) = false;      // a timer will ask for threads
   int holdOff_ TREADLE_GUARDED_BY(mutex_) = 0;           // who wants their memory back: nobody begins another write
   uint64_t lastNumber_ TREADLE_GUARDED_BY(mutex_) = 0;
   Status closed_ TREADLE_GUARDED_BY(mutex_);
