@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "bench/budget/count.h"
+#include "treadle/core/cluster/membership.h"
 #include "treadle/rpc.h"
 
 namespace {
@@ -121,6 +122,23 @@ void measureCalls(Worker& worker) {
   print("lazy notice, 2,000 at once", costsOf(worker, lazily, 2'000));
 }
 
+// The worker of the highest rank found by its name, as a call does that names its callee.
+void measureNames(Worker& worker, int workers) {
+  auto reactor = treadle::valueOrThrow(treadle::io::Reactor::make());
+  treadle::cluster::MembershipOptions options;
+  options.open = true;
+  const auto nameOf = [](int rank) { return "worker" + std::to_string(rank); };
+  treadle::cluster::Membership membership(*reactor, {nameOf(0), 0}, workers, options);
+  for (int rank = 1; rank < workers; ++rank) {
+    membership.expect({nameOf(rank), rank});
+    membership.welcome(rank);
+  }
+  const auto find = [&, name = nameOf(workers - 1)](int times) {
+    for (int i = 0; i < times; ++i) treadle::valueOrThrow(membership.rankOf(name));
+  };
+  print("a name among " + std::to_string(workers) + " workers", costsOf(worker, find, 2'000));
+}
+
 // By the way that the channels leave: `way` is its name.
 void measureTensors(Worker& worker, const std::string& way) {
   at::Tensor tensor = at::ones({kFloats});
@@ -180,6 +198,7 @@ void run(const Options& options) {
       measureHeartbeats(*worker, join.lostAfter);
     } else {
       measureCalls(*worker);
+      for (int workers : {2, 200}) measureNames(*worker, workers);
       if (!options.core) measureTensors(*worker, options.lanes ? "on lanes" : options.offers ? "read" : "shared");
       if (!options.core && !options.lanes && !options.offers) measureSharing(*worker);
     }

@@ -9,8 +9,8 @@ Membership::Member::Member(Membership& owner, int rank)
       rank_(rank),
       memory_(std::make_shared<link::PeerMemory>(
           owner.options_.lendLimitBytes > 0 ? owner.options_.connection.pool : nullptr, owner.options_.lendLimitBytes)),
-      expected_(!owner.open()),
-      here_(!owner.open()) {
+      here_(!owner.open()),
+      expected_(!owner.open()) {
   info_.rank = rank;
 }
 
@@ -51,13 +51,18 @@ Result<io::Stream> Membership::Member::dialLane(link::Connection& from, TimePoin
 
 void Membership::Member::expect(const std::string& name) {
   MutexLock lock(mutex_);
-  info_.name = name;
+  setInfo({.name = name, .rank = rank_});
   expected_ = true;
+}
+
+void Membership::Member::setInfo(const WorkerInfo& info) {
+  if (info_.name.empty()) owner_.names_.add(info.name, rank_);
+  info_ = info;
 }
 
 void Membership::Member::welcome() {
   MutexLock lock(mutex_);
-  here_ = true;
+  here_ = lost_.ok();
 }
 
 Status Membership::Member::attachLane(io::Stream stream, link::Purpose purpose) {
@@ -83,7 +88,7 @@ Status Membership::Member::attach(const WorkerInfo& info, io::Stream stream, lin
   auto connection =
       link::Connection::start(owner_.reactor_, std::move(stream), kind, owner_.options_.connection, *this, memory_);
   if (!connection.ok()) return std::move(connection).status();
-  info_ = info;
+  setInfo(info);
   place = std::move(*connection);
   return {};
 }
@@ -91,11 +96,6 @@ Status Membership::Member::attach(const WorkerInfo& info, io::Stream stream, lin
 WorkerInfo Membership::Member::info() const {
   MutexLock lock(mutex_);
   return info_;
-}
-
-bool Membership::Member::here() const {
-  MutexLock lock(mutex_);
-  return here_ && lost_.ok();
 }
 
 bool Membership::Member::living() const {
@@ -131,6 +131,7 @@ std::optional<Membership::Loss> Membership::Member::lose(const Status& cause) {
     // Who came later does not know the names of those that had gone.
     const std::string name = info_.name.empty() ? "rank " + std::to_string(rank_) : info_.name;
     lost_ = peerLost(name, std::move(text));
+    here_ = false;
     cause_ = cause;
     const bool jobIsOver = farewell_ && farewell_->empty() && !owner_.open();
     unlogged_ = expected_ && !jobIsOver;

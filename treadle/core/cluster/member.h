@@ -30,8 +30,8 @@ class Membership::Member final : public link::ConnectionSink {
 
   WorkerInfo info() const;
   Result<std::shared_ptr<link::Connection>> outgoing() const;
-  bool here() const;    // it has joined and is not lost
-  bool living() const;  // it is here or coming
+  bool here() const { return here_.load(); }  // it has joined and is not lost
+  bool living() const;                        // it is here or coming
   // Both ways; why not, when it is lost before.
   Result<bool> connected() const;
 
@@ -49,14 +49,17 @@ class Membership::Member final : public link::ConnectionSink {
   Duration tick(TimePoint now, std::optional<uint64_t> pulse);
 
  private:
+  void setInfo(const WorkerInfo& info) TREADLE_REQUIRES(mutex_);
+
   Membership& owner_;
   const int rank_;
   const std::shared_ptr<link::PeerMemory> memory_;
+  std::atomic<bool> here_;  // changed with the lock held
   mutable Mutex mutex_;
   WorkerInfo info_ TREADLE_GUARDED_BY(mutex_);
   bool oneEnded_ TREADLE_GUARDED_BY(mutex_) = false;  // of the two connections
   bool unlogged_ TREADLE_GUARDED_BY(mutex_) = false;  // it is lost, and the log does not have it yet
-  bool expected_ TREADLE_GUARDED_BY(mutex_), here_ TREADLE_GUARDED_BY(mutex_);
+  bool expected_ TREADLE_GUARDED_BY(mutex_);
   std::shared_ptr<link::Connection> calls_ TREADLE_GUARDED_BY(mutex_), serving_ TREADLE_GUARDED_BY(mutex_);
   std::weak_ptr<link::Connection> oldCalls_ TREADLE_GUARDED_BY(mutex_), oldServing_ TREADLE_GUARDED_BY(mutex_);
   std::optional<std::string> farewell_ TREADLE_GUARDED_BY(mutex_);

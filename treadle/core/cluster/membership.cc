@@ -123,17 +123,21 @@ uint64_t Membership::gone() const {
 
 WorkerInfo Membership::info(int rank) const { return member(rank).info(); }
 
-// A name may have been had before by one that is gone: the one that has it now, else the last that had it.
+// A name may have been had before by a worker that is gone: the one that has it now, else the last that had it. The
+// last of that name comes first, as those before it are gone, though that may not be noted yet.
 Result<int> Membership::rankOf(std::string_view name) const {
   std::optional<int> gone;
-  // The last of that name comes first: those before it are gone, though that may not be noted yet.
-  for (int rank = worldSize() - 1; rank >= 0; --rank) {
-    const Member& one = member(rank);
-    if (one.info().name != name) continue;
-    if (one.here() || !open()) return rank;
-    if (!gone && !one.living()) gone = rank;
-  }
+  const std::optional<int> found = names_.find(name, [&](int rank) {
+    if (!open() || member(rank).here()) return true;
+    if (!gone && !member(rank).living()) gone = rank;
+    return false;
+  });
+  if (found) return *found;
   if (gone) return *gone;
+  return noWorkerCalled(name);
+}
+
+Status Membership::noWorkerCalled(std::string_view name) const {
   std::string known;
   for (int rank = 0; rank < worldSize(); ++rank)
     if (member(rank).here() || !open()) known += (known.empty() ? "" : ", ") + info(rank).name;
