@@ -166,7 +166,7 @@ TEST_F(Flood, ofCancellationsGivesNothingBackTwice) {
   auto answers = listener.answers();
   for (uint64_t id : {1, 2, 4, 5, 6}) EXPECT_EQ(1U, answers[id].size()) << id;
   for (uint64_t id : {1, 2}) EXPECT_EQ(Code::kCancelled, answers[id].at(0).code());
-  EXPECT_TRUE(eventually([&] { return engine->counts().bytesToAnswer == 0; }));
+  EXPECT_TRUE(test::eventuallyReleased([&] { return engine->counts().bytesToAnswer == 0; }));
 }
 
 // Of values that will never be: nothing is kept of them when who asked has given up.
@@ -185,7 +185,7 @@ TEST_F(Flood, ofWaitsForNothingLeavesNothing) {
   sendCount(201, ran);
   ran.waitFor(1);
   EXPECT_TRUE(eventually([&] { return engine->counts().running == 0; }));
-  EXPECT_TRUE(eventually([&] { return engine->references().counts().owned == 0; }));
+  EXPECT_TRUE(test::eventuallyReleased([&] { return engine->references().counts().owned == 0; }));
   EXPECT_EQ(1, ran.count());
 }
 
@@ -193,7 +193,7 @@ TEST_F(Flood, ofALostPeerIsForgotten) {
   for (uint64_t id = 1; id <= 5; ++id) send(keep(id), kLarge);
   EXPECT_TRUE(eventually([&] { return engine->counts().running == 5; }));
   job->kill(1);
-  EXPECT_TRUE(eventually([&] { return engine->counts().bytesToAnswer == 0; }));
+  EXPECT_TRUE(test::eventuallyReleased([&] { return engine->counts().bytesToAnswer == 0; }));
 }
 
 // It reads nothing of what it is told: its refusals pile up, and at twice what may be queued for it it is cut off.

@@ -14,7 +14,7 @@
 
 #include "tests/core/rpc/reference_node.h"
 
-namespace treadle::rpc::test {
+namespace treadle::rpc::simulated {
 
 inline constexpr int kLong = 500;  // steps
 
@@ -421,4 +421,4 @@ class Network {
   Hook hook_;
 };
 
-}  // namespace treadle::rpc::test
+}  // namespace treadle::rpc::simulated

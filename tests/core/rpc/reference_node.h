@@ -9,7 +9,7 @@
 
 #include "treadle/core/rpc/references.h"
 
-namespace treadle::rpc::test {
+namespace treadle::rpc::simulated {
 
 enum class Kind { kNotice, kPass, kMake, kMade, kFetch, kFetched, kCall, kCalled, kCancel };
 
@@ -60,4 +60,4 @@ struct Node {
   std::vector<bool> knowsDead;
 };
 
-}  // namespace treadle::rpc::test
+}  // namespace treadle::rpc::simulated

@@ -13,11 +13,11 @@
 namespace treadle::rpc::references_model_test {
 namespace {
 
-using test::Choose;
-using test::Kind;
-using test::Message;
-using test::Network;
-using test::Node;
+using simulated::Choose;
+using simulated::Kind;
+using simulated::Message;
+using simulated::Network;
+using simulated::Node;
 
 // What one worker does, one after the other; each as soon as it can, or later.
 struct Act {

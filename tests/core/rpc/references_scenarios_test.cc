@@ -10,10 +10,10 @@
 namespace treadle::rpc::references_scenarios_test {
 namespace {
 
-using test::Fate;
-using test::Kind;
-using test::Message;
-using test::Network;
+using simulated::Fate;
+using simulated::Kind;
+using simulated::Message;
+using simulated::Network;
 
 constexpr int O = 0, A = 1, B = 2, C = 3;
 constexpr int kWorkers = 4;
@@ -27,7 +27,7 @@ const char* nameOf(RefNotice notice) {
 // One value, of O's, that A has asked for.
 class Stage : public Network {
  public:
-  explicit Stage(test::Hook first = nullptr)
+  explicit Stage(simulated::Hook first = nullptr)
       : Network([](size_t) -> size_t { return 0; }, kWorkers, false), chosen_(std::move(first)) {
     setHook([this](int from, int to, const Message& message) {
       if (message.kind == Kind::kNotice)
@@ -106,7 +106,7 @@ class Stage : public Network {
 
  private:
   std::vector<std::string> notices_;
-  test::Hook chosen_;
+  simulated::Hook chosen_;
   RefId ref_;
 };
 
@@ -337,8 +337,8 @@ TEST(ReferenceFaults, noticesThatComeTwiceChangeNothing) {
 
 // Links stand still and go on, lose what they may and double what they tell, at random.
 TEST(ReferenceFaults, nothingGoesEarlyOrStaysWhateverTheLinksDo) {
-  treadle::test::forSeeds(2000, [](treadle::test::Random& random) {
-    const auto below = [&random](size_t limit) { return treadle::test::pick(random, limit); };
+  test::forSeeds(2000, [](test::Random& random) {
+    const auto below = [&random](size_t limit) { return test::pick(random, limit); };
     Network network(below, 2 + static_cast<int>(below(4)), below(2) == 0);
     network.setHook([&](int, int, const Message& message) {
       if (below(8) == 0) network.release();

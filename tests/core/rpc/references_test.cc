@@ -10,36 +10,33 @@
 namespace treadle::rpc::references_test {
 namespace {
 
-using test::Network;
+using simulated::Network;
 
-test::Choose byChance(treadle::test::Random& random) {
-  return [&random](size_t below) { return treadle::test::pick(random, below); };
+simulated::Choose byChance(test::Random& random) {
+  return [&random](size_t below) { return test::pick(random, below); };
 }
 
 TEST(References, valuesLiveAsLongAsAnybodyRefersToThemAndNoLonger) {
-  treadle::test::forSeeds(5000, [](treadle::test::Random& random) {
-    Network(byChance(random), 1 + static_cast<int>(treadle::test::pick(random, 4)), false).run(150);
+  test::forSeeds(5000, [](test::Random& random) {
+    Network(byChance(random), 1 + static_cast<int>(test::pick(random, 4)), false).run(150);
   });
 }
 
 TEST(References, nothingIsLeftOfWhatTheDeadHeldOwnedOrPassedOn) {
-  treadle::test::forSeeds(5000, [](treadle::test::Random& random) {
-    Network(byChance(random), 2 + static_cast<int>(treadle::test::pick(random, 3)), true).run(150);
+  test::forSeeds(5000, [](test::Random& random) {
+    Network(byChance(random), 2 + static_cast<int>(test::pick(random, 3)), true).run(150);
   });
 }
 
 TEST(References, deletionsMayBeLostDoubledAndReordered) {
-  treadle::test::forSeeds(3000, [](treadle::test::Random& random) {
-    Network(byChance(random), 2 + static_cast<int>(treadle::test::pick(random, 3)), treadle::test::pick(random, 2) == 0,
-            true)
-        .run(150);
+  test::forSeeds(3000, [](test::Random& random) {
+    Network(byChance(random), 2 + static_cast<int>(test::pick(random, 3)), test::pick(random, 2) == 0, true).run(150);
   });
 }
 
 TEST(References, liveThroughALongHistoryOfManyWorkers) {
-  treadle::test::forSeeds(2, [](treadle::test::Random& random) {
-    Network(byChance(random), 8, false, treadle::test::pick(random, 2) == 0).run(100'000);
-  });
+  test::forSeeds(
+      2, [](test::Random& random) { Network(byChance(random), 8, false, test::pick(random, 2) == 0).run(100'000); });
 }
 
 TEST(References, aDeletionIsToldAgainUntilItIsAcknowledged) {
@@ -113,7 +110,7 @@ TEST(References, ofOnePeerHaveALimitAndOneThatGoesOnToTwiceIsTold) {
   EXPECT_EQ(8U, owner->counts().forks) << "those of requests that were refused are no more";
   const Status flood = owner->onNotice(1, RefNotice::kForkAdded, fork(next));
   EXPECT_EQ(Code::kResourceExhausted, flood.code());
-  EXPECT_TRUE(treadle::test::contains(flood.message(), "referenceLimit")) << flood.message();
+  EXPECT_TRUE(test::contains(flood.message(), "referenceLimit")) << flood.message();
   owner->onLost(1, cancelled("gone"));
   EXPECT_EQ(0U, owner->counts().forks);
 }
@@ -172,7 +169,7 @@ TEST(References, thatAPeerGivesHaveALimitThatEndsWithThem) {
   }
   const Status flood = user->checkGiven(1, {fork(1, 6)});
   EXPECT_EQ(Code::kResourceExhausted, flood.code());
-  EXPECT_TRUE(treadle::test::contains(flood.message(), "referenceLimit")) << flood.message();
+  EXPECT_TRUE(test::contains(flood.message(), "referenceLimit")) << flood.message();
   EXPECT_TRUE(user->checkGiven(3, {{{1, 9}, 1, {3, 9}}}).ok()) << "another peer has its own";
   held.erase(held.begin());
   EXPECT_FALSE(user->checkGiven(1, {fork(1, 6)}).ok()) << "its owner has not acknowledged the end of it";

@@ -19,6 +19,7 @@
 #include "treadle/core/cluster/membership.h"
 #include "treadle/core/io/executor.h"
 #include "treadle/core/rpc/credits.h"
+#include "treadle/core/rpc/deadlines.h"
 #include "treadle/core/rpc/functions.h"
 #include "treadle/core/rpc/messages.h"
 #include "treadle/core/rpc/preparation.h"
@@ -170,6 +171,7 @@ class Engine final : public cluster::MessageHandler {
   Status told(const Pending& pending, const Status& status, bool fromThere = false) const;
   static void sendCancel(link::Connection& connection, uint64_t id);
   bool giveUp(uint64_t id, const Status& why);  // false when it has ended, or was given up before
+  bool isWaitedFor(uint64_t id) const TREADLE_REQUIRES(mutex_);
   void expire();
   void scheduleExpiry(TimePoint due) TREADLE_REQUIRES(mutex_);
 
@@ -229,6 +231,7 @@ class Engine final : public cluster::MessageHandler {
   uint64_t lastId_ TREADLE_GUARDED_BY(mutex_) = 0;
   uint64_t sent_ TREADLE_GUARDED_BY(mutex_) = 0, handled_ TREADLE_GUARDED_BY(mutex_) = 0;
   uint64_t sentToLost_ TREADLE_GUARDED_BY(mutex_) = 0, handledOfLost_ TREADLE_GUARDED_BY(mutex_) = 0;
+  Deadlines deadlines_ TREADLE_GUARDED_BY(mutex_);  // of the calls in pending_ that somebody waits for
   std::optional<std::pair<TimePoint, io::Reactor::TimerId>> expiry_ TREADLE_GUARDED_BY(mutex_);
   std::atomic<bool> resending_ = false;
   io::Reactor::TimerId resendTimer_ TREADLE_GUARDED_BY(mutex_) = 0;

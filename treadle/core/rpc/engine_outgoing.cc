@@ -193,8 +193,11 @@ uint64_t Engine::addPending(Pending pending) {
   ++sent_;
   ++callee.sent;
   if (callee.lost) ++sentToLost_;
-  scheduleExpiry(pending.deadline);
+  const TimePoint due = pending.deadline;
   pending_.emplace(id, std::move(pending));
+  if (due != kNever)
+    deadlines_.add(due, id, pending_.size() - givenUp_, [this](uint64_t one) { return isWaitedFor(one); });
+  scheduleExpiry(due);
   return id;
 }
 
@@ -272,11 +275,17 @@ bool Engine::giveUp(uint64_t id, const Status& why) {
   return true;
 }
 
-// One timer serves all pending calls: it stands at the earliest deadline or before.
+// One timer serves all pending calls: it stands at the earliest deadline or before. One that fires at this moment looks
+// at the deadlines itself, and sets the next one.
 void Engine::scheduleExpiry(TimePoint due) {
   if (due == kNever || !closed_.ok() || (expiry_ && expiry_->first <= due)) return;
-  if (expiry_) reactor_.cancel(expiry_->second);
+  if (expiry_ && !reactor_.cancel(expiry_->second)) return;
   expiry_.emplace(due, reactor_.at(due, [this] { expire(); }));
+}
+
+bool Engine::isWaitedFor(uint64_t id) const {
+  auto found = pending_.find(id);
+  return found != pending_.end() && found->second.complete;
 }
 
 void Engine::expire() {
@@ -284,15 +293,9 @@ void Engine::expire() {
   {
     MutexLock lock(mutex_);
     expiry_.reset();
-    TimePoint now = Clock::now(), next = kNever;
-    for (const auto& [id, pending] : pending_) {
-      if (pending.deadline <= now) {
-        late.emplace_back(id, pending.timeout);
-      } else {
-        next = std::min(next, pending.deadline);
-      }
-    }
-    scheduleExpiry(next);
+    const auto isPending = [this](uint64_t id) { return isWaitedFor(id); };
+    for (uint64_t id : deadlines_.takeDue(Clock::now(), isPending)) late.emplace_back(id, pending_.at(id).timeout);
+    scheduleExpiry(deadlines_.next(isPending));
   }
   for (const auto& [id, timeout] : late) giveUp(id, tooLate(timeout));
 }
