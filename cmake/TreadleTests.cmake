@@ -29,17 +29,18 @@ list(JOIN tsanOptions ":" tsanOptions)
 set(TREADLE_TEST_ENVIRONMENT "UBSAN_OPTIONS=print_stacktrace=1" "TSAN_OPTIONS=${tsanOptions}"
     "ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=1:check_initialization_order=1")
 
-# Compiling tests is most of what compiling costs: their headers and templates, again in each file. A target's files are
-# therefore compiled four at a time where the preset compiles the rest one by one. Under the sanitizers the tests are not
-# optimized: what they test is, and the checks in unoptimized code cost less than optimizing them.
-function(treadle_compile_test target)
+# Tests take most of the compiler's time, with their headers and templates in each file. So a test program's files are
+# compiled four at a time in presets that compile the rest one by one. The build for the address sanitizer does not
+# optimize tests, only the product: optimizing the tests' checks takes longer than running them as they are. That is not
+# so under the thread sanitizer. A precompiled header serves one level only, so tests with torch are excepted.
+function(treadle_compile_test target torch)
   if(NOT CMAKE_UNITY_BUILD)
     set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 4)
     if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
       target_compile_options(${target} PRIVATE -Wno-subobject-linkage)
     endif()
   endif()
-  if(TREADLE_SANITIZE)
+  if(TREADLE_SANITIZE MATCHES "address" AND NOT torch)
     target_compile_options(${target} PRIVATE -O0)
   endif()
 endfunction()
@@ -54,7 +55,7 @@ function(treadle_test name)
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests")
   target_include_directories(${name} PRIVATE "${PROJECT_SOURCE_DIR}")
   target_link_libraries(${name} PRIVATE ${arg_DEPENDS} GTest::gtest_main)
-  treadle_compile_test(${name})
+  treadle_compile_test(${name} ${arg_TORCH})
   if(TARGET treadle_test_support)
     target_link_libraries(${name} PRIVATE treadle_test_support)
   endif()

@@ -5,7 +5,7 @@
 export TREADLE_PYTHON_GIVEN="${TREADLE_PYTHON_GIVEN-${TREADLE_PYTHON-}}"
 export TREADLE_PYTHON="${TREADLE_PYTHON_GIVEN:-$PWD/.venv/bin/python}"
 
-treadleCache=${XDG_CACHE_HOME:-$HOME/.cache}/treadle
+treadleCache=${XDG_CACHE_HOME:-${HOME-~}/.cache}/treadle
 
 stageStart=$SECONDS
 stage() { stageStart=$SECONDS; printf '== %s\n' "$*"; }

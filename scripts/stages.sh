@@ -99,7 +99,7 @@ finishStages() {
   done
   printf '| all | %s | %s | |\n\n' "$(minutes "$SECONDS")" "$1"
   if [ "$flaky" -gt 2 ]; then
-    printf '%d cases are flaky, and two are borne at most; %s lists them.\n' "$flaky" "$treadleCache/flaky.md"
+    printf '%d cases are flaky; more than two fail the check. %s lists them.\n' "$flaky" "$treadleCache/flaky.md"
     failed=$((failed + 1))
   fi
   printf '%d passed, %d failed\n' "$passed" "$failed"

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Prints the files that were added or changed since the last merge, one a line: those that differ from the newest commit
-whose tree passed .ci/run on this machine. Where no such commit is known, that is where HEAD left origin/main, and on main
-itself the commit before HEAD.
+"""Prints the files that were added or changed since the last merge, one a line: those that differ from the commit where
+HEAD left main (origin/main, or else the local main). On main itself it is the newest commit whose tree passed .ci/run on this
+machine, or else the commit before HEAD.
 
 usage: changed.py [SUFFIX]       only those whose names end so: .h
 """
@@ -32,14 +32,17 @@ def git(*words):
 
 def last_merge():
     """The commit that changes are counted from; empty when HEAD is the first."""
+    head = git("rev-parse", "HEAD")
+    for main in ("origin/main", "main"):
+        fork = git("merge-base", "HEAD", main)
+        if fork and fork != head:
+            return fork[0]
     green = set(lines_of("green"))
     for line in git("log", "-n", "200", "--format=%H %T"):
         commit, tree = line.split()
         if tree in green:
             return commit
-    head, fork = git("rev-parse", "HEAD"), git("merge-base", "HEAD", "origin/main")
-    before = git("rev-parse", "--verify", "--quiet", "HEAD^")
-    return "".join(fork if fork and fork != head else before)
+    return "".join(git("rev-parse", "--verify", "--quiet", "HEAD^"))
 
 
 def changed_files():

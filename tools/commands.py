@@ -12,6 +12,7 @@ class Command:
         properties = {entry["name"]: entry["value"] for entry in test.get("properties", [])}
         self.environment = {**os.environ, **dict(line.split("=", 1) for line in properties.get("ENVIRONMENT", []))}
         self.folder = properties.get("WORKING_DIRECTORY", folder)
+        self.limit_s = float(properties.get("TIMEOUT", 300))
         self.words = [word for word in test.get("command", []) if not word.startswith("--gtest_output")]
 
     def script(self):

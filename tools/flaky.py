@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Runs all tests of a build many times while something else keeps every core busy, and prints each case that failed with
-its rate. Goes on where it was interrupted, as long as the tree and the arguments are the same.
+its rate. Goes on where it was interrupted, as long as the tree and the arguments are the same; begins anew after the last
+run.
 
 usage: flaky.py BUILD_FOLDER [--runs N] [ctest arguments...]
 
@@ -21,7 +22,7 @@ from changed import ROOT, git
 class Record:
     """What the runs so far have found, in a file that outlives an interruption. `key` says what was run."""
 
-    def __init__(self, folder, key):
+    def __init__(self, folder, key, runs):
         self.folder = os.path.join(folder, "flaky")
         os.makedirs(self.folder, exist_ok=True)
         self.path = os.path.join(self.folder, "record.json")
@@ -29,7 +30,7 @@ class Record:
         try:
             with open(self.path, encoding="utf-8") as file:
                 found = json.load(file)
-            if found["key"] == key:
+            if found["key"] == key and found["runs"] < runs:
                 self.data = found
         except (OSError, ValueError, KeyError):
             pass
@@ -51,10 +52,12 @@ class Record:
 
 
 class BusyCores:
-    """A process for each core that does nothing but compute, as long as the `with` lasts."""
+    """A process for each core that does nothing but compute, as long as the `with` and this process last."""
+
+    WORK = "import os\nparent = os.getppid()\nwhile os.getppid() == parent: pass"
 
     def __enter__(self):
-        self.processes = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 1)]
+        self.processes = [subprocess.Popen([sys.executable, "-c", self.WORK]) for _ in range(os.cpu_count() or 1)]
 
     def __exit__(self, *_):
         for process in self.processes:
@@ -78,14 +81,14 @@ def main():
     parser.add_argument("build", help="the build folder")
     parser.add_argument("--runs", type=int, default=20, help="in all [20]")
     options, arguments = parser.parse_known_args()
-    record = Record(options.build, key_of(arguments))
+    record = Record(options.build, key_of(arguments), options.runs)
     if record.data["runs"]:
         print(f"flaky: goes on after {record.data['runs']} runs", flush=True)
     with BusyCores():
         while record.data["runs"] < options.runs:
             run = run_tests.Run(options.build, arguments)
             if run.tests == 0:
-                return 2
+                break
             record.add(run.cases)
             names = [str(case) for case in run.cases.failed] + run.cases.crashed
             print(f"flaky: run {record.data['runs']} of {options.runs}: {', '.join(names) or 'all passed'}", flush=True)

@@ -1,13 +1,13 @@
 """Tells a failure that counts from a flaky case, for tools/run_tests.py --rerun.
 
-One failure is enough, unless the case says that an event did not come in time. Whatever else it says is no matter of time:
-a crash, a sanitizer's report, a leak or leftover, a wrong value, a wrong culprit. One failure is also enough for a case with
-a fixed seed, for a case in a file that differs from the last commit that passed .ci/run here, and for a case that stands in
-the list of flaky cases.
+Only a case that reports first that an event did not come in time may be flaky. Anything else counts at once, because a slow
+machine does not cause it: a crash, a sanitizer's report, a leak or leftover, a wrong value, a wrong culprit. A late case also
+counts at once when its seed is fixed, when its file, or a header beside it or in tests/support, has changed since the last
+merge, and when it stands in the list of flaky cases.
 
-Every other case is run again ten times, and before that once with its whole program, beside a copy of what ran beside it.
-When one of these runs fails, the failure counts. Otherwise the case is flaky: its output is printed, and it is added to the
-list flaky.md in the user's cache folder. Who mends the case removes its line.
+Every other late case runs again: once with its whole program and ten times alone, beside a copy of what ran beside it. If one
+of these runs fails, the failure counts. Otherwise the case is flaky: its output is printed, and it is added to the list
+flaky.md in the user's cache folder. Remove the line of a case that you have mended.
 """
 import itertools
 import os
@@ -20,9 +20,13 @@ from changed import cache_folder, changed_files, lines_of
 from commands import end
 
 RERUNS = 10
-LIMIT_S = 300  # ends a run that hangs, and nothing else
+MOST_FLAKY = 2  # one more, and .ci/run fails
 # What a test that is no GoogleTest program says of an event that did not come in time.
-LATE = re.compile(r"did not end within [\d.]+ s|timed out after [\d.]+ seconds|waited in vain")
+LATE = re.compile(r"did not end within [\d.]+ s|timed out after [\d.]+ seconds")
+WAITED_IN_VAIN = re.compile(r"waited in vain: ")  # tests/support/gate.h
+
+
+NOT_LATE = "it does not say first that an event did not come in time"
 
 
 class Case:
@@ -36,17 +40,16 @@ class Case:
         return f"{self.program}:{self.name}" if self.name else self.program
 
 
-def case_of_program(program, name, file, output, properties):
-    """A failed GoogleTest case with the names of the properties that it recorded."""
-    if "fixed_seed" in properties:
-        return Case(program, name, file, output, "its seed is fixed")
-    late = "waited_in_vain" in properties
-    return Case(program, name, file, output, "" if late else "it does not say that an event did not come in time")
+def case_of_program(program, name, file, failures, properties):
+    """A failed GoogleTest case with its failures in their order and the names of the properties that it recorded."""
+    late = "waited_in_vain" in properties and WAITED_IN_VAIN.search(failures[0])
+    why = "its seed is fixed" if "fixed_seed" in properties else "" if late else NOT_LATE
+    return Case(program, name, file, "\n".join(failures), why)
 
 
 def case_of_script(name, file, output):
     """A failed ctest test that is no GoogleTest program."""
-    return Case(name, "", file, output, "" if LATE.search(output) else "it does not say that an event did not come in time")
+    return Case(name, "", file, output, "" if LATE.search(output) else NOT_LATE)
 
 
 def known_flaky():
@@ -97,36 +100,54 @@ def passes(command, case):
     """Runs all of a command, or one case of it: (whether it passed, its output)."""
     process = command.start(subprocess.PIPE, case)
     try:
-        output, _ = process.communicate(timeout=LIMIT_S)
+        output, _ = process.communicate(timeout=command.limit_s)
     except subprocess.TimeoutExpired:
         end(process)
-        return False, f"did not end within {LIMIT_S} s"
+        return False, f"did not end within {command.limit_s} s"
     return process.returncode == 0 and "Running 0 tests" not in output, output
+
+
+def passes_among_all(command, case):
+    """Runs all of a command: whether this case passed; other cases may have failed if the program came to its end."""
+    passed, output = passes(command, "")
+    return passed or (case and f"[  FAILED  ] {case}" not in output and "FAILED TEST" in output), output
 
 
 def fails_again(case, commands, beside):
     """The output of the first of eleven more runs that fails; None when all pass."""
+    command = commands[case.program]
     with Load([commands[program] for program in sorted(beside) if program in commands]):
-        # The whole program first: a case that fails because of those before it passes alone.
-        for name in ["", *[case.name] * RERUNS]:
-            passed, output = passes(commands[case.program], name)
+        # First among all: a case that fails because of those before it passes alone.
+        for run in [passes_among_all, *[passes] * RERUNS]:
+            passed, output = run(command, case.name)
             if not passed:
                 return output
     return None
 
 
+def changed_for(file, changed):
+    """The changed file for which the cases in `file` count as changed; None when there is none."""
+    beside = (os.path.dirname(file), os.path.join("tests", "support"))
+    headers = sorted(name for name in changed if name.endswith(".h") and os.path.dirname(name) in beside)
+    return file if file in changed else headers[0] if headers else None
+
+
 def find_flaky(folder, commands, failed, beside):
     """The flaky ones among the failed cases. Says of each case what it was found to be."""
     known, changed, flaky = known_flaky(), changed_files(), []
+    counted = None  # the first case whose failure counts after all: then the others make no difference
     for case in failed:
-        if not case.counts_because and case.file in changed:
-            case.counts_because = f"{case.file} has changed"
+        if not case.counts_because and (name := changed_for(case.file, changed)):
+            case.counts_because = f"{name} has changed"
         if not case.counts_because and str(case) in known:
             case.counts_because = "it stands in the list of flaky cases already"
+        if not case.counts_because and (counted or len(flaky) > MOST_FLAKY):
+            case.counts_because = f"{counted} has failed again" if counted else f"more than {MOST_FLAKY} others are flaky"
         if case.counts_because:
             print(f"{case} is not run again: {case.counts_because}", flush=True)
         elif (output := fails_again(case, commands, beside[case.program])) is not None:
             print(f"{case} failed again:\n{output}", flush=True)
+            counted = case
         else:
             flaky.append(case)
     if flaky:

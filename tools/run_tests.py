@@ -66,7 +66,7 @@ def cases_of_program(name, folder):
             file = case.get("file", "")
             file = in_tree(os.path.join(folder, file)) if file.startswith("..") else file
             cases.failed.append(reruns.case_of_program(name, f"{case.get('classname')}.{case.get('name')}", file,
-                                                       "\n".join(failures), properties))
+                                                       failures, properties))
         elif case.get("result") == "skipped":
             cases.skipped += 1
         elif case.get("status") == "run":
@@ -101,6 +101,7 @@ def cases_of_test(test, folder, command, how):
 
 def run_ctest(folder, names, junit, arguments):
     """Runs ctest over the tests with these names and shows its output: (its exit code, for each test how it ended, for each test those beside it)."""
+    # The whole output: a sanitizer's report stands at its end.
     command = ["ctest", "--test-dir", folder, "--output-on-failure", "--test-output-size-failed", "100000000",
                "--output-junit", junit, "--no-tests=error", *arguments]
     running, ends, beside = set(), {}, collections.defaultdict(set)

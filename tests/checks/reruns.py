@@ -84,6 +84,12 @@ class Reruns(unittest.TestCase):
             file.write("// changed\n")
         self.expect_counts(self.run_case("isLateTheFirstTimeOnly"), f"is not run again: {program} has changed")
 
+    def test_a_case_in_a_file_beside_a_changed_header_counts_at_once(self):
+        header = os.path.join("tests", "checks", "of_the_program.h")
+        with open(os.path.join(self.tree, header), "w", encoding="utf-8") as file:
+            file.write("// new\n")
+        self.expect_counts(self.run_case("isLateTheFirstTimeOnly"), f"is not run again: {header} has changed")
+
     def test_a_case_that_fails_after_others_only_counts(self):
         self.expect_counts(self.run_case("dependsOnOrder*"), "Broken.dependsOnOrderSecondHalf failed again")
 
@@ -94,6 +100,9 @@ class Reruns(unittest.TestCase):
         with open(os.path.join(self.folder.name, "state"), "w", encoding="utf-8") as file:
             file.write("1")
         self.expect_counts(self.run_case("hasAWrongValueOneTimeInTwo"), "Broken.hasAWrongValueOneTimeInTwo is not run again")
+
+    def test_a_wrong_value_before_a_wait_in_vain_counts_at_once(self):
+        self.expect_counts(self.run_case("hasAWrongValueBeforeItIsLate"), "Broken.hasAWrongValueBeforeItIsLate is not run again")
 
     def test_a_fixed_seed_counts_at_once(self):
         self.expect_counts(self.run_case("isLateOnceWithAFixedSeed"),

@@ -99,7 +99,7 @@ class Lies : public ::testing::Test {
     EXPECT_EQ("liar", why.worker());
     EXPECT_TRUE(contains(why.message(), "worker 'liar' (rank 1) was lost"));
     EXPECT_TRUE(contains(why.message(), lie));
-    EXPECT_TRUE(test::eventually([&] { return pool->counters().usedBytes == 0; }));
+    EXPECT_TRUE(test::eventuallyReleased([&] { return pool->counters().usedBytes == 0; }));
   }
 
   const std::shared_ptr<memory::BlockPool> pool = valueOrThrow(memory::BlockPool::make(64 * kVictimBytes));

@@ -217,7 +217,7 @@ class Survivor {
       Bytes got = back.buffers.at(0).bytes();
       EXPECT_TRUE(std::equal(bytes.begin(), bytes.end(), got.begin(), got.end()));
     }
-    EXPECT_TRUE(eventually([&] { return pool->counters().usedBytes == pulseBytes_; }));
+    EXPECT_TRUE(test::eventuallyReleased([&] { return pool->counters().usedBytes == pulseBytes_; }));
   }
 
   // After `kill`, with nothing of the victim's held by the test: all is as it was, and goes on.
@@ -229,7 +229,7 @@ class Survivor {
       pool->allocate(kVictimBytes).reset();
       return Holdings::of(*pool) == before_;
     };
-    EXPECT_TRUE(eventually(isAsBefore)) << "before: " << before_ << "\nnow:    " << Holdings::of(*pool);
+    EXPECT_TRUE(test::eventuallyReleased(isAsBefore)) << "before: " << before_ << "\nnow:    " << Holdings::of(*pool);
   }
 
   Mailbox mailbox;

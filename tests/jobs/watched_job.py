@@ -13,7 +13,7 @@ import uuid
 
 MARK = "TREADLE_TEST_JOB"  # in the environment of every process of a job, with a value of the job's own
 POLL_S = 0.002             # how often /proc is looked at: it tells nobody when it changes
-SETTLE_S = 2.0             # how long the kernel may take to clear away what has ended
+SETTLE_S = 60.0            # how long the kernel may take to clear away what has ended
 
 
 class Worker:

@@ -126,7 +126,7 @@ TEST(HybridOracle, GradientsAndTrainingAreThoseOfOneProcess) {
     EXPECT_TRUE(close(trainer.back().bias, linear->bias));
   }
   EXPECT_TRUE(close(trainedEmbedding, bag->weight));
-  EXPECT_TRUE(eventually([&] { return job.openContexts() == 0; }));
+  EXPECT_TRUE(test::eventuallyReleased([&] { return job.openContexts() == 0; }));
 }
 
 }  // namespace

@@ -338,7 +338,7 @@ TEST_P(RandomCalls, giveTheGradientsOfOneProcess) {
     promise(*job, random);
     leaves = nullptr;
   });
-  EXPECT_TRUE(eventually([&] { return job->openContexts() == 0; }));
+  EXPECT_TRUE(test::eventuallyReleased([&] { return job->openContexts() == 0; }));
 }
 INSTANTIATE_TEST_SUITE_P(Workers, RandomCalls, ::testing::Values(2, 3, 4, 5));
 

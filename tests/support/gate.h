@@ -15,8 +15,12 @@ namespace treadle::test {
 inline constexpr Duration kHangs = std::chrono::seconds(60);
 inline TimePoint patience() { return deadlineAfter(kHangs); }
 
-// Records that the case waited for an event that did not come in time. No other failure may be flaky: tools/reruns.py.
-inline void recordWaitInVain() { ::testing::Test::RecordProperty("waited_in_vain", "yes"); }
+// Records that the case waited for an event that did not come in time, if nothing was wrong before. No other failure
+// may be flaky: tools/reruns.py, which looks for the text too.
+inline constexpr const char* kWaitedInVain = "waited in vain: ";
+inline void recordWaitInVain() {
+  if (!::testing::Test::HasFailure()) ::testing::Test::RecordProperty("waited_in_vain", "yes");
+}
 
 // Counts up; `waitFor(n)` returns when n is reached.
 class Counter {
@@ -36,7 +40,7 @@ class Counter {
     while (count_ < wanted)
       if (!changed_.waitUntil(lock, deadline) && count_ < wanted) {
         recordWaitInVain();
-        ADD_FAILURE() << "waited in vain: " << count_ << " of " << wanted;
+        ADD_FAILURE() << kWaitedInVain << count_ << " of " << wanted;
         return;
       }
   }
@@ -58,21 +62,27 @@ class Gate {
   Counter opened_;
 };
 
-// For what tells nobody when it changes, counters as a rule: looks again and again until it is true.
-inline ::testing::AssertionResult eventually(const std::function<bool()>& isTrue) {
+// For memory, references and whatever else has to be released: looks again and again until it is. That it is not is a
+// leak and no matter of time.
+inline ::testing::AssertionResult eventuallyReleased(const std::function<bool()>& isReleased) {
   TimePoint deadline = deadlineAfter(kHangs);
-  while (!isTrue()) {
-    if (Clock::now() > deadline) {
-      recordWaitInVain();
-      return ::testing::AssertionFailure() << "it did not become true";
-    }
+  while (!isReleased()) {
+    if (Clock::now() > deadline) return ::testing::AssertionFailure() << "it was not released";
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   return ::testing::AssertionSuccess();
 }
 
-// For what must have begun before a time limit passes, which a busy machine may prevent. Calls `attempt(limit)`, which
-// returns a bool or an AssertionResult, with twice the limit each time until it succeeds. Returns the last outcome.
+// For what tells nobody when it changes, counters as a rule: looks again and again until it is true.
+inline ::testing::AssertionResult eventually(const std::function<bool()>& isTrue) {
+  if (eventuallyReleased(isTrue)) return ::testing::AssertionSuccess();
+  recordWaitInVain();
+  return ::testing::AssertionFailure() << kWaitedInVain << "it did not become true";
+}
+
+// For an event that must come before a time limit passes, which a busy machine may prevent. Calls `attempt(limit)`,
+// which returns a bool or an AssertionResult, with twice the limit each time until it succeeds. Returns the last
+// outcome.
 template <class F>
 ::testing::AssertionResult withLongerLimits(Duration first, F attempt) {
   auto outcome = ::testing::AssertionFailure() << "no limit was tried";

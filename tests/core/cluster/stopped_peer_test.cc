@@ -63,7 +63,10 @@ class Two {
 };
 
 TEST(StoppedPeer, isLostAfterTheLimitAndNamed) {
-  Two two(500ms);
+  Two two(3s, 3s);
+  const TimePoint pastTheLimit = deadlineAfter(4s);
+  while (Clock::now() < pastTheLimit) two.askChild();  // it is not lost as long as it runs
+  EXPECT_EQ(0, two.handler.lost.count());
   two.child->signal(SIGSTOP);
   two.handler.lost.waitFor(1);
   Status why = two.handler.losses().at(0).second;

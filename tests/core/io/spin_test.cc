@@ -30,15 +30,19 @@ TEST(Spin, givesUpWhenAllCoresAreBusy) {
     busy.emplace_back([&] {
       while (!stop.load(std::memory_order_relaxed)) {}
     });
-  // One that did not give up would go on for an hour.
+  // Right after it has given up once, it does not begin.
   int looks = 0;
-  while (looks == 0) {  // right after it has given up once, it does not begin
-    Spin spin(std::chrono::hours(1));
+  bool gaveUp = false;
+  for (const TimePoint end = test::patience(); looks == 0 && Clock::now() < end;) {
+    const TimePoint begun = Clock::now();
+    Spin spin(test::kHangs);
     while (spin.again()) ++looks;
+    gaveUp = Clock::now() < begun + test::kHangs;
   }
   stop.store(true);
   for (std::thread& thread : busy) thread.join();
   EXPECT_GT(looks, 0);
+  EXPECT_TRUE(gaveUp);
 }
 
 }  // namespace

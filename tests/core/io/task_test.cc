@@ -231,7 +231,7 @@ TEST_F(Tasks, keepWhatTheirParametersReferTo) {
   EXPECT_FALSE(weak.expired());
   promise.set(1);
   EXPECT_EQ(8, sum.wait());
-  EXPECT_TRUE(test::eventually([&] { return weak.expired(); }));
+  EXPECT_TRUE(test::eventuallyReleased([&] { return weak.expired(); }));
 }
 
 Task<int> hops(Future<int> number, int times) {

@@ -137,7 +137,7 @@ TEST_F(CallErrors, argumentsThatNoObjectCanBeMadeFromAreRefused) {
   EXPECT_EQ("b", narrow.worker());
   EXPECT_TRUE(contains(narrow.message(), "256"));
   messageOf<ArgumentError>([&] { a.make<Opaque>("b", 1.5).waitUntilMade(); });
-  EXPECT_TRUE(test::eventually([&] { return a.metrics().referencesHeld == 0; }));
+  EXPECT_TRUE(test::eventuallyReleased([&] { return a.metrics().referencesHeld == 0; }));
 }
 
 TEST_F(CallErrors, whatAFunctionThrowsKeepsItsTypeAndText) {

@@ -146,7 +146,7 @@ TEST_F(CreditsOfCalls, endACallThatGetsNoneWithWhomItWasForAndWhatToDo) {
   kept.answer();
   for (auto& one : calls) one.wait();
   EXPECT_EQ(kHalf, a.call<&sizeOf>("b", text));
-  EXPECT_TRUE(eventually([&] { return allIsGivenBack(job); }));
+  EXPECT_TRUE(test::eventuallyReleased([&] { return allIsGivenBack(job); }));
 }
 
 // The sender waits and goes on as answers come; nothing is lost, nothing comes twice.
@@ -211,7 +211,7 @@ TEST_F(CreditsOfCalls, ofACallThatWasGivenUpComeBackWithItsAnswer) {
   EXPECT_GT(a.metrics().unansweredBytes, 2 * kHalf);
   messageOf<ResourceError>([&] { a.with({.timeout = kShort}).call<&sizeOf>("b", std::string(kHalf, 'x')); });
   kept.answer();
-  EXPECT_TRUE(eventually([&] { return allIsGivenBack(job); }));
+  EXPECT_TRUE(test::eventuallyReleased([&] { return allIsGivenBack(job); }));
   EXPECT_EQ(kHalf, a.call<&sizeOf>("b", std::string(kHalf, 'x')));
 }
 
@@ -226,7 +226,7 @@ TEST_F(CreditsOfCalls, areNotWaitedForWhenThePeerIsLost) {
   EXPECT_TRUE(noRoomIsLeft());
   job.kill(1);
   for (auto& one : waiting) EXPECT_EQ("b", one.get().worker());
-  EXPECT_TRUE(eventually([&] { return a.metrics().unansweredBytes == 0; }));
+  EXPECT_TRUE(test::eventuallyReleased([&] { return a.metrics().unansweredBytes == 0; }));
 }
 
 // A call without a time limit waits no longer than others do: the circle would be for ever.
@@ -273,7 +273,7 @@ TEST(CreditsOfNestedCalls, areNotWaitedForInACircleForEver) {
         all.push_back(job[static_cast<size_t>(from)].async<&bounce>(1 - from, 10, text));
       }
     countThoseInTime(all);
-    EXPECT_TRUE(eventually([&] { return allIsGivenBack(job); }));
+    EXPECT_TRUE(test::eventuallyReleased([&] { return allIsGivenBack(job); }));
     EXPECT_EQ(1U, job[0].with({.timeout = test::kHangs}).call<&sizeOf>("b", std::string("x")));
   });
 }
@@ -291,7 +291,7 @@ TEST(CreditsOfNestedCalls, inACircleEndAtTheirDeadline) {
       all.push_back(job[static_cast<size_t>(from)].async<&bounceWhenOpen>(1 - from, gate, 10, std::string(kHalf, 'x')));
   gate.open();
   EXPECT_EQ(0U, countThoseInTime(all));
-  EXPECT_TRUE(eventually([&] { return allIsGivenBack(job); }));
+  EXPECT_TRUE(test::eventuallyReleased([&] { return allIsGivenBack(job); }));
   EXPECT_EQ(1U, job[0].with({.timeout = test::kHangs}).call<&sizeOf>("b", std::string("x")));
 }
 
@@ -346,7 +346,7 @@ TEST_F(CreditsOfCalls, ofManyThreadsAllComeBackAndNobodyIsRefused) {
     std::vector<std::thread> threads;
     for (size_t i = 0; i < 6; ++i) threads.emplace_back([this, i, seed = random()] { callAtRandom(job[i % 3], seed); });
     for (std::thread& thread : threads) thread.join();
-    EXPECT_TRUE(eventually([&] { return allIsGivenBack(job); }));
+    EXPECT_TRUE(test::eventuallyReleased([&] { return allIsGivenBack(job); }));
   });
 }
 

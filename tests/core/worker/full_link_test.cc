@@ -30,7 +30,7 @@ TEST(FullLink, AcknowledgesDroppedReferencesWithoutWaitingForRoom) {
     });
   for (std::thread& thread : threads) thread.join();
   // What was refused is told again.
-  EXPECT_TRUE(test::eventually([&] { return job[1].metrics().referencesPending == 0; }));
+  EXPECT_TRUE(test::eventuallyReleased([&] { return job[1].metrics().referencesPending == 0; }));
 }
 
 }  // namespace

@@ -114,7 +114,8 @@ TEST_F(Loss, ofAnOwnerFailsTheReferencesToItsValues) {
   namesB(statusOf<PeerLostError>([&] { a.call<&getOf>("c", ref); }));
   EXPECT_EQ("b", ref.owner().name);
   ref = {};
-  EXPECT_TRUE(test::eventually([&] { return a.metrics().referencesHeld + a.metrics().referencesPending == 0; }));
+  EXPECT_TRUE(
+      test::eventuallyReleased([&] { return a.metrics().referencesHeld + a.metrics().referencesPending == 0; }));
 }
 
 TEST_F(Loss, freesTheValuesThatOnlyTheLostWorkerReferredTo) {
@@ -122,7 +123,7 @@ TEST_F(Loss, freesTheValuesThatOnlyTheLostWorkerReferredTo) {
   ref.waitUntilMade();
   EXPECT_EQ(1U, a.metrics().valuesOwned);
   job.kill(1);
-  EXPECT_TRUE(test::eventually([&] { return a.metrics().valuesOwned == 0; }));
+  EXPECT_TRUE(test::eventuallyReleased([&] { return a.metrics().valuesOwned == 0; }));
   messageOf<StateError>([&] { ref.call<&Number::get>(); });  // the reference of the worker that is no more
 }
 
@@ -191,7 +192,7 @@ TEST(LostProcess, isNoticedAtOnceByWhatWaitsForIt) {
 
 TEST(StoppedProcess, isGivenUpAfterTheLimit) {
   uint16_t port = test::freePort();
-  io::Process process = test::startPeer(port);
+  io::Process process = test::startPeer(port, {{"TREADLE_TEST_LOST_AFTER", "3"}});
   JoinOptions join = test::joinOptions("parent", 0, 2, port, test::peerFunctions());
   join.lostAfter = 3s;
   auto worker = Worker::join(join);

@@ -120,8 +120,9 @@ TEST_F(ManyCalls, longHandlersHoldUpNeitherAnswersNorHeartbeats) {
   for (int i = 0; i < 2; ++i) running.push_back(job[0].async<&runUntil>("b", arrived, gate));
   arrived.waitFor(2);
   held = {};
-  EXPECT_TRUE(test::eventually([&] { return job[0].metrics().referencesPending == 0; })) << "b has acknowledged it";
-  EXPECT_TRUE(test::eventually([&] { return job[1].metrics().valuesOwned == 0; }));
+  EXPECT_TRUE(test::eventuallyReleased([&] { return job[0].metrics().referencesPending == 0; }))
+      << "b has acknowledged it";
+  EXPECT_TRUE(test::eventuallyReleased([&] { return job[1].metrics().valuesOwned == 0; }));
   TimePoint end = Clock::now() + kLostAfter + kLostAfter / 2;
   for (int answers = 0; answers <= 10 || Clock::now() < end; ++answers)
     ASSERT_EQ(answers, job[1].async<&add>("a", answers, 0).wait());

@@ -318,7 +318,7 @@ TEST_F(OpenJob, referencesGoToNewcomers) {
     shelf.refs.clear();
   }
   ref = {};
-  ASSERT_TRUE(test::eventually([&] { return b->metrics().valuesOwned == 0; }));
+  ASSERT_TRUE(test::eventuallyReleased([&] { return b->metrics().valuesOwned == 0; }));
   shutdown({a, b, c});
 }
 
@@ -411,7 +411,7 @@ TEST_F(OpenPeers, aStoppedWorkerIsOutForAllAndLearnsItWhenItWakes) {
   child.signal(SIGSTOP);
   for (auto* one : {&a, &b}) ASSERT_TRUE(test::eventually([&] { return namesOf(**one).size() == 2; }));
   EXPECT_TRUE(contains(messageOf<PeerLostError>([&] { b->call<&test::peerAdd>(2, 1, 2); }), "nothing was heard of it"));
-  EXPECT_TRUE(test::eventually([&] { return b->metrics().valuesOwned == 0; })) << "once and for all";
+  EXPECT_TRUE(test::eventuallyReleased([&] { return b->metrics().valuesOwned == 0; })) << "once and for all";
   child.signal(SIGCONT);
   EXPECT_TRUE(contains(outputOf(child), "has given it up"));
   // Its place is free.

@@ -258,7 +258,7 @@ TEST(ReferenceLimit, isOfEachPeerAndEndsWithTheReferencesThatGo) {
   EXPECT_EQ(1, job[1].remote<&make>("a", gone).call<&Watched::alive>());
   held.clear();
   asked = {};
-  EXPECT_TRUE(test::eventually([&] { return job[1].metrics().forksOfOwned == 0; }));
+  EXPECT_TRUE(test::eventuallyReleased([&] { return job[1].metrics().forksOfOwned == 0; }));
   EXPECT_EQ(1, job[0].remote<&make>("b", gone).call<&Watched::alive>());
 }
 

@@ -177,7 +177,7 @@ TEST_F(RemoteModules, TravelToOtherWorkersAndCarryGradients) {
     context.backward({a.call<&useThere>("C", gate, x).sum()});
     EXPECT_TRUE(close(context.gradient(x), at::full({2}, 15.0, at::kDouble)));
   }
-  EXPECT_TRUE(eventually([&] { return job.openContexts() == 0; }));
+  EXPECT_TRUE(test::eventuallyReleased([&] { return job.openContexts() == 0; }));
 }
 
 TEST_F(RemoteModules, OneOfSeveralNamesMustBePicked) {

@@ -111,7 +111,7 @@ class DistributedPass : public ::testing::TestWithParam<AutogradMode> {
 
   // Each test leaves no context open on any worker.
   void expectAllReleased() {
-    EXPECT_TRUE(eventually([this] { return job.openContexts() == 0; })) << job.openContexts();
+    EXPECT_TRUE(test::eventuallyReleased([this] { return job.openContexts() == 0; })) << job.openContexts();
   }
 
   Gate isReached, isReleased;  // handlers may run until the job is over
@@ -622,7 +622,7 @@ TEST_P(DistributedPass, AContextThatEndsDuringACallIsReleasedAllTheSame) {
     answer = a.async<&lateCubeAtC>("B", leaf());
     isReached.wait();
   }
-  EXPECT_TRUE(eventually([&] { return job.openContexts() == 0; }));
+  EXPECT_TRUE(test::eventuallyReleased([&] { return job.openContexts() == 0; }));
   isReleased.open();
   EXPECT_TRUE(contains(messageOf<NotFoundError>([&] { answer.wait(); }), "has ended"));
   EXPECT_EQ(job.openContexts(), 0u) << "the call to C brought it back to life";
@@ -637,10 +637,11 @@ TEST_P(SmartPass, ADroppedResultFreesTheGraphBehindItEverywhere) {
   a.call<&cube>("C", at::ones({1}));  // what is told may wait for a message to go with
   EXPECT_EQ(job.sendsKept(context.id()), 4u) << "the loss keeps it all";
   loss.reset();
-  EXPECT_TRUE(eventually([&] { return job.sendsKept(context.id()) == 0; })) << job.sendsKept(context.id());
+  EXPECT_TRUE(test::eventuallyReleased([&] { return job.sendsKept(context.id()) == 0; }))
+      << job.sendsKept(context.id());
   context.backward({a.call<&cubeAtC>("B", x).sum()});
   EXPECT_TRUE(close(context.gradient(x), localGradient([](const at::Tensor& x) { return cube(x.sin()) * 2; })));
-  EXPECT_TRUE(eventually([&] { return job.sendsKept(context.id()) == 0; }));
+  EXPECT_TRUE(test::eventuallyReleased([&] { return job.sendsKept(context.id()) == 0; }));
 }
 
 TEST_P(SmartPass, WhatTheCalleeKeepsIsKept) {

@@ -69,7 +69,7 @@ TEST(PassMemory, PassesLeaveNothingBehind) {
   Random random(1);
   const auto passes = [&](uint64_t count) {
     for (uint64_t i = 0; i < count; ++i) onePass(job[0], random);
-    EXPECT_TRUE(eventually([&] { return job.openContexts() == 0; })) << job.openContexts();
+    EXPECT_TRUE(test::eventuallyReleased([&] { return job.openContexts() == 0; })) << job.openContexts();
   };
   passes(500);
   const size_t before = bytesInUse();
@@ -103,9 +103,9 @@ TEST(PassMemory, WorkersThatAreKilledDuringPassesLeaveNothing) {
     }
     killer.join();
     EXPECT_EQ(ended, victim == 1 ? "B" : "C");
-    EXPECT_TRUE(eventually([&] { return autograd::interceptorOf(job[0]).contexts().open() == 0; }));
+    EXPECT_TRUE(test::eventuallyReleased([&] { return autograd::interceptorOf(job[0]).contexts().open() == 0; }));
     Worker& other = job[3 - victim];
-    EXPECT_TRUE(eventually([&] { return autograd::interceptorOf(other).contexts().open() == 0; }));
+    EXPECT_TRUE(test::eventuallyReleased([&] { return autograd::interceptorOf(other).contexts().open() == 0; }));
   });
   if (before != 0) {
     EXPECT_LT(bytesInUse(), before + (size_t{2} << 20)) << "of " << before << " bytes, " << jobs << " jobs";

@@ -98,14 +98,16 @@ TEST_F(RefusedMessages, WhatComesAfterTheLossOfTheOwner) {
   EXPECT_FALSE(waiting.expired());
   own.reset();
   job.kill(0);
-  EXPECT_TRUE(eventually([&] { return job.openContexts() == 0 && waiting.expired(); })) << job.openContexts();
+  EXPECT_TRUE(test::eventuallyReleased([&] { return job.openContexts() == 0 && waiting.expired(); }))
+      << job.openContexts();
 }
 
 // Nothing of it is decoded at the callee: what was recorded for it goes.
 TEST_F(RefusedMessages, ACallOfAFunctionThatIsNotThereKeepsNothing) {
   AutogradContext context(job[0]);
   messageOf<NotFoundError>([&] { job[0].callNamed<at::Tensor>("B", "absent", leaf()); });
-  EXPECT_TRUE(eventually([&] { return job.sendsKept(context.id()) == 0; })) << job.sendsKept(context.id());
+  EXPECT_TRUE(test::eventuallyReleased([&] { return job.sendsKept(context.id()) == 0; }))
+      << job.sendsKept(context.id());
   expectGoesOn(context);
 }
 
