@@ -7,6 +7,9 @@ import sys
 import tempfile
 import time
 
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tools"))
+from commands import end
+
 GRACE = 10  # seconds that the others may take once the one that is waited for has ended
 
 
@@ -74,15 +77,6 @@ def wait(name, processes, files, deadline, timeout):
                 f"{name} was not done within {timeout:g} s; its last lines:\n{tail(text_of(files[-1]))}"
             )
         time.sleep(0.05)
-
-
-def end(process):
-    """The whole group, whatever is left of it."""
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
-    process.wait()
 
 
 def text_of(file):

@@ -12,6 +12,9 @@ stage() { stageStart=$SECONDS; printf '== %s\n' "$*"; }
 stageDone() { printf '== %s (%d s)\n' "$*" $((SECONDS - stageStart)); }
 fail() { printf '%s\n' "$*" >&2; exit 1; }
 
+# Prints the hash of HEAD's tree when nothing is uncommitted, and nothing otherwise.
+cleanTree() { [ -n "$(git status --porcelain 2>&1)" ] || git rev-parse 'HEAD^{tree}'; }
+
 # Prints the folder of torch as a Python sees it, without the seconds that importing it takes.
 torchOf() { "$1" -c 'import importlib.util as u; s = u.find_spec("torch"); print(s.submodule_search_locations[0] if s else "")'; }
 

@@ -4,8 +4,9 @@ set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . scripts/common.sh
 grep -E '^\| .*:' "$treadleCache/flaky.md" 2>/dev/null | sed 's/^/flaky: /'
-tree=$(git rev-parse 'HEAD^{tree}') || exit 2
-if [ -n "$(git status --porcelain)" ]; then
+git rev-parse --verify --quiet HEAD >/dev/null || exit 2
+tree=$(cleanTree)
+if [ -z "$tree" ]; then
   echo "green: no: there are changes that are not committed"
 elif grep -qsx "$tree" "$treadleCache/green"; then
   echo "green: yes"

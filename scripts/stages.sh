@@ -5,7 +5,6 @@
 #   goOnWhereInterrupted NAME                      from now on, stages that passed in an earlier run of check NAME on the same
 #                                                  tree are not run again; without effect when something is not committed
 #   finishStages MINUTES                           prints the table and the line `N passed, N failed`; its status is the check's
-#   cleanTree                                      prints the hash of HEAD's tree when nothing is uncommitted
 #
 # SHARE is how many of the check's MINUTES the stage may take with a warm compiler cache. A limit ends a hang and nothing else:
 # it is at least three times what the stage took last. A stage whose output has a line `N passed, N failed` adds these counts,
@@ -25,8 +24,6 @@ rememberSeconds() {
   others=$(grep -vE "^[0-9]+ $1\$" "$treadleCache/stages" 2>/dev/null)
   printf '%s\n' ${others:+"$others"} "$2 $1" >"$treadleCache/stages"
 }
-
-cleanTree() { [ -n "$(git status --porcelain 2>&1)" ] || git rev-parse 'HEAD^{tree}'; }
 
 goOnWhereInterrupted() {
   local tree

@@ -1,4 +1,4 @@
-"""How ctest starts the tests of a build folder, for what runs them apart from ctest."""
+"""Starts the tests of a build folder as ctest does, without ctest; ends processes."""
 import json
 import os
 import signal

@@ -21,11 +21,9 @@ from commands import end
 
 RERUNS = 10
 MOST_FLAKY = 2  # one more, and .ci/run fails
-# What a test that is no GoogleTest program says of an event that did not come in time.
+# How a script reports that an event did not come in time.
 LATE = re.compile(r"did not end within [\d.]+ s|timed out after [\d.]+ seconds")
 WAITED_IN_VAIN = re.compile(r"waited in vain: ")  # tests/support/gate.h
-
-
 NOT_LATE = "it does not say first that an event did not come in time"
 
 
@@ -108,7 +106,7 @@ def passes(command, case):
 
 
 def passes_among_all(command, case):
-    """Runs all of a command: whether this case passed; other cases may have failed if the program came to its end."""
+    """Runs all of a command: (whether this case passed, its output). Other cases may fail, if the program comes to its end."""
     passed, output = passes(command, "")
     return passed or (case and f"[  FAILED  ] {case}" not in output and "FAILED TEST" in output), output
 
@@ -133,7 +131,7 @@ def changed_for(file, changed):
 
 
 def find_flaky(folder, commands, failed, beside):
-    """The flaky ones among the failed cases. Says of each case what it was found to be."""
+    """The flaky ones among the failed cases. Reports its verdict on each case."""
     known, changed, flaky = known_flaky(), changed_files(), []
     counted = None  # the first case whose failure counts after all: then the others make no difference
     for case in failed:

@@ -62,7 +62,7 @@ def cases_of_program(name, folder):
             cases.crashed.append(name)  # before the first case or after the last
         elif failures:
             properties = {entry.get("name") for entry in case.iter("property")}
-            # The compiler was given a path from the build folder, or from the root when a unity file includes the source.
+            # The path starts at the build folder, or at the root when a unity file includes the source.
             file = case.get("file", "")
             file = in_tree(os.path.join(folder, file)) if file.startswith("..") else file
             cases.failed.append(reruns.case_of_program(name, f"{case.get('classname')}.{case.get('name')}", file,
@@ -100,7 +100,8 @@ def cases_of_test(test, folder, command, how):
 
 
 def run_ctest(folder, names, junit, arguments):
-    """Runs ctest over the tests with these names and shows its output: (its exit code, for each test how it ended, for each test those beside it)."""
+    """Runs ctest over the tests with these names and shows its output: (its exit code, for each test how it ended, for each
+    test those beside it)."""
     # The whole output: a sanitizer's report stands at its end.
     command = ["ctest", "--test-dir", folder, "--output-on-failure", "--test-output-size-failed", "100000000",
                "--output-junit", junit, "--no-tests=error", *arguments]
@@ -108,7 +109,7 @@ def run_ctest(folder, names, junit, arguments):
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, errors="replace") as ctest:
         for line in ctest.stdout:
             print(line, end="", flush=True)
-            if (found := START.match(line)) and found[1] in names:  # not one that a test of ctest itself prints
+            if (found := START.match(line)) and found[1] in names:  # else a test that runs ctest printed it
                 for other in running:
                     beside[other].add(found[1])
                     beside[found[1]].add(other)

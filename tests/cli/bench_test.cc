@@ -61,7 +61,7 @@ TEST(Bench, tellsTheSameAsJson) {
 }
 
 TEST(Bench, endsAtItsTimeLimitAndSaysSo) {
-  // Its two workers have to meet and begin within the limit.
+  // The two workers must meet and begin within the limit.
   EXPECT_TRUE(test::withLongerLimits(4s, [](Duration limit) {
     Launcher launcher({"bench", "--sizes", "1", "--repetitions", "1000000", "--timeout", std::to_string(limit / 1s)});
     const bool well = launcher.finish() == 0;

@@ -24,7 +24,7 @@ TEST(Run, handsOnTheExitCodeOfTheOnlyWorker) {
   EXPECT_NE(std::string::npos, launcher.err().find("ended with exit code 42")) << launcher.err();
 }
 
-// What has to happen before the grace is over does on any machine.
+// The grace never ends before the expected events, on any machine.
 const Strings kLongGrace = {"--grace", "3600"};
 
 TEST(Run, givesTheOthersTenSecondsAsARule) {
@@ -63,7 +63,7 @@ TEST(Run, namesTheWorkerThatWasKilled) {
   }
 }
 
-// With nobody else left it is killed at once, not after the grace.
+// The launcher kills the last worker at once, not after the grace.
 TEST(Run, namesTheWorkerThatWasStoppedWhenTheOthersFail) {
   Launcher launcher = Launcher::withWorkers(3, kLongGrace);
   launcher.signalWorker(2, SIGSTOP);

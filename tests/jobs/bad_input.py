@@ -79,8 +79,8 @@ class Case:
 
 
 def with_longer_limits(first, attempt):
-    """Calls `attempt(limit)` with twice the limit, in seconds, each time until it succeeds: what has to happen before
-    the limit passes may take longer on a busy machine."""
+    """Calls `attempt(limit)` with twice the limit, in seconds, each time until it succeeds: an event that
+    must come before the limit may take longer on a busy machine."""
     limit = first
     while True:
         try:

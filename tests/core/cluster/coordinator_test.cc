@@ -147,7 +147,7 @@ TEST(Shutdown, saysNothingWhileThereIsWorkEveryNowAndThen) {
     job.setWork(0, {i, 0, false});
     job.setWork(1, {0, i, true});
   }
-  // It says so after 10 ms without work, which a busy machine may bring about now and then.
+  // A worker reports after 10 ms without work; a busy machine may cause some such reports.
   EXPECT_LT(job.counted[0]->messages, static_cast<int>(kCalls / 10));
   job.setWork(0, {kCalls, 0, true});
   EXPECT_TRUE(job.at(0).shutdown(deadlineAfter(60s)).ok());

@@ -294,7 +294,7 @@ TEST(Liveness, aPulseInSharedMemoryKeepsIdleMembersAndStopsWithThem) {
       b.pollUntil(Clock::now() + 10ms);
     }
   };
-  // Once both have mapped the other's memory, and know its pulse.
+  // Each must first map the other's memory and know its pulse.
   EXPECT_TRUE(test::eventually([&] {
     bothPollFor(kLostAfter);
     b.pollUntil(Clock::now() + kLostAfter / 2);

@@ -127,7 +127,7 @@ TEST(Rendezvous, isFoundAtTheFirstPortThatIsFree) {
   reactor.stop();
 }
 
-// The others have to arrive before the time is up, here and below.
+// Here and below, the other ranks must arrive before the join timeout.
 TEST(Rendezvous, namesTheRanksThatDidNotArrive) {
   EXPECT_TRUE(test::withLongerLimits(1s, [](Duration limit) {
     Meeting meeting(4, limit);

@@ -39,7 +39,7 @@ class Two {
     reactor.stop();
   }
 
-  // What the child says next.
+  // Returns the child's next line.
   std::string line() {
     std::string line;
     for (char byte = 0; byte != '\n';) {

@@ -163,11 +163,11 @@ TEST(DeadlineTest, NamesWhoHasNotTakenPart) {
       for (const Status& why : failures(std::move(futures))) {
         EXPECT_EQ(why.code(), Code::kDeadlineExceeded) << why.toString();
         EXPECT_TRUE(contains(why.message(), "group 'four'") && contains(why.message(), toText(limit))) << why.message();
-        // Both have to hear of each other within the limit.
+        // The two ranks must hear from each other within the limit.
         if (!contains(why.message(), "worker 'w1' (rank 1), worker 'w3' (rank 3)"))
           named = ::testing::AssertionFailure() << why.message();
       }
-      // Who comes too late is told.
+      // A rank that joins the operation too late gets an error.
       EXPECT_EQ(failureOf(allReduce(groups[1], data)).code(), Code::kDeadlineExceeded);
       return named;
     }));
@@ -179,7 +179,7 @@ void expectDoneOrLate(const std::vector<Future<void>>& futures) {
     EXPECT_TRUE(why.ok() || why.code() == Code::kDeadlineExceeded) << why.toString();
 }
 
-// The next operation of all succeeds; or, where it comes to the group's limit on a busy machine, one after it.
+// The next operation succeeds, or a later one if a busy machine makes it reach the group's limit.
 void expectToGoOn(std::vector<Group>& groups) {
   EXPECT_TRUE(eventually([&] {
     std::vector<Future<void>> next;
@@ -203,7 +203,7 @@ TEST(DeadlineTest, SaysHowMuchOfALargeOperationHasCome) {
     job.local().worker(1).executor->stop();
     Status why = failureOf(allReduce(first, std::span(mine)));
     EXPECT_EQ(why.code(), Code::kDeadlineExceeded) << why.toString();
-    // That the second has begun has to come within the limit.
+    // The second rank must report within the limit that it has begun.
     const bool said = contains(why.message(), "0 of 2 chunks have come from worker 'w1'");
     return said ? ::testing::AssertionSuccess() : ::testing::AssertionFailure() << why.message();
   }));

@@ -53,7 +53,7 @@ TEST(FlowTest, WhoWaitsForAnotherMemberUsesNoProcessor) {
     return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
   };
   EXPECT_THROW(one.wait(std::chrono::milliseconds(200)), TimeoutError);
-  // Once all have come to rest: how long that takes is up to the machine.
+  // Repeats until all threads are at rest; the machine decides how long that takes.
   EXPECT_TRUE(test::eventually([&] {
     auto before = used();
     EXPECT_THROW(other.wait(std::chrono::seconds(1)), TimeoutError);

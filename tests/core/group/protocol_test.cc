@@ -262,7 +262,7 @@ TEST_F(HeldTurnTest, IsNotWaitedForByAThreadThatReadsAndCancels) {
   for (const Future<void>& one : {future_, all, next}) EXPECT_FALSE(failureOf(one).ok());
 }
 
-// As a rule this fails when `cancel` does not wait: the gate opens at any moment.
+// A `cancel` that does not wait fails this test only as a rule: the gate opens at any moment.
 TEST_F(HeldTurnTest, IsWaitedForByOtherThreads) {
   holdTurn();
   std::thread opens([&] { bystander_.goesOn.open(); });

@@ -373,7 +373,7 @@ TEST(Executor, sleepsWhileThereIsNothingToDo) {
     ::getrusage(RUSAGE_SELF, &usage);
     return usage.ru_nvcsw;
   };
-  // Once the watchdog has parked. One that ticked would make two thousand at each try.
+  // The watchdog must park first. A ticking one would sleep two thousand times in each try.
   EXPECT_TRUE(test::eventually([&] {
     Gate later;
     const auto before = timesThatItSlept();

@@ -30,7 +30,7 @@ TEST(Spin, givesUpWhenAllCoresAreBusy) {
     busy.emplace_back([&] {
       while (!stop.load(std::memory_order_relaxed)) {}
     });
-  // Right after it has given up once, it does not begin.
+  // A Spin does not begin right after another one has given up.
   int looks = 0;
   bool gaveUp = false;
   for (const TimePoint end = test::patience(); looks == 0 && Clock::now() < end;) {

@@ -78,7 +78,7 @@ TEST(Coming, keepsNobodyAwakeForLong) {
     ::clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
     return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
   };
-  // At any try it would stay awake all the time; a busy machine makes even what is to be done take longer at some.
+  // A defect would keep it awake in every try; a busy machine prolongs the proper work in some tries.
   EXPECT_TRUE(test::eventually([&] {
     const auto before = processorTime();
     for (int i = 0; i < 500; ++i) {

@@ -182,7 +182,7 @@ TEST(Lanes, boundWhatIsUnderWay) {
 // A sender that stays, and whose time is over before its bytes are, has its memory for itself again.
 TEST(Lanes, goOnFromACopyWhenTheSendersTimeIsOver) {
   LanesOfTheTest pair;
-  // What has not begun when the time is over is not sent.
+  // A transfer that has not begun by the deadline is not sent.
   ASSERT_TRUE(test::withLongerLimits(std::chrono::milliseconds(20), [&](Duration limit) {
     return pair.send(8 * kMiB, 1, SendMode::kStay, deadlineAfter(limit)).ok();
   }));

@@ -120,7 +120,7 @@ TEST(Credits, ofOneThatGivesUpGoToTheNext) {
   std::atomic<int> order = 0;
   ASSERT_TRUE(credits.tryTake(60));
   Taker large(credits, 80, order, Clock::now() + std::chrono::seconds(1));
-  // On a busy machine it may have given up already.
+  // The large taker may have given up already on a busy machine.
   EXPECT_TRUE(eventually([&] { return somebodyWaits(credits) || !large.waits(); }));
   Taker small(credits, 30, order);
   EXPECT_EQ(Code::kResourceExhausted, large.status().code());

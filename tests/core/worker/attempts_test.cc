@@ -51,7 +51,7 @@ Functions functions() {
   return functions.add<&answerOnce>("once");
 }
 
-constexpr int kManyAttempts = 60;  // for as long as a test waits for anything, with a second each
+constexpr int kManyAttempts = 60;  // one second each: as long as a test waits for any event
 
 class Attempts : public testing::Test {
  protected:
@@ -61,7 +61,7 @@ class Attempts : public testing::Test {
   WorkerJob job{{"a", "b"}, functions()};
 };
 
-// On a busy machine the time of an attempt may pass before its run begins: then it takes more of them.
+// On a busy machine the time limit of an attempt may pass before its run begins: more attempts follow.
 TEST_F(Attempts, comeAfterAnAnswerThatIsLate) {
   runs.answersFrom = 3;
   const std::string text(100, 'x');
@@ -70,7 +70,7 @@ TEST_F(Attempts, comeAfterAnAnswerThatIsLate) {
   runs.gate.open();
 }
 
-// They are counted where they are sent: that each runs in time is up to the machine.
+// The caller counts the attempts: a busy machine may start some of their runs too late.
 TEST_F(Attempts, areAsManyAsWereAskedFor) {
   runs.answersFrom = 100;
   const uint64_t before = job[0].metrics().callsSent;
@@ -156,7 +156,7 @@ TEST_F(OpenAttempts, goToTheNextWorkerOfThatName) {
   ending.get();
 }
 
-// The callee lives: nobody comes after it. A call that waited for another b would do so until its time is up.
+// The callee lives, so no worker replaces it. A call that waited for another b would reach its time limit.
 TEST_F(OpenAttempts, doNotFollowTheLossOfWhoOwnsAnArgument) {
   auto a = join("a", 0), b = join("b", kAnyRank), c = join("c", kAnyRank);
   ASSERT_TRUE(test::eventually([&] { return a->peers().size() == 3; }));

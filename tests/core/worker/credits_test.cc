@@ -202,7 +202,7 @@ TEST_F(CreditsOfCalls, ofACallThatWasGivenUpComeBackWithItsAnswer) {
   EXPECT_TRUE(test::withLongerLimits(1s, [&](Duration limit) {
     Future<void> two = a.with({.timeout = limit}).async<&keep>("b", kept, std::string(kHalf, 'x'));
     messageOf<TimeoutError>([&] { two.wait(); });
-    // One whose time was up before it began is answered.
+    // The callee answers a call whose limit passed before it began.
     EXPECT_TRUE(eventually([&] { return kept.begun.count() == 2 || a.metrics().unansweredBytes < 2 * kHalf; }));
     return kept.begun.count() == 2;
   }));
@@ -245,7 +245,7 @@ TEST(CreditsOfPatientCalls, areWaitedForAsLongAsOthersDo) {
   for (auto& one : calls) one.wait();
 }
 
-// Waits for all; the others have failed for want of time or of room.
+// Waits for all calls; the others fail for lack of time or of room.
 size_t countThoseInTime(std::vector<Future<int>>& calls) {
   size_t inTime = 0;
   for (auto& one : calls) {
@@ -278,7 +278,7 @@ TEST(CreditsOfNestedCalls, areNotWaitedForInACircleForEver) {
   });
 }
 
-// Two calls take all the room there is, on both sides, before any handler goes on: the calls of none of them find any.
+// Two calls take all room on both sides before any handler continues, so no nested call finds room.
 TEST(CreditsOfNestedCalls, inACircleEndAtTheirDeadline) {
   Gate gate;
   WorkerJob job({"a", "b"}, functions(), [](JoinOptions& options) {

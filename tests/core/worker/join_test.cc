@@ -92,7 +92,7 @@ TEST_F(Join, refusesANameThatIsUsedTwice) {
 }
 
 TEST_F(Join, namesTheRankThatDoesNotCome) {
-  // The two have to meet within the limit, and rank 0 has a twentieth of it to tell the other.
+  // The two ranks must meet within the limit. Rank 0 keeps a twentieth of it to notify the other.
   EXPECT_TRUE(test::withLongerLimits(4s, [&](Duration limit) {
     std::vector<JoinOptions> two = {options("a", 0, 3), options("c", 2, 3)};
     for (JoinOptions& one : two) one.joinTimeout = limit;

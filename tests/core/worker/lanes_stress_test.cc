@@ -21,7 +21,7 @@ using test::Random;
 using test::WorkerJob;
 
 constexpr int kThreads = 4, kCallsOfAThread = 250;
-constexpr size_t kInFlight = 4;  // calls of a thread that nobody waits for yet
+constexpr size_t kInFlight = 4;  // calls per thread that nothing waits for yet
 
 struct Reply {
   size_t bytes;
@@ -30,7 +30,7 @@ struct Reply {
 auto fields(Reply& reply) { return std::tie(reply.bytes, reply.sum); }
 Reply weigh(const Bulk& bulk) { return {bulk.buffer.sizeBytes, test::sumOf(bulk)}; }
 
-// 256 KiB, from which on values go over lanes, to 8 MiB; as many of each order of magnitude.
+// Returns a size from 256 KiB, the smallest that goes over lanes, to 8 MiB, with a uniform exponent.
 size_t pickSize(Random& random) {
   const double exponent = 18 + 5 * static_cast<double>(test::pick(random, 1000)) / 1000;
   return static_cast<size_t>(std::exp2(exponent));

@@ -398,7 +398,7 @@ TEST_F(OpenPeers, aKilledWorkerIsOutForAllAtOnce) {
 // To b the child would be lost later; that it is for a is enough, and the child hears of it when it wakes.
 TEST_F(OpenPeers, aStoppedWorkerIsOutForAllAndLearnsItWhenItWakes) {
   JoinOptions impatient = options("a", true), patient = options("b");
-  // Each sends heartbeats five times in its own limit: all have 4 s more than those of the others take.
+  // Each worker sends five heartbeats in its own limit, so each limit exceeds the peers' interval by 4 s.
   impatient.lostAfter = 6s;
   patient.lostAfter = 10s;
   auto a = Worker::join(impatient), b = Worker::join(patient);

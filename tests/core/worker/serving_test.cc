@@ -1,4 +1,4 @@
-// What calls do on a thread that polls or reads what others wait for: such a thread never waits.
+// Calls on a thread that polls or reads for others: such a thread never waits.
 
 #include "treadle/core/io/serving.h"
 
@@ -31,7 +31,7 @@ int tallied(Here<Counter> runs) {
   return 1;
 }
 
-// Calls where the last holder of a result that was received lets go of it.
+// Makes a call where the last holder of a received result releases it.
 struct Caller {
   explicit Caller(Worker& itsWorker) : worker(itsWorker) {}
 

@@ -19,7 +19,7 @@ using test::WorkerJob;
 using namespace std::chrono_literals;
 
 constexpr Duration kShort = 100ms;
-constexpr Duration kTimeToBegin = 2s;  // for what has to have begun before its limit: the first of several limits
+constexpr Duration kTimeToBegin = 2s;  // the first of several limits, for calls that must begin before their limit
 
 int add(int a, int b) { return a + b; }
 
@@ -155,7 +155,7 @@ TEST_F(QueuedWork, isDroppedWhenItsCallerGivesUp) {
 TEST(QueuedWorkOfOthers, isDoneAllTheSame) {
   struct Fresh : QueuedWork {
     void TestBody() override {}
-    // False when the time of the call was up before b knew that c wants its result.
+    // Returns false if the limit passed before b knew that c wants the result.
     bool isDone(Duration limit) {
       RRef<int> sum = a.with({.timeout = limit}).remote<&add>("b", 1, 2);
       Future<int> read = a.async<&readHere>("c", sum);

@@ -19,7 +19,7 @@ constexpr const char* kKey = "the key of this job";
 
 using Adjust = std::function<void(JoinOptions&)>;
 
-// Why a worker could not join as rank 1. Rank 0 waits on, and has its job when who was meant comes.
+// Returns why a worker could not join as rank 1. Rank 0 keeps waiting, and the job starts when the right worker joins.
 Status refusalOf(const Adjust& stranger, const Adjust& ofTheJob) {
   const uint16_t port = test::freePort();
   auto join = [&](int rank, const Adjust& adjust) {

@@ -485,7 +485,7 @@ TEST_P(DistributedPass, ATimeLimitNamesWhoHadNotDoneItsPart) {
     Status why = statusOf<TimeoutError>([&] { context.backward({loss}, {.timeout = limit}); });
     EXPECT_TRUE(contains(why.message(), "within " + toText(limit)));
     messageOf<TimeoutError>([&] { context.backward({loss}); });  // of no use any more
-    // B has to have been given its part within the limit.
+    // B must receive its part within the limit.
     auto named = contains(why.message(), "worker 'B' (rank 1)");
     if (named) isReleased.open();
     return named;

@@ -85,19 +85,27 @@ class LaneSender::Lane final : public io::EventHandler {
   std::optional<Piece>& piece() { return piece_; }
 
   // The writer of a lane, and all its changes, with the owner's lock held. A sender that waits anyway may begin before
-  // the thread that was asked for; that thread then finds a writer and leaves, or finds none and writes itself. So no
-  // lane stays without a writer for which something is left: a writer looks for the next piece before it ends, a sender
-  // lets threads write after it has written, and a thread that was not to be had is asked for again.
+  // the thread that was asked for; that thread then finds a writer and leaves, or finds none and writes itself. No lane
+  // with bytes left stays without a writer: a writer looks for the next piece before it ends, a sender asks threads to
+  // write after it has written, and a thread that the system refused is asked for again.
   enum class Writer { kNone, kAskedFor, kWrites };
   bool idle() const { return writer_ == Writer::kNone; }
   bool isWritten() const { return writer_ == Writer::kWrites; }
-  bool askForThread() { return writer_ == Writer::kNone && (writer_ = Writer::kAskedFor, true); }
+  bool askForThread() {
+    if (!idle()) return false;
+    writer_ = Writer::kAskedFor;
+    return true;
+  }
   void threadWasRefused() {
     if (writer_ == Writer::kAskedFor) writer_ = Writer::kNone;
   }
 
  private:
-  bool beginWriting() { return writer_ != Writer::kWrites && (writer_ = Writer::kWrites, true); }
+  bool beginWriting() {
+    if (isWritten()) return false;
+    writer_ = Writer::kWrites;
+    return true;
+  }
   void endWriting() { writer_ = Writer::kNone; }
 
   // Right before its bytes are sent, so that the socket finds them in the cache.

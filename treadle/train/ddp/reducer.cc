@@ -92,7 +92,7 @@ bool Reducer::takesPart() {
 
 // Its end is told by the distributed pass, or by the local engine.
 void Reducer::beginPass() {
-  // `dropPass` on a thread that must not wait leaves the buckets to the group, which lets go of them first.
+  // `dropPass` does not wait on a thread that must not: the group may still use the buckets.
   for (Bucket& bucket : buckets_)
     if (bucket.reduced.valid()) valueOrThrow(bucket.reduced.share()->waitUntil(kNever));
   inPass_ = true;
@@ -230,8 +230,8 @@ void Reducer::putAverage(size_t parameter, const at::Tensor& average) {
   if (pass_ != nullptr) pass_->replaceGradient(parameters_[parameter], std::move(grad));
 }
 
-// The pass failed here. Cancelling tells the other ranks, and waits until the group has let go of the buckets; on a
-// thread that must not wait the next pass does that.
+// Ends a pass that failed on this rank. `cancel` notifies the other ranks and waits until the group has released the
+// buckets. On a thread that must not wait, the next pass waits instead.
 void Reducer::dropPass() {
   std::vector<Future<void>> reductions;
   {
