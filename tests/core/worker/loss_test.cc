@@ -192,7 +192,7 @@ TEST(LostProcess, isNoticedAtOnceByWhatWaitsForIt) {
 
 TEST(StoppedProcess, isGivenUpAfterTheLimit) {
   uint16_t port = test::freePort();
-  io::Process process = test::startPeer(port, {{"TREADLE_TEST_LOST_AFTER", "3"}});
+  io::Process process = test::startPeer(port);
   JoinOptions join = test::joinOptions("parent", 0, 2, port, test::peerFunctions());
   join.lostAfter = 3s;
   auto worker = Worker::join(join);
