@@ -98,6 +98,20 @@ TEST(Membership, keepsTheFirstLossAsTheCauseOfTheOthers) {
   EXPECT_EQ("w2", job.at(0).firstLoss().worker());
 }
 
+TEST(Membership, takesALossThatAPeerReportsForTheFirst) {
+  Job job(3);
+  job.at(0).noteReported(deadlineExceeded("w1 was slow"));
+  job.at(0).noteReported(peerLost("w0", "'w2' has lost this very worker"));
+  job.at(0).noteReported(peerLost("printer", "no worker of the job"));
+  EXPECT_TRUE(job.at(0).firstLoss().ok());
+  job.at(0).noteReported(peerLost("w1", "'work' on worker 'w2' (rank 2): worker 'w1' (rank 1) was lost"));
+  EXPECT_EQ("w1", job.at(0).firstLoss().worker());
+  EXPECT_TRUE(sendTo(job.at(0), 1, "it is lost to w2 and not to w0").ok());
+  job.local->kill(2);
+  job.handler(0).lost.waitFor(1);
+  EXPECT_EQ("w1", job.at(0).firstLoss().worker());
+}
+
 // Before that it may be a consequence of what keeps the job from starting.
 TEST(Membership, logsALossWhenTheWatchHasBegun) {
   Job job(3);

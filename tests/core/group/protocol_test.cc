@@ -233,6 +233,15 @@ TEST_F(StrangeMemberTest, AnAbortOfTheGroupFailsItForGood) {
   EXPECT_EQ(failureOf(barrier(group_)).worker(), "w7");
 }
 
+TEST_F(StrangeMemberTest, AnAbortOverALossCountsAsTheFirstLoss) {
+  Message abort;
+  abort.kind = MessageKind::kAbort;
+  abort.status = peerLost("w1", "worker 'w1' (rank 1) has left the job");
+  send(abort);
+  EXPECT_EQ(failureOf(future_).worker(), "w1");
+  EXPECT_EQ(job_->worker(0).membership->firstLoss().worker(), "w1");
+}
+
 class HeldTurnTest : public StrangeMemberTest {
  protected:
   HeldTurnTest() { holdsALoss_ = true; }

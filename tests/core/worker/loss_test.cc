@@ -2,12 +2,15 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
 
 #include "tests/core/worker/here.h"
 #include "tests/core/worker/peer_process.h"
+#include "tests/support/launch_environment.h"
 #include "treadle/core/io/socket.h"
 
 namespace treadle::loss_test {
@@ -39,6 +42,7 @@ struct Number {
 };
 std::string nameOfOwner(const RRef<int>& ref) { return ref.owner().name; }
 std::string passOn(Call& call, const RRef<int>& ref) { return call.worker().call<&nameOfOwner>("a", ref); }
+void reportLossOfB() { raise(peerLost("b", "worker 'b' (rank 1) was lost: its machine is off")); }
 int getOf(const RRef<Number>& ref) { return ref.call<&Number::get>(); }
 // Waits until its caller is lost.
 void watchCaller(Call& call, Here<Counter> begun, Here<Counter> saw) {
@@ -50,9 +54,35 @@ void watchCaller(Call& call, Here<Counter> begun, Here<Counter> saw) {
 Functions functions() {
   Functions all;
   all.add<&add>("add").add<&answerByPromise>("answerByPromise").addType<Number, int>("Number").add<&getOf>("getOf");
+  all.add<&reportLossOfB>("reportLossOfB");
   all.add<&Number::get>("Number.get").add<&watchCaller>("watchCaller");
   return all;
 }
+
+// Stands for `treadle run`: what workers of this process say to it from now on.
+class LauncherSocket {
+ public:
+  LauncherSocket() {
+    EXPECT_EQ(0, ::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0, ends_.data()));
+    struct stat info{};
+    EXPECT_EQ(0, ::fstat(ends_[1], &info));
+    environment_.emplace(test::LaunchEnvironment::Variables{
+        {cluster::kStatusVariable, std::to_string(ends_[1]) + ":" + std::to_string(info.st_ino)}});
+  }
+  ~LauncherSocket() {
+    for (int fd : ends_) ::close(fd);
+  }
+  // The next message; empty when there is none.
+  std::string received() {
+    std::array<char, 200> bytes;
+    const ssize_t size = ::recv(ends_[0], bytes.data(), bytes.size(), 0);
+    return size > 0 ? std::string(bytes.data(), static_cast<size_t>(size)) : "";
+  }
+
+ private:
+  std::array<int, 2> ends_{};
+  std::optional<test::LaunchEnvironment> environment_;
+};
 
 class Loss : public ::testing::Test {
  protected:
@@ -148,6 +178,25 @@ TEST_F(Loss, endsBarrierAndShutdownOfTheOthers) {
     EXPECT_TRUE(contains(why.message(), "the shutdown"));
     EXPECT_TRUE(contains(why.message(), "worker 'b' (rank 1) left the job: it ended without shutdown()"));
   }
+}
+
+// It may hear of a loss from a peer first, and end over that before its own connection says so.
+TEST_F(Loss, thatAPeerReportsIsWhyAWorkerEnds) {
+  Future<int> waiting = c.async<&answerByPromise>("a", promised);
+  promised.begun.wait();
+  namesB(statusOf<PeerLostError>([&] { a.call<&reportLossOfB>("c"); }));
+  LauncherSocket launcher;
+  job.kill(0);
+  EXPECT_EQ("", launcher.received()) << "a failure of its own";
+  const std::string why = messageOf<PeerLostError>([&] { waiting.wait(); });
+  EXPECT_TRUE(contains(why, "worker 'a' (rank 0) left the job: ") && contains(why, "its machine is off")) << why;
+}
+
+TEST_F(Loss, ofAWorkerThatEndsByItselfIsToldToTheLauncherFirst) {
+  LauncherSocket launcher;
+  job.kill(0);
+  const std::string told = launcher.received();
+  EXPECT_TRUE(cluster::tellsFailure(told.data(), told.size())) << told;
 }
 
 // A handler's promise may be kept, or dropped, by a thread that knows nothing of the worker's end.

@@ -189,6 +189,13 @@ Status Membership::firstLoss() const {
   return firstLoss_;
 }
 
+void Membership::noteReported(const Status& failure) {
+  if (failure.code() != Code::kPeerLost || failure.worker() == self_.name) return;
+  if (!names_.find(failure.worker(), [](int) { return true; })) return;  // a function may throw what it likes
+  MutexLock lock(mutex_);
+  if (firstLoss_.ok()) firstLoss_ = failure;
+}
+
 // The first that notices, a socket or the watch, reports to all handlers; what comes after is a consequence. Before the
 // watch begins this worker joins, and a loss may be a consequence of another: it is logged later, if the worker joins.
 void Membership::lose(int rank, const Status& cause) {

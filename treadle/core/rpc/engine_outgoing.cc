@@ -303,7 +303,10 @@ void Engine::expire() {
 void Engine::onAnswer(int rank, MessageHeader header, link::Message message, size_t valuesAt) {
   // Also of an answer that nobody waits for any more: its forks must be let go, or their owners keep them.
   std::vector<HandlePtr> handles = references_->adopt(rank, header.forks);
-  if (!header.status.ok()) return finishPending(header.id, std::move(header.status), rank);
+  if (!header.status.ok()) {
+    membership_.noteReported(header.status);
+    return finishPending(header.id, std::move(header.status), rank);
+  }
   std::shared_ptr<link::Arrival> arrival = std::move(message.arrival);
   if (!arrival) return completeWith(rank, header, message, valuesAt, std::move(handles));
   auto parts = std::make_shared<std::tuple<MessageHeader, link::Message, std::vector<HandlePtr>>>(
