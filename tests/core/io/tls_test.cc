@@ -8,8 +8,8 @@
 #include <fstream>
 #include <thread>
 
+#include "tests/support/bytes.h"
 #include "tests/support/certificates.h"
-#include "tests/support/seeds.h"
 #include "tests/support/tls_pair.h"
 
 namespace treadle::io::tls_test {
@@ -25,15 +25,9 @@ TlsOptions with(const test::CertificateFiles& files, const test::CertificateFile
   return options;
 }
 
-std::vector<std::byte> randomBytes(test::Random& random, size_t size) {
-  std::vector<std::byte> bytes(size);
-  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
-  return bytes;
-}
-
 void expectToCarry(Stream& from, Stream& to, size_t size) {
   test::Random random(size);
-  std::vector<std::byte> sent = randomBytes(random, size), got(size);
+  std::vector<std::byte> sent = test::randomBytes(random, size), got(size);
   std::thread writer([&] { EXPECT_TRUE(writeAll(from, sent, patience()).ok()); });
   EXPECT_TRUE(readAll(to, got, patience()).ok());
   writer.join();
@@ -149,7 +143,7 @@ TEST(Tls, keepsWhatTheSocketDoesNotTake) {
   test::forSeeds(20, [](test::Random& random) {
     test::TlsPair pair(test::tlsByKey("one key"), test::tlsByKey("one key"));
     setBufferSizes(pair.a.fd(), 16 << 10);  // of the writer: a small window would bring TCP's timers in
-    const std::vector<std::byte> sent = randomBytes(random, 300'000);
+    const std::vector<std::byte> sent = test::randomBytes(random, 300'000);
     std::vector<std::byte> got;
     size_t written = 0;
     while (got.size() < sent.size()) {

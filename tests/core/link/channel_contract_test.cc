@@ -7,7 +7,7 @@
 
 #include "tests/core/link/connected_pair.h"
 #include "tests/core/link/raw_peer.h"
-#include "tests/support/seeds.h"
+#include "tests/support/bytes.h"
 
 namespace treadle::link::channel_contract_test {
 namespace {
@@ -101,8 +101,7 @@ TEST_P(ChannelContract, carriesBuffersOfEverySizeBothWays) {
   for (size_t size : {size_t{0}, size_t{1}, size_t{4095}, size_t{16} << 10, (size_t{16} << 10) + 1, size_t{256} << 10,
                       kMiB + 7, 5 * kMiB}) {
     for (SendMode mode : {SendMode::kCapture, SendMode::kStay, SendMode::kUrgent}) {
-      std::vector<std::byte> bytes(size);
-      for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
+      std::vector<std::byte> bytes = test::randomBytes(random, size);
       Buffer buffer = Buffer::borrow(bytes.data(), size);
       ASSERT_TRUE(pair.send(*pair.a, std::array{buffer}, mode).ok());
       ASSERT_TRUE(pair.send(*pair.b, std::array{buffer}, mode).ok());
@@ -113,7 +112,7 @@ TEST_P(ChannelContract, carriesBuffersOfEverySizeBothWays) {
         Message got = end->sink.messages().back();
         ASSERT_EQ(1U, got.buffers.size());
         ASSERT_EQ(size, got.buffers[0].sizeBytes);
-        ASSERT_TRUE(std::equal(bytes.begin(), bytes.end(), got.buffers[0].data)) << size;
+        ASSERT_TRUE(test::same(bytes, got.buffers[0].bytes())) << size;
         EXPECT_FALSE(got.buffers[0].borrowed());
       }
     }

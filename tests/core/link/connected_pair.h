@@ -3,6 +3,7 @@
 
 #include <sys/socket.h>
 
+#include "tests/support/bytes.h"
 #include "tests/support/gate.h"
 #include "tests/support/reactor_thread.h"
 #include "tests/support/stream_on.h"
@@ -158,12 +159,10 @@ inline std::vector<std::byte> filled(size_t size, int value) {
 // A buffer of its own, every byte `value`.
 inline Buffer filledBuffer(size_t size, int value) {
   Buffer buffer = allocateBuffer(size);
-  std::fill_n(buffer.data, size, static_cast<std::byte>(value));
+  std::memset(buffer.data, value, size);
   return buffer;
 }
 
-inline bool allBytesAre(Bytes bytes, int value) {
-  return std::all_of(bytes.begin(), bytes.end(), [&](std::byte byte) { return byte == static_cast<std::byte>(value); });
-}
+using test::allBytesAre;
 
 }  // namespace treadle::link

@@ -119,9 +119,7 @@ void expectRight(const Message& message) {
   std::vector<Buffer> sent = buffersOf(number);
   ASSERT_EQ(sent.size(), message.buffers.size());
   for (size_t i = 0; i < sent.size(); ++i)
-    ASSERT_TRUE(std::equal(sent[i].data, sent[i].data + sent[i].sizeBytes, message.buffers[i].data,
-                           message.buffers[i].data + message.buffers[i].sizeBytes))
-        << "buffer " << i << " of message " << number;
+    ASSERT_TRUE(test::same(sent[i].bytes(), message.buffers[i].bytes())) << "buffer " << i << " of message " << number;
 }
 
 void flipOne(Where where, uint64_t bit) {

@@ -2,7 +2,7 @@
 
 #include <sys/socket.h>
 
-#include "tests/support/seeds.h"
+#include "tests/support/bytes.h"
 #include "tests/support/tls_pair.h"
 #include "treadle/core/io/socket.h"
 
@@ -17,18 +17,12 @@ struct Sent {
   std::vector<std::vector<std::byte>> buffers;
 };
 
-std::vector<std::byte> randomBytes(test::Random& random, size_t size) {
-  std::vector<std::byte> bytes(size);
-  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
-  return bytes;
-}
-
 Sent randomFrame(test::Random& random, size_t upTo) {
-  Sent sent{static_cast<uint8_t>(random()), randomBytes(random, test::pick(random, upTo)), {}};
+  Sent sent{static_cast<uint8_t>(random()), test::randomBytes(random, test::pick(random, upTo)), {}};
   for (uint64_t left = test::pick(random, 4); left > 0; --left) {
     // Empty buffers are common: a tensor without elements.
     size_t size = test::pick(random, 3) == 0 ? 0 : test::pick(random, upTo);
-    sent.buffers.push_back(randomBytes(random, size));
+    sent.buffers.push_back(test::randomBytes(random, size));
   }
   return sent;
 }
@@ -53,7 +47,7 @@ void expectSame(const std::vector<Sent>& sent, const std::vector<Frame>& got) {
     ASSERT_EQ(sent[i].buffers.size(), got[i].buffers.size());
     for (size_t b = 0; b < sent[i].buffers.size(); ++b) {
       Bytes bytes = got[i].buffers[b].bytes();
-      EXPECT_TRUE(std::equal(bytes.begin(), bytes.end(), sent[i].buffers[b].begin(), sent[i].buffers[b].end()));
+      EXPECT_TRUE(test::same(bytes, sent[i].buffers[b]));
       EXPECT_FALSE(got[i].buffers[b].borrowed());
     }
   }
@@ -135,7 +129,7 @@ TEST(FrameReader, makesTheSameFramesOfRandomPieces) {
 
 TEST(FrameReader, tellsTheEndOfTheStreamAlsoInTheMiddleOfAFrame) {
   test::Random random(2);
-  std::vector<std::byte> stream = streamOf({randomFrame(random, 30), {1, {}, {randomBytes(random, 50)}}});
+  std::vector<std::byte> stream = streamOf({randomFrame(random, 30), {1, {}, {test::randomBytes(random, 50)}}});
   for (size_t cut : {size_t{0}, size_t{10}, stream.size() - 60, stream.size() - 20, stream.size()}) {
     Stream broken;
     ASSERT_TRUE(broken.feed(Bytes(stream).first(cut)).ok());
@@ -155,7 +149,8 @@ TEST(FrameReader, refusesAFrameOverItsLimitsBeforeItsBytesCome) {
 
 TEST(FrameReader, handsOverTheFramesInFrontOfDamageAndNothingAfter) {
   test::Random random(3);
-  std::vector<std::byte> stream = streamOf({{7, randomBytes(random, 20), {}}, {8, randomBytes(random, 20), {}}});
+  std::vector<std::byte> stream =
+      streamOf({{7, test::randomBytes(random, 20), {}}, {8, test::randomBytes(random, 20), {}}});
   stream[stream.size() - 1] ^= std::byte{1};
   Stream damaged;
   EXPECT_EQ(Code::kDataLoss, damaged.feed(stream).code());

@@ -6,10 +6,10 @@
 #include <thread>
 
 #include "tests/core/link/raw_peer.h"
+#include "tests/support/bytes.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/other_user.h"
 #include "tests/support/reactor_thread.h"
-#include "tests/support/seeds.h"
 #include "treadle/core/link/strangers.h"
 
 namespace treadle::link::handshake_test {
@@ -234,8 +234,7 @@ TEST(Handshake, garbageIsTurnedAwayAndHonestDialersStillComeIn) {
   Door door;
   test::forSeeds(100, [&](test::Random& random) {
     RawPeer stranger(door.address());
-    std::vector<std::byte> bytes(test::pick(random, 2000));
-    for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
+    std::vector<std::byte> bytes = test::randomBytes(random, test::pick(random, 2000));
     // Some of it looks like a frame, some like a hello.
     if (test::pick(random, 2) == 0) bytes = wire::frameFront(wire::FrameKind::kHandshake, 0, bytes, {});
     if (test::pick(random, 4) == 0)

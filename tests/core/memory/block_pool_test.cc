@@ -9,8 +9,8 @@
 #include <atomic>
 #include <thread>
 
+#include "tests/support/bytes.h"
 #include "tests/support/gate.h"
-#include "tests/support/seeds.h"
 #include "treadle/core/base/error.h"
 #include "treadle/core/io/socket.h"
 
@@ -20,12 +20,6 @@ namespace {
 constexpr size_t kMiB = 1U << 20;
 
 std::shared_ptr<BlockPool> poolOf(size_t limitBytes) { return valueOrThrow(BlockPool::make(limitBytes)); }
-
-std::vector<std::byte> randomBytes(test::Random& random, size_t size) {
-  std::vector<std::byte> bytes(size);
-  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
-  return bytes;
-}
 
 // The pages of [data, data + size) that are in memory.
 size_t residentBytes(const std::byte* data, size_t size) {
@@ -131,13 +125,13 @@ TEST(BlockPool, holdsWhatItsBlocksAreFilledWithFreshAndWarm) {
   test::forSeeds(30, [&](test::Random& random) {
     std::vector<std::pair<std::shared_ptr<Block>, std::vector<std::byte>>> held;
     for (int i = 0; i < 4; ++i) {
-      std::vector<std::byte> bytes = randomBytes(random, 1 + test::pick(random, 3 * kMiB));
+      std::vector<std::byte> bytes = test::randomBytes(random, 1 + test::pick(random, 3 * kMiB));
       auto block = pool->allocate(bytes.size());
       ASSERT_NE(nullptr, block);
       block->fill(bytes);
       held.emplace_back(std::move(block), std::move(bytes));
     }
-    for (const auto& [block, bytes] : held) EXPECT_TRUE(std::equal(bytes.begin(), bytes.end(), block->data()));
+    for (const auto& [block, bytes] : held) EXPECT_TRUE(test::same(bytes, {block->data(), bytes.size()}));
     if (test::pick(random, 5) == 0) pool->trim();
   });
 }
@@ -279,11 +273,11 @@ TEST(BlockPool, prefaultsBesideTheUseOfItsBlocks) {
     auto pool = poolOf(256 * kMiB);
     pool->prefault(16 * kMiB);
     for (int round = 0; round < 20; ++round) {
-      std::vector<std::byte> bytes = randomBytes(random, 1 + test::pick(random, 2 * kMiB));
+      std::vector<std::byte> bytes = test::randomBytes(random, 1 + test::pick(random, 2 * kMiB));
       auto block = pool->allocate(bytes.size());
       block->fill(bytes);
       if (test::pick(random, 8) == 0) pool->trim();
-      ASSERT_TRUE(std::equal(bytes.begin(), bytes.end(), block->data()));
+      ASSERT_TRUE(test::same(bytes, {block->data(), bytes.size()}));
     }
   });
 }

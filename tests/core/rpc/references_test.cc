@@ -36,7 +36,7 @@ TEST(References, deletionsMayBeLostDoubledAndReordered) {
 
 TEST(References, liveThroughALongHistoryOfManyWorkers) {
   test::forSeeds(
-      2, [](test::Random& random) { Network(byChance(random), 8, false, test::pick(random, 2) == 0).run(100'000); });
+      2, [](test::Random& random) { Network(byChance(random), 8, false, test::pick(random, 2) == 0).run(30'000); });
 }
 
 TEST(References, aDeletionIsToldAgainUntilItIsAcknowledged) {

@@ -4,7 +4,7 @@
 #include <numeric>
 #include <vector>
 
-#include "tests/support/seeds.h"
+#include "tests/support/bytes.h"
 #include "treadle/core/wire/crc32c_x86.h"
 
 namespace treadle::wire::crc32c_test {
@@ -60,8 +60,7 @@ TEST(Crc32c, ofNothingIsWhatCameBefore) {
 
 TEST(Crc32c, bothPathsAgreeWithTheDefinitionAtEveryLengthAndAlignment) {
   test::forSeeds(20, [](test::Random& random) {
-    std::vector<std::byte> bytes(300);
-    for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
+    std::vector<std::byte> bytes = test::randomBytes(random, 300);
     for (size_t offset = 0; offset < 9; ++offset) {
       Bytes part = Bytes(bytes).subspan(offset, test::pick(random, bytes.size() - offset));
       ASSERT_EQ(oracle(part), crc32c(part));
@@ -86,8 +85,7 @@ TEST(Crc32c, ofLongStretchesIsThatOfTheDefinitionAndACopyIsExact) {
   test::forSeeds(200, [&](test::Random& random) {
     constexpr size_t kParts[] = {0, 256, 512, 768, 1024, 1536, 12'288, 13'056, 24'576};
     const size_t size = kParts[test::pick(random, std::size(kParts))] + test::pick(random, 70);
-    std::vector<std::byte> bytes(size + 8), copy(size + 9);
-    for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
+    std::vector<std::byte> bytes = test::randomBytes(random, size + 8), copy(size + 9);
     Bytes part = Bytes(bytes).subspan(test::pick(random, 8), size);
     const auto before = static_cast<uint32_t>(random());
     const uint32_t expected = crc32cPortable(part, before);

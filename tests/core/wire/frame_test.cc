@@ -2,18 +2,12 @@
 
 #include <cstring>
 
-#include "tests/support/seeds.h"
+#include "tests/support/bytes.h"
 #include "treadle/core/base/error.h"
 #include "treadle/core/wire/crc32c.h"
 
 namespace treadle::wire::frame_test {
 namespace {
-
-std::vector<std::byte> randomBytes(test::Random& random, size_t size) {
-  std::vector<std::byte> bytes(size);
-  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
-  return bytes;
-}
 
 std::vector<BufferEntry> entriesOf(const std::vector<size_t>& sizes) {
   std::vector<BufferEntry> entries;
@@ -70,7 +64,7 @@ TEST(Frame, withADamagedLengthIsRefusedAtOnce) {
 
 TEST(Frame, comesBackAsItWasMade) {
   test::forSeeds(300, [](test::Random& random) {
-    std::vector<std::byte> payload = randomBytes(random, test::pick(random, 100));
+    std::vector<std::byte> payload = test::randomBytes(random, test::pick(random, 100));
     std::vector<size_t> sizes(test::pick(random, 6));
     for (size_t& size : sizes) size = test::pick(random, 1000);
     std::vector<BufferEntry> entries = entriesOf(sizes);
@@ -102,10 +96,10 @@ TEST(Frame, isRefusedWhenItsHeaderIsCutAnywhere) {
 // A checksum of 32 bits finds every change within 32 bits; so no frame with one byte changed gets through.
 TEST(Frame, withOneByteChangedIsRefused) {
   test::forSeeds(200, [](test::Random& random) {
-    std::vector<std::byte> payload = randomBytes(random, test::pick(random, 40));
+    std::vector<std::byte> payload = test::randomBytes(random, test::pick(random, 40));
     std::vector<std::byte> front = frameFront(FrameKind::kMessage, 2, payload, entriesOf({3, 9}));
     std::vector<std::byte> stream = front;
-    std::vector<std::byte> more = randomBytes(random, 200);  // what would follow
+    std::vector<std::byte> more = test::randomBytes(random, 200);  // what would follow
     stream.insert(stream.end(), more.begin(), more.end());
     ASSERT_TRUE(receive(stream).ok());
     for (size_t at = 0; at < front.size(); ++at) {
@@ -119,7 +113,8 @@ TEST(Frame, withOneByteChangedIsRefused) {
 
 TEST(Frame, survivesAHundredThousandMutations) {
   test::Random random(1);
-  std::vector<std::byte> front = frameFront(FrameKind::kMessage, 2, randomBytes(random, 64), entriesOf({7, 0, 100}));
+  std::vector<std::byte> front =
+      frameFront(FrameKind::kMessage, 2, test::randomBytes(random, 64), entriesOf({7, 0, 100}));
   std::vector<std::byte> original = front;
   original.resize(512);
   int accepted = 0;

@@ -1,8 +1,9 @@
 #pragma once
 // Bytes that travel as a tensor's do: beside the values of a message, by whatever way large buffers take.
 
-#include <algorithm>
+#include <cstring>
 
+#include "tests/support/bytes.h"
 #include "treadle/core/rpc/codec.h"
 
 namespace treadle {
@@ -15,15 +16,15 @@ struct Bulk {
 
 inline Bulk bulkOf(size_t size, unsigned value) {
   Bulk bulk{allocateBuffer(size)};
-  std::fill_n(bulk.buffer.data, size, static_cast<std::byte>(value));
+  std::memset(bulk.buffer.data, static_cast<int>(value), size);
   return bulk;
 }
 
 // The sum of the bytes, or -1 when they are not all the same.
 inline int64_t sumOf(const Bulk& bulk) {
   Bytes bytes = bulk.buffer.bytes();
-  for (std::byte byte : bytes)
-    if (byte != bytes[0]) return -1;
+  if (bytes.empty()) return 0;
+  if (!allBytesAre(bytes, static_cast<int>(bytes[0]))) return -1;
   return static_cast<int64_t>(bytes.size()) * static_cast<int64_t>(bytes[0]);
 }
 

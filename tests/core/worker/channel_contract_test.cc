@@ -7,7 +7,7 @@
 
 #include "tests/core/worker/here.h"
 #include "tests/core/worker/peer_process.h"
-#include "tests/support/seeds.h"
+#include "tests/support/bytes.h"
 
 namespace treadle::channel_contract_test {
 namespace {
@@ -104,10 +104,10 @@ TEST_P(WorkerChannels, carryValuesOfEverySizeThereAndBackByTheirWay) {
   for (size_t size : {size_t{0}, size_t{1}, size_t{4095}, size_t{16} << 10, (size_t{16} << 10) + 1, size_t{256} << 10,
                       kMiB + 7, 5 * kMiB}) {
     Bulk bulk{allocateBuffer(size)};
-    for (size_t i = 0; i < size; ++i) bulk.buffer.data[i] = static_cast<std::byte>(random());
+    test::fillRandomly(random, {bulk.buffer.data, size});
     Bulk back = caller.call<&test::peerEcho>("child", bulk);
     ASSERT_EQ(size, back.buffer.sizeBytes);
-    EXPECT_TRUE(std::equal(back.buffer.data, back.buffer.data + size, bulk.buffer.data)) << size;
+    EXPECT_TRUE(test::same(back.buffer.bytes(), bulk.buffer.bytes())) << size;
   }
   PeerChannels channels = caller.channelsTo("child");
   EXPECT_LE(5 * kMiB, (channels.*GetParam().takes).sentBytes);
