@@ -80,13 +80,13 @@ inline ::testing::AssertionResult eventually(const std::function<bool()>& isTrue
   return ::testing::AssertionFailure() << kWaitedInVain << "it did not become true";
 }
 
-// For an event that must come before a time limit passes, which a busy machine may prevent. Calls `attempt(limit)`,
-// which returns a bool or an AssertionResult, with twice the limit each time until it succeeds. Returns the last
-// outcome.
+// For an event that must come before a time limit passes, which a busy machine may prevent. Calls `attempt(limit)` with
+// twice the limit each time until it succeeds, and returns the last outcome, a bool or an AssertionResult. `attempt`
+// asserts what holds on a slow machine too by EXPECT: a failure of these ends the attempts.
 template <class F>
 ::testing::AssertionResult withLongerLimits(Duration first, F attempt) {
   auto outcome = ::testing::AssertionFailure() << "no limit was tried";
-  for (Duration limit = first; !outcome && limit <= kHangs; limit *= 2)
+  for (Duration limit = first; !outcome && limit <= kHangs && !::testing::Test::HasFailure(); limit *= 2)
     outcome = ::testing::AssertionResult(attempt(limit));
   return outcome;
 }

@@ -133,8 +133,9 @@ TEST(Rendezvous, namesTheRanksThatDidNotArrive) {
     Meeting meeting(4, limit);
     auto results = allAtOnce(
         {[&] { return meeting.meet("w0", 0, 4).status(); }, [&] { return meeting.meet("w2", 2, 4).status(); }});
-    return areTold(results, Code::kDeadlineExceeded,
-                   "rank 1, 3 of 4 did not arrive within the join timeout of " + toText(limit));
+    const std::string told = " of 4 did not arrive within the join timeout of " + toText(limit);
+    EXPECT_TRUE(areTold(results, Code::kDeadlineExceeded, told));
+    return areTold(results, Code::kDeadlineExceeded, "rank 1, 3" + told);
   }));
 }
 
@@ -143,7 +144,9 @@ TEST(Rendezvous, namesARankThatConnectedAndSaidNothing) {
   EXPECT_TRUE(test::withLongerLimits(1s, [](Duration limit) {
     Meeting meeting(2, limit);
     auto silent = meeting.connect("w1", 1);
-    return isTold(meeting.meet("w0", 0, 2).status(), Code::kDeadlineExceeded, "rank 1 of 2 did not arrive");
+    const Status told = meeting.meet("w0", 0, 2).status();
+    EXPECT_TRUE(isTold(told, Code::kDeadlineExceeded, "1 of 2 did not arrive"));
+    return isTold(told, Code::kDeadlineExceeded, "rank 1 of 2 did not arrive");
   }));
 }
 
@@ -153,9 +156,10 @@ TEST(Rendezvous, namesWhoCouldNotConnectToTheOthers) {
     auto first = meeting.connect("w0", 0), second = meeting.connect("w1", 1);
     auto exchanged = allAtOnce({[&] { return first->exchange(2, {}, patience()).status(); },
                                 [&] { return second->exchange(2, {}, patience()).status(); }});
-    auto got = areTold(exchanged, Code::kOk, "");
-    return got ? isTold(first->ready(patience()), Code::kDeadlineExceeded, "rank 1 could not connect to all others")
-               : got;
+    if (auto got = areTold(exchanged, Code::kOk, ""); !got) return got;
+    const Status told = first->ready(patience());
+    EXPECT_TRUE(isTold(told, Code::kDeadlineExceeded, "1 could not connect to all others"));
+    return isTold(told, Code::kDeadlineExceeded, "rank 1 could not connect to all others");
   }));
 }
 
@@ -299,6 +303,7 @@ TEST(Rendezvous, namesTheMissingRankWithinTheTimeLimitThatEndsFirst) {
     auto first = meeting.connect("w0", 0), early = meeting.connect("early", 2);
     auto told = allAtOnce({[&] { return first->exchange(3, {}, patience()).status(); },
                            [&] { return early->exchange(3, {}, Clock::now() + limit).status(); }});
+    EXPECT_TRUE(areTold(told, Code::kDeadlineExceeded, " of 3 did not arrive"));
     return areTold(told, Code::kDeadlineExceeded, "rank 1 of 3 did not arrive");
   }));
 }

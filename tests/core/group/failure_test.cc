@@ -163,6 +163,8 @@ TEST(DeadlineTest, NamesWhoHasNotTakenPart) {
       for (const Status& why : failures(std::move(futures))) {
         EXPECT_EQ(why.code(), Code::kDeadlineExceeded) << why.toString();
         EXPECT_TRUE(contains(why.message(), "group 'four'") && contains(why.message(), toText(limit))) << why.message();
+        for (const char* name : {"worker 'w1' (rank 1)", "worker 'w3' (rank 3)"})
+          EXPECT_TRUE(contains(why.message(), name)) << why.message();
         // The two ranks must hear from each other within the limit.
         if (!contains(why.message(), "worker 'w1' (rank 1), worker 'w3' (rank 3)"))
           named = ::testing::AssertionFailure() << why.message();
@@ -203,6 +205,7 @@ TEST(DeadlineTest, SaysHowMuchOfALargeOperationHasCome) {
     job.local().worker(1).executor->stop();
     Status why = failureOf(allReduce(first, std::span(mine)));
     EXPECT_EQ(why.code(), Code::kDeadlineExceeded) << why.toString();
+    EXPECT_TRUE(contains(why.message(), "worker 'w1'")) << why.message();
     // The second rank must report within the limit that it has begun.
     const bool said = contains(why.message(), "0 of 2 chunks have come from worker 'w1'");
     return said ? ::testing::AssertionSuccess() : ::testing::AssertionFailure() << why.message();

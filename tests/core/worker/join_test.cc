@@ -96,7 +96,11 @@ TEST_F(Join, namesTheRankThatDoesNotCome) {
   EXPECT_TRUE(test::withLongerLimits(4s, [&](Duration limit) {
     std::vector<JoinOptions> two = {options("a", 0, 3), options("c", 2, 3)};
     for (JoinOptions& one : two) one.joinTimeout = limit;
-    for (const Status& why : joinAll(two))
+    const std::vector<Status> outcomes = joinAll(two);
+    const Status& rank0 = outcomes[0];
+    EXPECT_EQ(Code::kDeadlineExceeded, rank0.code()) << rank0.toString();
+    EXPECT_TRUE(contains(rank0.message(), "rank 1") && contains(rank0.message(), toText(limit))) << rank0.toString();
+    for (const Status& why : outcomes)
       if (why.code() != Code::kDeadlineExceeded || !contains(why.message(), "rank 1 of 3") ||
           !contains(why.message(), toText(limit)))
         return ::testing::AssertionFailure() << why.toString();
