@@ -4,6 +4,7 @@
 
 #include "tests/core/cluster/recording_handler.h"
 #include "tests/support/local_job.h"
+#include "treadle/core/cluster/cluster_messages.h"
 #include "treadle/core/io/socket.h"
 
 namespace treadle::cluster::membership_test {
@@ -200,6 +201,32 @@ TEST(MembershipFinish, nobodyIsLostAfterIt) {
   a.pollUntil([&] { return !sendTo(*a.membership, 1, "x").ok(); });
   EXPECT_EQ(0, a.handler.lost.count());
   EXPECT_TRUE(a.membership->firstLoss().ok());
+}
+
+// All that a socket whose other end has closed still holds.
+std::string leftIn(const io::Fd& socket) {
+  std::string all;
+  std::array<char, 4096> bytes;
+  while (io::waitFor(socket.get(), POLLIN, test::patience())) {
+    const ssize_t size = ::read(socket.get(), bytes.data(), bytes.size());
+    if (size <= 0) break;
+    all.append(bytes.data(), static_cast<size_t>(size));
+  }
+  return all;
+}
+
+// Who wakes may read the end of either connection first.
+TEST(MembershipLoss, isToldToWhoIsGivenUpOnBothConnections) {
+  Member a("a", 0, 2, 60s);
+  auto [calls, itsServing] = socketPair();
+  auto [serving, itsCalls] = socketPair();
+  ASSERT_TRUE(a.membership->attach({"b", 1}, std::move(calls), Connection::Kind::kCalls).ok());
+  ASSERT_TRUE(a.membership->attach({"b", 1}, std::move(serving), Connection::Kind::kServing).ok());
+  const Status why = deadlineExceeded("nothing was heard of it");
+  a.membership->lose(1, why);
+  const std::vector<std::byte> out = encodeOut(1, why);
+  const std::string word(reinterpret_cast<const char*>(out.data()), out.size());
+  for (const io::Fd* socket : {&itsServing, &itsCalls}) EXPECT_NE(std::string::npos, leftIn(*socket).find(word));
 }
 
 TEST(MembershipAttach, refusesASecondConnectionOfARankAndKeepsTheFirst) {

@@ -239,9 +239,10 @@ TEST(LostProcess, isNoticedAtOnceByWhatWaitsForIt) {
   EXPECT_EQ("child", statusOf<PeerLostError>([&] { worker->shutdown(); }).worker());
 }
 
+// All workers of a job have the same limit as a rule: who wakes finds its peers silent for longer too.
 TEST(StoppedProcess, isGivenUpAfterTheLimit) {
   uint16_t port = test::freePort();
-  io::Process process = test::startPeer(port);
+  io::Process process = test::startPeer(port, {{"TREADLE_TEST_LOST_AFTER", "3"}});
   JoinOptions join = test::joinOptions("parent", 0, 2, port, test::peerFunctions());
   join.lostAfter = 3s;
   auto worker = Worker::join(join);

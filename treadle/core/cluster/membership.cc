@@ -215,11 +215,11 @@ void Membership::lose(int rank, const Status& cause) {
   if (loss->left && !open()) return;
   if (watches) lost.logLoss();
   auto connections = lost.connections();
-  // It may live, stopped or behind a bad network: then this is how it learns that it is out.
-  if (!loss->told && !connections.empty())
-    connections.front()
-        ->send(link::Subject::kCluster, encodeOut(rank, cause), {}, link::SendMode::kUrgent, kNever)
-        .ignore();  // most are dead
+  // It may live, stopped or behind a bad network: then this is how it learns that it is out, whichever it reads first.
+  for (const auto& connection : connections)
+    if (!loss->told)
+      connection->send(link::Subject::kCluster, encodeOut(rank, cause), {}, link::SendMode::kUrgent, kNever)
+          .ignore();  // most are dead
   for (const auto& connection : connections) connection->close(loss->why);
   lost.letGo();
   for (MessageHandler* handler : handlers_)
