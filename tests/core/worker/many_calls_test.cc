@@ -43,6 +43,16 @@ int nest(Call& call, int depth, Here<Counter> arrived, Here<Gate> gate) {
   return 0;
 }
 
+void count(Here<Counter> runs) { runs->add(); }
+bool couldCallBack(Call& call, Here<Counter> runs) {
+  try {
+    call.worker().call<&count>(call.caller(), runs);
+    return true;
+  } catch (const ResourceError&) {
+    return false;
+  }
+}
+
 std::string echo(uint64_t number, const std::string& text) { return std::to_string(number) + text; }
 Future<std::string> echoLater(Call& call, uint64_t number, const std::string& text) {
   return call.worker().fork([number, text] { return std::to_string(number) + text; });
@@ -55,6 +65,7 @@ std::string echoFurther(Call& call, uint64_t number, const std::string& text) {
 Functions functions() {
   Functions all;
   all.add<&add>("add").add<&openGate>("openGate").add<&waitAtGate>("waitAtGate").add<&runUntil>("runUntil");
+  all.add<&count>("count").add<&couldCallBack>("couldCallBack");
   all.add<&nest>("nest")
       .add<&bounce>("bounce")
       .add<&echo>("echo")
@@ -65,7 +76,7 @@ Functions functions() {
 
 class ManyCalls : public ::testing::Test {
  protected:
-  Counter arrived;  // outlive the job
+  Counter arrived, runs;  // outlive the job
   Gate gate;
 };
 
@@ -104,6 +115,28 @@ TEST_F(ManyCalls, waitingHandlersAreLimitedAndTheOneTooManyIsToldSo) {
   ASSERT_EQ(1U, refused.size());
   EXPECT_EQ("b", refused[0].worker());
   EXPECT_TRUE(contains(refused[0].message(), "maxBlocked"));
+}
+
+TEST_F(ManyCalls, ofAHandlerThatMayNotWaitAreNotSent) {
+  WorkerJob job({"a", "b"}, functions(), [](JoinOptions& options) { options.maxBlocked = 1; });
+  std::vector<Future<void>> waiting;
+  for (int i = 0; i < 2; ++i) waiting.push_back(job[0].async<&waitAtGate>("b", arrived, gate));
+  // One of the two waits, and the other was refused.
+  EXPECT_TRUE(test::eventually([&] { return waiting[0].ready() || waiting[1].ready(); }));
+  EXPECT_FALSE(job[0].call<&couldCallBack>("b", runs));
+  EXPECT_EQ(0, runs.count());
+  gate.open();
+  const auto wasRefused = [](Future<void>& one) {
+    try {
+      one.wait();
+      return false;
+    } catch (const ResourceError&) {
+      return true;
+    }
+  };
+  EXPECT_NE(wasRefused(waiting[0]), wasRefused(waiting[1]));
+  EXPECT_TRUE(job[0].call<&couldCallBack>("b", runs));
+  EXPECT_EQ(1, runs.count());
 }
 
 // b may run two handlers at a time, and both run until the test ends them: what b itself asks is answered,

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/expect_error.h"
+#include "tests/support/gate.h"
 #include "tests/support/tensor_job.h"
 #include "treadle/autograd.h"
 #include "treadle/core/io/serving.h"
@@ -43,6 +44,23 @@ TEST_F(Operators, runElsewhereByTheNameOfTheirSchema) {
   std::vector<at::Tensor> parts = opRemote(a, "c", "aten::split.Tensor", {x, 2, 0}).toHere();
   ASSERT_EQ(2U, parts.size());
   EXPECT_TRUE(at::equal(x.slice(0, 2), parts[1]));
+}
+
+// As those of any blocking call are: nothing is copied for the time of the call.
+TEST(OperatorArguments, areReadWhereTheyLieWhileTheCallerWaits) {
+  test::WorkerJob job(
+      {"a", "b"}, {}, [](JoinOptions& options) { options.channels = Channels{.sharedMemory = false}; },
+      [](JoinOptions options) { return treadle::join(std::move(options)); });
+  const at::Tensor large = at::ones({1 << 20});
+  const auto readThere = [&] { return job[0].channelsTo("b").crossMemory.sentBytes; };
+  // The workers must first try whether the system allows it.
+  EXPECT_TRUE(test::eventually([&] {
+    EXPECT_EQ(1 << 20, op(job[0], "b", "aten::sum", {large})[0].item<float>());
+    return readThere() > 0;
+  }));
+  const uint64_t before = readThere();
+  op(job[0], "b", "aten::sum", {large});
+  EXPECT_EQ(before + large.nbytes(), readThere());
 }
 
 TEST_F(Operators, takeArgumentsOfAllKinds) {

@@ -30,7 +30,7 @@ constexpr Duration kToldAgainAfter = std::chrono::seconds(1);
 
 thread_local Executor* poolOfThread = nullptr;
 thread_local bool inPoll = false;
-thread_local bool blocking = false;
+thread_local bool blocking = false, permitted = false;  // the thread's task is in a Blocking, and has a Permit
 
 }  // namespace
 
@@ -208,11 +208,17 @@ void Executor::pollOnce(MutexLock& lock) {
   if (!waited) moreCame_ = Clock::now();
 }
 
-Status Executor::enterBlocking() {
-  MutexLock lock(mutex_);
-  if (blocked_ >= options_.maxBlocked)
+Status Executor::takePlace() {
+  if (places_ >= options_.maxBlocked)
     return resourceExhausted("more than " + std::to_string(options_.maxBlocked) +
                              " handlers wait at once; raise maxBlocked or use asynchronous calls");
+  ++places_;
+  return {};
+}
+
+Status Executor::enterBlocking(bool takesPlace) {
+  MutexLock lock(mutex_);
+  if (takesPlace) TREADLE_RETURN_IF_ERROR(takePlace());
   --running_;
   ++blocked_;
   // The thread that is about to sleep was the one that would have polled, or run what is queued.
@@ -220,10 +226,11 @@ Status Executor::enterBlocking() {
   return {};
 }
 
-void Executor::leaveBlocking() {
+void Executor::leaveBlocking(bool givesPlace) {
   MutexLock lock(mutex_);
   ++running_;  // may exceed maxRunning for a while: a resumed task is not made to wait again
   --blocked_;
+  if (givesPlace) --places_;
 }
 
 // Looks once per `longRun` while the pool works. Costs a wake-up a millisecond then, and none when it is
@@ -248,17 +255,37 @@ void Executor::watch() {
   }
 }
 
-Status Executor::mayWait() {
+namespace {
+
+Status mayWaitHere() {
   if (!Serving::here()) return {};
   return resourceExhausted(
       "this thread polls or reads what others wait for, so it must not wait itself; "
       "use `async` here, or wait on another thread");
 }
 
-Executor::Blocking::Blocking() : status_(mayWait()) {
+}  // namespace
+
+Executor::Permit::Permit() : status_(mayWaitHere()) {
+  if (!status_.ok() || poolOfThread == nullptr || blocking || permitted) return;
+  MutexLock lock(poolOfThread->mutex_);
+  status_ = poolOfThread->takePlace();
   if (!status_.ok()) return;
-  if (poolOfThread == nullptr || blocking) return;
-  status_ = poolOfThread->enterBlocking();
+  executor_ = poolOfThread;
+  permitted = true;
+}
+
+Executor::Permit::~Permit() {
+  if (executor_ == nullptr) return;
+  permitted = false;
+  MutexLock lock(executor_->mutex_);
+  --executor_->places_;
+}
+
+Executor::Blocking::Blocking() : status_(mayWaitHere()) {
+  if (!status_.ok() || poolOfThread == nullptr || blocking) return;
+  takesPlace_ = !permitted;
+  status_ = poolOfThread->enterBlocking(takesPlace_);
   if (!status_.ok()) return;
   executor_ = poolOfThread;
   blocking = true;
@@ -267,7 +294,7 @@ Executor::Blocking::Blocking() : status_(mayWait()) {
 Executor::Blocking::~Blocking() {
   if (executor_ == nullptr) return;
   blocking = false;
-  executor_->leaveBlocking();
+  executor_->leaveBlocking(takesPlace_);
 }
 
 }  // namespace treadle::io

@@ -54,13 +54,14 @@ class Executor {
   // Tasks that run, wait or are queued.
   int active() const;
 
-  // While it lives, the pool treats this thread's task as blocked. No effect on threads of no pool, or when nested.
-  class Blocking {
+  // One of the places of tasks that wait (`maxBlocked`), taken before that begins for which the task will wait: while
+  // it lives, this thread's `Blocking`s are not refused. No effect on threads of no pool, or when nested.
+  class Permit {
    public:
-    Blocking();
-    ~Blocking();
-    Blocking(const Blocking&) = delete;
-    Blocking& operator=(const Blocking&) = delete;
+    Permit();
+    ~Permit();
+    Permit(const Permit&) = delete;
+    Permit& operator=(const Permit&) = delete;
     // ResourceExhausted when too many tasks wait already, or this thread polls or reads (serving.h): then do not wait.
     const Status& status() const { return status_; }
 
@@ -69,8 +70,21 @@ class Executor {
     Status status_;
   };
 
-  // OK, or why the calling thread must not wait: ResourceExhausted where it polls or reads (serving.h).
-  static Status mayWait();
+  // While it lives, the pool treats this thread's task as blocked. No effect on threads of no pool, or when nested.
+  class Blocking {
+   public:
+    Blocking();
+    ~Blocking();
+    Blocking(const Blocking&) = delete;
+    Blocking& operator=(const Blocking&) = delete;
+    // As of a Permit, whose place it takes if this thread has none.
+    const Status& status() const { return status_; }
+
+   private:
+    Executor* executor_ = nullptr;
+    bool takesPlace_ = false;
+    Status status_;
+  };
 
   // Whether the calling thread belongs to a pool, of this worker or of another one.
   static bool onPoolThread();
@@ -104,8 +118,9 @@ class Executor {
   void bringInThread() TREADLE_REQUIRES(mutex_);
   int wantedThreads() const TREADLE_REQUIRES(mutex_);
   bool mayRun() const TREADLE_REQUIRES(mutex_) { return !ready_.empty() && running_ < options_.maxRunning; }
-  Status enterBlocking();
-  void leaveBlocking();
+  Status takePlace() TREADLE_REQUIRES(mutex_);
+  Status enterBlocking(bool takesPlace);
+  void leaveBlocking(bool givesPlace);
   void watch();
 
   Reactor& reactor_;
@@ -120,6 +135,7 @@ class Executor {
   std::vector<std::thread> threads_ TREADLE_GUARDED_BY(mutex_);
   int running_ TREADLE_GUARDED_BY(mutex_) = 0;
   int blocked_ TREADLE_GUARDED_BY(mutex_) = 0;
+  int places_ TREADLE_GUARDED_BY(mutex_) = 0;  // of `maxBlocked`, that are taken: by who waits or soon will
   int idle_ TREADLE_GUARDED_BY(mutex_) = 0;
   int starting_ TREADLE_GUARDED_BY(mutex_) = 0;  // threads that were made and have done nothing yet
   bool polling_ TREADLE_GUARDED_BY(mutex_) = false;

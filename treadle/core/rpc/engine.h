@@ -48,9 +48,12 @@ struct CallOptions {
 
 namespace treadle::rpc {
 
-// What a blocking caller keeps on its stack while it waits: whatever way it is left, no callee reads the caller's
-// memory any more.
-using StandingOffer = std::shared_ptr<link::MemoryOffer>;
+// A caller that waits for its answer, on its stack. Before anything is sent it knows that it may wait, or the function
+// does not run. However the wait ends, no callee reads the caller's memory any more.
+struct WaitingCaller {
+  io::Executor::Permit permit;
+  std::shared_ptr<link::MemoryOffer> offer;
+};
 
 // A call as the typed layer hands it over.
 struct OutgoingCall {
@@ -59,8 +62,7 @@ struct OutgoingCall {
   std::string signature;
   HandlePtr target;  // member call or fetch
   bool fetch = false;
-  bool callerWaits = false;
-  StandingOffer* offer = nullptr;  // where it is put, if the caller waits and has one
+  WaitingCaller* caller = nullptr;  // null: nobody waits yet
   CallOptions options;
   UniqueFunction<void(Encoder&)> encode;
   // With the values of the answer, or why there are none. On the thread that reads the answer. Must not throw.

@@ -28,7 +28,7 @@ uint64_t microsecondsUntil(TimePoint deadline) {
 }
 
 link::SendMode modeOf(const OutgoingCall& call) {
-  if (call.callerWaits) return link::SendMode::kStay;
+  if (call.caller != nullptr) return link::SendMode::kStay;
   return call.options.lazy ? link::SendMode::kLazy : link::SendMode::kCapture;
 }
 
@@ -55,10 +55,10 @@ void check(const OutgoingCall& call) {
 }
 
 // Of the buffers of a request whose caller waits; null when the callee cannot read them where they are.
-const link::MemoryOffer* standingOffer(StandingOffer& place, const link::Connection& connection, Encoder& encoder) {
-  place = connection.offer(encoder.buffers());
-  if (place) place->keep(encoder.takeKept());
-  return place.get();
+const link::MemoryOffer* offerOf(WaitingCaller& caller, const link::Connection& connection, Encoder& encoder) {
+  caller.offer = connection.offer(encoder.buffers());
+  if (caller.offer) caller.offer->keep(encoder.takeKept());
+  return caller.offer.get();
 }
 
 }  // namespace
@@ -93,7 +93,7 @@ MessageHeader Engine::headerOf(const OutgoingCall& call, const std::optional<For
 
 // Before anything is sent: where the caller could not wait for the answer, the function is not to run.
 Result<std::shared_ptr<link::Connection>> Engine::connectionFor(const OutgoingCall& call) const {
-  if (call.callerWaits) TREADLE_RETURN_IF_ERROR(io::Executor::mayWait());
+  if (call.caller != nullptr) TREADLE_RETURN_IF_ERROR(call.caller->permit.status());
   return membership_.outgoing(call.rank);
 }
 
@@ -137,11 +137,11 @@ CallTicket Engine::submit(OutgoingCall call, std::optional<ForkEntry> result) {
   payload.raw(encoder.writer().bytes());
   pending.bytes = peer(call.rank).toPeer.costOf(payload.size(), encoder.buffers(), header.inputs.size());
 
-  const link::MemoryOffer* offer = call.offer != nullptr ? standingOffer(*call.offer, **connection, encoder) : nullptr;
+  const link::MemoryOffer* offer = call.caller != nullptr ? offerOf(*call.caller, **connection, encoder) : nullptr;
   CallTicket ticket;
   Status sent = takeCredits(pending);
   if (sent.ok()) {
-    (*connection)->awaitAnswer(call.callerWaits);
+    (*connection)->awaitAnswer(call.caller != nullptr);
     ticket = {addPending(std::move(pending)), deadline, *connection};
     stampRequest(payload, ticket.id, microsecondsUntil(deadline));
     sent = (*connection)

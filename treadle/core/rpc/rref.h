@@ -49,8 +49,8 @@ class RRef : public RRefMethods<T> {
   // rpcTimeout, TimeoutError after it.
   void waitUntilMade(std::optional<Duration> limit = {}) const;
   // A copy of the value. Throws what making it threw. The default limit is the worker's rpcTimeout.
-  T toHere(std::optional<Duration> limit = {}) const { return rpc::waitForCall(fetch(limit, true)); }
-  Future<T> toHereAsync() const { return fetch({}, false); }
+  T toHere(std::optional<Duration> limit = {}) const;
+  Future<T> toHereAsync() const;
 
   // The value itself, at its owner alone; waits until it is made, rpcTimeout at most. StateError elsewhere. All who
   // reach the value here share it: handlers run at the same time, so a value that changes guards itself. It lives
@@ -66,12 +66,13 @@ class RRef : public RRefMethods<T> {
   // the call is answered, also when this was its last reference.
   template <auto M, class... A>
   typename rpc::Traits<M>::Result call(A&&... arguments) const {
-    rpc::StandingOffer offer;
-    return rpc::waitForCall(startMember<M>(&offer, std::forward<A>(arguments)...));
+    auto alive = engineForValue();
+    return rpc::callAndWait<typename rpc::Traits<M>::Result>(*alive, member<M>(*alive, std::forward<A>(arguments)...));
   }
   template <auto M, class... A>
   Future<typename rpc::Traits<M>::Result> async(A&&... arguments) const {
-    return startMember<M>(nullptr, std::forward<A>(arguments)...);
+    auto alive = engineForValue();
+    return rpc::startCall<typename rpc::Traits<M>::Result>(*alive, member<M>(*alive, std::forward<A>(arguments)...));
   }
   template <auto M, class... A>
   RRef<typename rpc::Traits<M>::Result> remote(A&&... arguments) const {
@@ -98,6 +99,12 @@ class RRef : public RRefMethods<T> {
     if (!alive) raise(failedPrecondition("this RRef belongs to a worker that has left its job"));
     return alive;
   }
+  // For what needs the value: throws what making it threw, if that is known here.
+  rpc::EngineUse engineForValue() const {
+    auto alive = engine();
+    throwIfError(handle().references()->failureOf(handle_));
+    return alive;
+  }
 
   template <auto M, class... A>
   rpc::OutgoingCall member(rpc::Engine& engine, A&&... arguments) const {
@@ -107,19 +114,8 @@ class RRef : public RRefMethods<T> {
     call.target = handle_;
     return call;
   }
-  template <auto M, class... A>
-  Future<typename rpc::Traits<M>::Result> startMember(rpc::StandingOffer* offer, A&&... arguments) const {
-    auto alive = engine();
-    throwIfError(handle().references()->failureOf(handle_));
-    rpc::OutgoingCall call = member<M>(*alive, std::forward<A>(arguments)...);
-    call.offer = offer;
-    call.callerWaits = offer != nullptr;
-    return rpc::startCall<typename rpc::Traits<M>::Result>(*alive, std::move(call));
-  }
-
   // A call that the owner answers when it has the value.
-  rpc::OutgoingCall fetchCall(const char* what, std::optional<Duration> limit, bool callerWaits) const;
-  Future<T> fetch(std::optional<Duration> limit, bool callerWaits) const;
+  rpc::OutgoingCall fetchCall(const char* what, std::optional<Duration> limit) const;
   Future<T> fetchHere(rpc::Engine& engine, std::optional<Duration> limit) const;  // at the owner
   rpc::OwnedValue owned(std::optional<Duration> limit = {}) const;
 
@@ -148,31 +144,26 @@ void boundWait(Engine& engine, const RefId& ref, uint64_t number, std::optional<
 
 template <class T>
 rpc::OwnedValue RRef<T>::owned(std::optional<Duration> limit) const {
-  throwIfError(handle().references()->failureOf(handle_));
-  return rpc::waitForOwned(*engine(), handle().entry().ref, typeid(Value), limit);
+  return rpc::waitForOwned(*engineForValue(), handle().entry().ref, typeid(Value), limit);
 }
 
 template <class T>
-rpc::OutgoingCall RRef<T>::fetchCall(const char* what, std::optional<Duration> limit, bool callerWaits) const {
-  throwIfError(handle().references()->failureOf(handle_));
-  rpc::OutgoingCall call;
-  call.rank = handle().entry().owner;
-  call.function = what;
+rpc::OutgoingCall RRef<T>::fetchCall(const char* what, std::optional<Duration> limit) const {
+  rpc::OutgoingCall call = rpc::outgoingCall(handle().entry().owner, what, "", {.timeout = limit}, {});
   call.fetch = true;
   call.target = handle_;
-  call.callerWaits = callerWaits;
-  call.options.timeout = limit;
   return call;
 }
 
 template <class T>
 void RRef<T>::waitUntilMade(std::optional<Duration> limit) const {
   if (isOwner()) return (void)owned(limit);
-  rpc::waitForCall(rpc::startCall<void>(*engine(), fetchCall(rpc::kAwaitValue, limit, true)));
+  rpc::callAndWait<void>(*engineForValue(), fetchCall(rpc::kAwaitValue, limit));
 }
 
 template <class T>
 Future<T> RRef<T>::fetchHere(rpc::Engine& engine, std::optional<Duration> limit) const {
+  static_assert(rpc::Travels<Value>, "values of this type do not travel; call their functions at the owner instead");
   Promise<T> promise(&engine.executor());
   Future<T> copy = promise.future();
   auto copyOf = [promise = std::move(promise)](Result<rpc::OwnedValue> value) mutable {
@@ -191,17 +182,18 @@ Future<T> RRef<T>::fetchHere(rpc::Engine& engine, std::optional<Duration> limit)
 }
 
 template <class T>
-Future<T> RRef<T>::fetch(std::optional<Duration> limit, bool callerWaits) const {
-  static_assert(rpc::Travels<Value>, "values of this type do not travel; call their functions at the owner instead");
-  auto alive = engine();
-  throwIfError(handle().references()->failureOf(handle_));
-  if (isOwner()) {
-    if (callerWaits) owned(limit);
-    return fetchHere(*alive, limit);
-  }
-  rpc::OutgoingCall call = fetchCall(rpc::kFetchValue, limit, callerWaits);
-  return rpc::startCall<T>(*alive, std::move(call),
-                           [](rpc::Decoder& decoder) { return rpc::decodeFetched<Value>(decoder); });
+T RRef<T>::toHere(std::optional<Duration> limit) const {
+  auto alive = engineForValue();
+  if (!isOwner()) return rpc::callAndWait<T>(*alive, fetchCall(rpc::kFetchValue, limit), &rpc::decodeFetched<Value>);
+  owned(limit);
+  return fetchHere(*alive, limit).wait();
+}
+
+template <class T>
+Future<T> RRef<T>::toHereAsync() const {
+  auto alive = engineForValue();
+  if (isOwner()) return fetchHere(*alive, {});
+  return rpc::startCall<T>(*alive, fetchCall(rpc::kFetchValue, {}), &rpc::decodeFetched<Value>);
 }
 
 }  // namespace treadle

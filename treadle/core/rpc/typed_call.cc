@@ -10,6 +10,17 @@ const Functions::Entry& entryOf(const Engine& engine, const void* key, std::stri
   return *entry;
 }
 
+OutgoingCall outgoingCall(int rank, std::string_view function, std::string_view signature, const CallOptions& options,
+                          UniqueFunction<void(Encoder&)> encode) {
+  OutgoingCall call;
+  call.rank = rank;
+  call.function = function;
+  call.signature = signature;
+  call.options = options;
+  call.encode = std::move(encode);
+  return call;
+}
+
 // One scope for all that is read in a row. The interceptor goes with the engine, which completes its calls before: then
 // there is nothing left to read.
 void readUntilReady(const io::FutureCore& future, link::Connection& connection,

@@ -63,15 +63,12 @@ Future<R> startCall(Engine& engine, OutgoingCall call) {
   return startCall<R>(engine, std::move(call), [](Decoder& decoder) { return Codec<Stored<R>>::decode(decoder); });
 }
 
-// What a blocking call waits with. If it cannot wait, because too many handlers do, nobody is interested in the answer.
-template <class R>
-R waitForCall(Future<R> future) {
-  try {
-    return future.wait();
-  } catch (...) {
-    future.cancel();  // unless it is ready
-    throw;
-  }
+// The blocking form of every call.
+template <class R, class... Decode>
+R callAndWait(Engine& engine, OutgoingCall call, Decode... decode) {
+  WaitingCaller caller;
+  call.caller = &caller;
+  return startCall<R>(engine, std::move(call), std::move(decode)...).wait();
 }
 
 template <auto F, class Of = typename Traits<F>::Target>  // Note [Of] in invoke.h
@@ -88,26 +85,27 @@ inline constexpr bool kTakes = [] {
   }(std::index_sequence_for<A...>());
 }();
 
-// An outgoing call of F without its arguments.
-template <auto F, class Of = typename Traits<F>::Target>  // likewise
-OutgoingCall callOf(const Engine& engine, int rank, CallOptions options) {
+// `encode` writes the arguments. It is done when the call has been sent, so they may be captured by reference.
+OutgoingCall outgoingCall(int rank, std::string_view function, std::string_view signature, const CallOptions& options,
+                          UniqueFunction<void(Encoder&)> encode);
+
+// Of F, under the name that this worker knows it by.
+template <auto F, class Of = typename Traits<F>::Target, class... A>  // likewise
+OutgoingCall callWith(const Engine& engine, int rank, const CallOptions& options, A&&... arguments) {
   const Functions::Entry& entry = entryOfFunction<F>(engine);
-  OutgoingCall call;
-  call.rank = rank;
-  call.function = entry.name;
-  call.signature = entry.signature;
-  call.options = options;
-  return call;
+  return outgoingCall(rank, entry.name, entry.signature, options, [&arguments...](Encoder& encoder) {
+    encodeArguments<typename Traits<F>::Values>(encoder, std::forward<A>(arguments)...);
+  });
 }
 
-// The arguments are encoded before the call that is given them returns, so that they may be captured by reference.
-template <auto F, class Of = typename Traits<F>::Target, class... A>  // likewise
-OutgoingCall callWith(const Engine& engine, int rank, CallOptions options, A&&... arguments) {
-  OutgoingCall call = callOf<F>(engine, rank, options);
-  call.encode = [&arguments...](Encoder& encoder) {
-    encodeArguments<typename Traits<F>::Values>(encoder, std::forward<A>(arguments)...);
-  };
-  return call;
+// Of the maker of a T that `entry` is. Numbers travel at their widest. ArgumentError when it takes other arguments.
+template <class T, class... A>
+OutgoingCall makerCall(const Functions::Entry& entry, int rank, const CallOptions& options, const A&... arguments) {
+  if (const std::string wanted = makerSignature<T, A...>(); wanted != entry.signature)
+    raise(invalidArgument("'" + entry.name + "' is a " + entry.signature + ", not a " + wanted));
+  return outgoingCall(rank, entry.name, entry.signature, options, [&arguments...](Encoder& encoder) {
+    (Codec<Loose<A>>::encode(encoder, loosen(arguments)), ...);
+  });
 }
 
 }  // namespace treadle::rpc

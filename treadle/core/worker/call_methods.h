@@ -58,8 +58,7 @@ class CallMethods {
   template <auto F, class... A>
   typename rpc::Traits<F>::Result call(const To& to, A&&... arguments) const {
     CallOptions each = options();
-    rpc::StandingOffer offer;
-    if (each.attempts == 1) return rpc::waitForCall(start<F>(each, to, &offer, std::forward<A>(arguments)...));
+    if (each.attempts == 1) return callOnce<F>(each, to, std::forward<A>(arguments)...);
     rpc::Attempts attempts(engine(), rpc::entryOfFunction<F>(engine()), each, to.name());
     if constexpr (rpc::kTakes<typename rpc::Traits<F>::Values, const A&...>) {
       each.attempts = 1;
@@ -74,27 +73,23 @@ class CallMethods {
   // limit.
   template <auto F, class... A>
   Future<typename rpc::Traits<F>::Result> async(const To& to, A&&... arguments) const {
-    return start<F>(options(), to, nullptr, std::forward<A>(arguments)...);
+    return rpc::startCall<typename rpc::Traits<F>::Result>(engine(),
+                                                           callOf<F>(options(), to, std::forward<A>(arguments)...));
   }
   // The result stays there; the reference is there at once (when the request has left, as `async` says) and may be used
   // and passed on at once. Failures are told by what needs the value (RRef::toHere, waitUntilMade, ...), not here. The
   // result's type need not travel.
   template <auto F, class... A>
   RRef<typename rpc::Traits<F>::Result> remote(const To& to, A&&... arguments) const {
-    int rank = to.rank(engine().membership());
     return RRef<typename rpc::Traits<F>::Result>(
-        engine().sendForReference(rpc::callWith<F>(engine(), rank, options(), std::forward<A>(arguments)...)));
+        engine().sendForReference(callOf<F>(options(), to, std::forward<A>(arguments)...)));
   }
 
   // By name alone; the signature follows from R and the arguments' own types, which must be the function's (a literal
   // text is a std::string).
   template <class R, class... A>
   R callNamed(const To& to, std::string_view function, A&&... arguments) const {
-    rpc::OutgoingCall call = named<R>(to, function, std::forward<A>(arguments)...);
-    rpc::StandingOffer offer;
-    call.offer = &offer;
-    call.callerWaits = true;
-    return rpc::waitForCall(rpc::startCall<R>(engine(), std::move(call)));
+    return rpc::callAndWait<R>(engine(), named<R>(to, function, std::forward<A>(arguments)...));
   }
   template <class R, class... A>
   Future<R> asyncNamed(const To& to, std::string_view function, A&&... arguments) const {
@@ -111,14 +106,7 @@ class CallMethods {
   RRef<T> make(const To& to, const A&... arguments) const {
     const Functions::Entry& entry =
         rpc::entryOf(engine(), &rpc::typeKey<T>, [] { return demangled(typeid(T).name()); });
-    std::string wanted = rpc::makerSignature<T, A...>();
-    if (wanted != entry.signature)
-      raise(invalidArgument("'" + entry.name + "' is a " + entry.signature + ", not a " + wanted));
-    rpc::OutgoingCall call = outgoing(to, entry.name, entry.signature);
-    call.encode = [&arguments...](rpc::Encoder& encoder) {
-      (rpc::Codec<rpc::Loose<A>>::encode(encoder, rpc::loosen(arguments)), ...);
-    };
-    return RRef<T>(engine().sendForReference(std::move(call)));
+    return RRef<T>(engine().sendForReference(rpc::makerCall<T>(entry, rankOf(to), options(), arguments...)));
   }
 
  private:
@@ -126,10 +114,9 @@ class CallMethods {
   typename rpc::Traits<F>::Result callAgain(rpc::Attempts& attempts, const CallOptions& each, const To& to,
                                             const A&... arguments) const {
     for (;;) {
-      const int callee = to.rank(engine().membership());
+      const int callee = rankOf(to);
       try {
-        rpc::StandingOffer offer;
-        return rpc::waitForCall(start<F>(each, callee, &offer, arguments...));
+        return callOnce<F>(each, callee, arguments...);
       } catch (const Error& error) {
         attempts.afterFailure(error, callee);
       }
@@ -137,33 +124,24 @@ class CallMethods {
   }
   rpc::Engine& engine() const { return static_cast<const Self*>(this)->engine(); }
   CallOptions options() const { return static_cast<const Self*>(this)->callOptions(); }
+  int rankOf(const To& to) const { return to.rank(engine().membership()); }
 
-  rpc::OutgoingCall outgoing(const To& to, std::string_view function, std::string signature) const {
-    rpc::OutgoingCall call;
-    call.rank = to.rank(engine().membership());
-    call.function = function;
-    call.signature = std::move(signature);
-    call.options = options();
-    return call;
+  template <auto F, class... A>
+  rpc::OutgoingCall callOf(const CallOptions& options, const To& to, A&&... arguments) const {
+    static_assert(!rpc::Traits<F>::isMember, "a member function is called through an RRef to its object");
+    return rpc::callWith<F>(engine(), rankOf(to), options, std::forward<A>(arguments)...);
   }
   template <auto F, class... A>
-  Future<typename rpc::Traits<F>::Result> start(const CallOptions& options, const To& to, rpc::StandingOffer* offer,
-                                                A&&... arguments) const {
-    static_assert(!rpc::Traits<F>::isMember, "a member function is called through an RRef to its object");
-    int rank = to.rank(engine().membership());
-    rpc::OutgoingCall call = rpc::callWith<F>(engine(), rank, options, std::forward<A>(arguments)...);
-    call.offer = offer;
-    call.callerWaits = offer != nullptr;
-    return rpc::startCall<typename rpc::Traits<F>::Result>(engine(), std::move(call));
+  typename rpc::Traits<F>::Result callOnce(const CallOptions& options, const To& to, A&&... arguments) const {
+    return rpc::callAndWait<typename rpc::Traits<F>::Result>(engine(),
+                                                             callOf<F>(options, to, std::forward<A>(arguments)...));
   }
   template <class R, class... A>
   rpc::OutgoingCall named(const To& to, std::string_view function, A&&... arguments) const {
-    std::string signature = rpc::nameOf<R>() + " (" + rpc::namesOf<rpc::Sent<A>...>() + ")";
-    rpc::OutgoingCall call = outgoing(to, function, std::move(signature));
-    call.encode = [&arguments...](rpc::Encoder& encoder) {
+    const std::string signature = rpc::nameOf<R>() + " (" + rpc::namesOf<rpc::Sent<A>...>() + ")";
+    return rpc::outgoingCall(rankOf(to), function, signature, options(), [&arguments...](rpc::Encoder& encoder) {
       (rpc::encodeAs<rpc::Sent<A>>(encoder, std::forward<A>(arguments)), ...);
-    };
-    return call;
+    });
   }
 };
 

@@ -130,16 +130,11 @@ rpc::OutgoingCall callOf(const char* function, int rank, std::string_view schema
                          const std::vector<Operand>& operands) {
   if (operands.size() > kMostOperands)
     raise(invalidArgument("no operator has " + std::to_string(operands.size()) + " arguments"));
-  rpc::OutgoingCall call;
-  call.rank = rank;
-  call.function = function;
-  call.signature = kSignature;
-  call.encode = [name = std::string(schema), &operands](Encoder& encoder) {
+  return rpc::outgoingCall(rank, function, kSignature, {}, [name = std::string(schema), &operands](Encoder& encoder) {
     rpc::Codec<std::string>::encode(encoder, name);
     encoder.writer().number(static_cast<uint16_t>(operands.size()));
     for (size_t i = 0; i < operands.size(); ++i) encodeOperand(encoder, static_cast<uint16_t>(i), operands[i]);
-  };
-  return call;
+  });
 }
 
 std::vector<Operand> operandsOf(std::vector<c10::IValue> arguments) {
@@ -172,19 +167,12 @@ Place ownerOf(std::string_view schema, const std::vector<Operand>& operands) {
   return {std::move(engine), first->owner().rank};
 }
 
-std::vector<at::Tensor> callAndWait(rpc::Engine& engine, int rank, std::string_view schema,
-                                    const std::vector<Operand>& operands) {
-  rpc::OutgoingCall call = callOf(kManyResults, rank, schema, operands);
-  call.callerWaits = true;
-  return rpc::waitForCall(rpc::startCall<Tensors>(engine, std::move(call)));
-}
-
 }  // namespace
 
 std::vector<at::Tensor> op(Worker& worker, const To& to, std::string_view schema, std::vector<c10::IValue> arguments) {
   std::vector<Operand> operands = operandsOf(std::move(arguments));
   int rank = to.rank(worker.engine().membership());
-  return callAndWait(worker.engine(), rank, schema, operands);
+  return rpc::callAndWait<Tensors>(worker.engine(), callOf(kManyResults, rank, schema, operands));
 }
 Future<std::vector<at::Tensor>> opAsync(Worker& worker, const To& to, std::string_view schema,
                                         std::vector<c10::IValue> arguments) {
@@ -201,7 +189,7 @@ RRef<std::vector<at::Tensor>> opRemote(Worker& worker, const To& to, std::string
 
 std::vector<at::Tensor> op(std::string_view schema, std::vector<Operand> operands) {
   Place place = ownerOf(schema, operands);
-  return callAndWait(*place.engine, place.rank, schema, operands);
+  return rpc::callAndWait<Tensors>(*place.engine, callOf(kManyResults, place.rank, schema, operands));
 }
 Future<std::vector<at::Tensor>> opAsync(std::string_view schema, std::vector<Operand> operands) {
   Place place = ownerOf(schema, operands);

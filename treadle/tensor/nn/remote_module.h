@@ -45,12 +45,13 @@ class RemoteModule {
   // of what the module returned there.
   template <class... A>
   auto forward(const A&... arguments) const {
-    rpc::StandingOffer offer;
-    return start(&offer, arguments...).wait();
+    auto alive = engineForValue();
+    return rpc::callAndWait<typename nn::Forward<Impl>::Result>(*alive, forwardCall(arguments...));
   }
   template <class... A>
   auto forwardAsync(const A&... arguments) const {
-    return start(nullptr, arguments...);
+    auto alive = engineForValue();
+    return rpc::startCall<typename nn::Forward<Impl>::Result>(*alive, forwardCall(arguments...));
   }
 
   // References to the parameters, for DistributedOptimizer, and to the buffers of the module and all modules in it
@@ -94,16 +95,8 @@ class RemoteModule {
     if (entry == nullptr)
       raise(failedPrecondition("this worker has no modules of class " + demangled(typeid(Impl).name()) + " named '" +
                                name + "'; give them that name with addModule or declareModule"));
-    if (std::string wanted = rpc::makerSignature<Impl, Args...>(); wanted != entry->signature)
-      raise(invalidArgument("'" + name + "' is a " + entry->signature + ", not a " + wanted));
-    rpc::OutgoingCall call;
-    call.rank = to.rank(worker.engine().membership());
-    call.function = entry->name;
-    call.signature = entry->signature;
-    call.encode = [&](rpc::Encoder& encoder) {
-      (rpc::Codec<rpc::Loose<Args>>::encode(encoder, rpc::loosen(arguments)), ...);
-    };
-    return RRef<Impl>(worker.engine().sendForReference(std::move(call)));
+    const int rank = to.rank(worker.engine().membership());
+    return RRef<Impl>(worker.engine().sendForReference(rpc::makerCall<Impl>(*entry, rank, {}, arguments...)));
   }
 
   // Held for the length of a call: the worker may leave meanwhile.
@@ -113,20 +106,20 @@ class RemoteModule {
     if (!alive) raise(failedPrecondition("this RemoteModule belongs to a worker that has left its job"));
     return alive;
   }
-
-  template <class... A>
-  Future<typename nn::Forward<Impl>::Result> start(rpc::StandingOffer* offer, const A&... arguments) const {
+  // Throws why the module could not be made, if that is known here.
+  rpc::EngineUse engineForValue() const {
     auto alive = engine();
     throwIfError(module_.share()->references()->failureOf(module_.share()));
-    rpc::OutgoingCall call;
-    call.rank = module_.owner().rank;
-    call.function = name_ + ".forward";
-    call.signature = nn::Forward<Impl>::signature();
+    return alive;
+  }
+
+  template <class... A>
+  rpc::OutgoingCall forwardCall(const A&... arguments) const {
+    rpc::OutgoingCall call =
+        rpc::outgoingCall(module_.owner().rank, name_ + ".forward", nn::Forward<Impl>::signature(), {},
+                          [&arguments...](rpc::Encoder& encoder) { nn::Forward<Impl>::encode(encoder, arguments...); });
     call.target = module_.share();
-    call.offer = offer;
-    call.callerWaits = offer != nullptr;
-    call.encode = [&](rpc::Encoder& encoder) { nn::Forward<Impl>::encode(encoder, arguments...); };
-    return rpc::startCall<typename nn::Forward<Impl>::Result>(*alive, std::move(call));
+    return call;
   }
 
   template <auto F, class... A>
@@ -134,10 +127,7 @@ class RemoteModule {
     auto alive = engine();
     rpc::OutgoingCall outgoing = rpc::callWith<F>(*alive, module_.owner().rank, {}, module_, arguments...);
     outgoing.function = name_ + suffix;  // the owner need not know the class by all names that it has here
-    rpc::StandingOffer offer;
-    outgoing.offer = &offer;
-    outgoing.callerWaits = true;
-    return rpc::startCall<typename rpc::Traits<F>::Result>(*alive, std::move(outgoing)).wait();
+    return rpc::callAndWait<typename rpc::Traits<F>::Result>(*alive, std::move(outgoing));
   }
 
   RRef<Impl> module_;
