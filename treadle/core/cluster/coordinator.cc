@@ -52,6 +52,7 @@ Result<std::vector<GatheredValue>> Coordinator::gatherAs(std::vector<std::byte> 
   io::Executor::Blocking blocking;
   TREADLE_RETURN_IF_ERROR(blocking.status());
   MutexLock lock(mutex_);
+  if (over_) return failedPrecondition(std::string(what) + " comes too late: the job is over");
   const uint64_t mine = ++lastGathered_;
   Gathered& entry = gathered_.emplace(mine, Gathered{std::move(value)}).first->second;
   // Under the lock: a new keeper is told of what the old one was told, and of nothing twice.

@@ -24,12 +24,12 @@ void Membership::Member::onLeave(link::Connection&, std::string reason) {
   farewell_ = std::move(reason);
 }
 
-// One that leaves an open job says so on both connections: what it said last may still be unread on the other.
+// One that leaves says so on both connections: what it said last may still be unread on the other.
 void Membership::Member::onClosed(link::Connection& connection, const Status& why) {
   {
     MutexLock lock(mutex_);
     const bool first = !std::exchange(oneEnded_, true);
-    if (owner_.open() && first && farewell_ && farewell_->empty() && calls_ && serving_ && lost_.ok() &&
+    if (first && farewell_ && farewell_->empty() && calls_ && serving_ && lost_.ok() &&
         (&connection == calls_.get() || &connection == serving_.get()))
       return;
   }

@@ -199,20 +199,21 @@ void Membership::noteReported(const Status& failure) {
 // The first that notices, a socket or the watch, reports to all handlers; what comes after is a consequence. Before the
 // watch begins this worker joins, and a loss may be a consequence of another: it is logged later, if the worker joins.
 void Membership::lose(int rank, const Status& cause) {
-  if (finished_.load()) return;
+  if (finished_.load() && closed()) return;  // this worker has left at the job's end: nobody is lost to it
   Member& lost = member(rank);
   const bool knew = lost.living();
   std::optional<Loss> loss = lost.lose(cause);
   if (!loss) return;
+  const bool over = finished_.load() || (loss->left && !open());
   bool watches = false;
   {
     MutexLock lock(mutex_);
     changed_.notifyAll();
     if (closed_) return;
     watches = timer_.has_value();
-    if (firstLoss_.ok() && knew && !loss->left) firstLoss_ = loss->why;
+    if (firstLoss_.ok() && knew && !loss->left && !over) firstLoss_ = loss->why;
   }
-  if (loss->left && !open()) return;
+  if (over) return endCallsTo(rank, loss->why);
   if (watches) lost.logLoss();
   auto connections = lost.connections();
   // It may live, stopped or behind a bad network: then this is how it learns that it is out, whichever it reads first.
@@ -224,6 +225,17 @@ void Membership::lose(int rank, const Status& cause) {
   lost.letGo();
   for (MessageHandler* handler : handlers_)
     if (handler != nullptr) handler->onLost(rank, loss->why);
+}
+
+// Of a job that is over nobody is lost, but a worker whose shutdown came to its time limit may still wait for a call.
+void Membership::endCallsTo(int rank, const Status& why) {
+  if (MessageHandler* calls = handlers_[static_cast<size_t>(link::Subject::kRpc)]; calls != nullptr)
+    calls->onLost(rank, why);
+}
+
+bool Membership::closed() const {
+  MutexLock lock(mutex_);
+  return closed_;
 }
 
 void Membership::loseAll(const Status& why) {

@@ -117,7 +117,8 @@ CallTicket Engine::submit(OutgoingCall call, std::optional<ForkEntry> result) {
                   timeout};
   if (!connection.ok()) {
     if (result) references_->notAsked(*result);
-    return pending.complete(told(pending, connection.status())), CallTicket{};
+    const Status left = whetherHere();
+    return pending.complete(told(pending, left.ok() ? connection.status() : left)), CallTicket{};
   }
   pending.connection = *connection;
 

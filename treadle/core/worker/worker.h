@@ -138,7 +138,7 @@ class Worker : public CallMethods<Worker>, public group::Job {
   // Returns when all workers have called it and no call is under way anywhere
   // (docs/protocol/liveness_and_shutdown.md); references that are still held are of no use afterwards.
   // PeerLostError names a worker that was lost meanwhile, TimeoutError what is left: then the worker is still
-  // in its job and this may be called again, but the others take it as done whenever it has no call under way.
+  // in its job, and the others wait in theirs until it calls this again or is gone.
   // StateError inside a handler.
   void shutdown(ShutdownOptions options = {});
   // Open jobs: this worker leaves, and the others go on. Waits until it awaits no answer, runs no handler, and nobody
