@@ -60,6 +60,7 @@ Status SendQueue::send(std::vector<std::byte> front, std::span<const Buffer> buf
   if (writing_ || full_) {
     auto holder = std::make_shared<HeldBytes>(std::move(front));
     own.front().buffer = {holder->bytes.data(), holder->bytes.size(), holder};
+    TREADLE_RETURN_IF_ERROR(makeOwned(own));
     queue(std::move(own));
     return {};
   }
@@ -73,14 +74,20 @@ Status SendQueue::send(std::vector<std::byte> front, std::span<const Buffer> buf
   reservedBytes_ = mode == SendMode::kStay || bytes > limitBytes_ ? 0 : bytes;
   lock.unlock();
   Status written = writeFromCaller(chunks, mode, deadline);
-  lock.lock();
-  reservedBytes_ = 0;
   // A frame that has begun must end, or the stream is of no use to those who come after: then it counts as sent.
-  const bool begun = bytesOf(chunks) < bytes, broke = written.code() == Code::kPeerLost;
+  const bool begun = bytesOf(chunks) < bytes;
+  // Before the lock, for which the heartbeats of all peers wait: it may be a copy of gigabytes.
+  const bool broke = written.code() == Code::kPeerLost;
+  const Status kept = !broke && (begun || written.ok()) ? makeOwned(chunks) : Status();
+  if (!kept.ok()) written = kept;
   if (!written.ok() && !begun)
     for (size_t dropped = 0; dropped < bytes; chunks.pop_back()) dropped += chunks.back().rest().size();
+  if (begun && (broke || !kept.ok())) chunks.clear();
+  lock.lock();
+  reservedBytes_ = 0;
   if (begun) {
     if (broke) broken_ = written;  // the flush that follows tells it, and ends the connection
+    if (!kept.ok()) breakOff(kept);
     written = Status();
   } else if (broke && !closed_.ok()) {
     written = closed_;  // this side ended it meanwhile, and has a reason
@@ -120,7 +127,6 @@ void SendQueue::afterWriting(Chunks left, bool socketIsFull) {
   writing_ = false;
   if (!closed_.ok()) left.clear();
   if (!left.empty()) {
-    for (Chunk& chunk : left) makeOwned(chunk);
     queue_.insert(queue_.begin(), std::make_move_iterator(left.begin()), std::make_move_iterator(left.end()));
   }
   queuedBytes_ = bytesOf(queue_);
@@ -222,15 +228,25 @@ ssize_t SendQueue::writeOnce(std::span<const Chunk> chunks) {
 }
 
 // Borrowed bytes are gone when the sender returns.
-void SendQueue::makeOwned(Chunk& chunk) {
-  if (chunk.buffer.borrowed()) chunk = {memory::copyTo(nullptr, chunk.rest()), 0, chunk.descriptor};
+Status SendQueue::makeOwned(Chunks& chunks) try {
+  for (Chunk& chunk : chunks)
+    if (chunk.buffer.borrowed()) chunk = {memory::copyTo(nullptr, chunk.rest()), 0, chunk.descriptor};
+  return {};
+} catch (const std::bad_alloc&) {
+  return resourceExhausted("there is no memory to keep what the peer takes too slowly");
 }
 
 void SendQueue::queue(Chunks chunks) {
   batch_.reset();
-  for (Chunk& chunk : chunks) makeOwned(chunk);
   queuedBytes_ += bytesOf(chunks);
   queue_.insert(queue_.end(), std::make_move_iterator(chunks.begin()), std::make_move_iterator(chunks.end()));
+}
+
+// Nothing may come after the part of a frame.
+void SendQueue::breakOff(const Status& why) {
+  broken_ = Status(Code::kPeerLost, why.message());
+  end(broken_);
+  host_.wantFlush();
 }
 
 // The connection is closed from the reactor's thread: who sends may hold locks.

@@ -84,8 +84,9 @@ class SendQueue {
   Result<bool> writeSome(Chunks& chunks);
   ssize_t writeOnce(std::span<const Chunk> chunks);
   Status writeFromCaller(Chunks& chunks, SendMode mode, TimePoint deadline);
-  static void makeOwned(Chunk& chunk);
+  static Status makeOwned(Chunks& chunks);
   void queue(Chunks chunks) TREADLE_REQUIRES(mutex_);
+  void breakOff(const Status& why) TREADLE_REQUIRES(mutex_);
   Status overflow() TREADLE_REQUIRES(mutex_);
   void end(const Status& why) TREADLE_REQUIRES(mutex_);
   Status writeQueue(MutexLock& lock) TREADLE_REQUIRES(mutex_);
