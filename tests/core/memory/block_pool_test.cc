@@ -167,7 +167,7 @@ TEST(BlockPool, givesNoByteToTwoHolders) {
 
 // A peer that was only stopped may still write to what it held: its blocks are used again when its process has ended.
 TEST(BlockPool, usesTheBlocksOfALostPeerWhenItsProcessHasEnded) {
-  auto pool = poolOf(4 * kMiB);
+  auto pool = poolOf(16 * kMiB);
   std::array<int, 2> until{};
   ASSERT_EQ(0, ::pipe(until.data()));
   io::Address address = valueOrThrow(io::Address::parse("unix:block-pool-test-" + std::to_string(::getpid())));
@@ -185,26 +185,39 @@ TEST(BlockPool, usesTheBlocksOfALostPeerWhenItsProcessHasEnded) {
   io::ProcessHandle holder = io::ProcessHandle::ofPeer(accepted.get());
   ASSERT_TRUE(holder.valid());
   EXPECT_FALSE(holder.ended());
-  pool->recover({pool->allocate(4 * kMiB)}, std::move(holder));
-  EXPECT_EQ(4 * kMiB, pool->counters().lostBytes);
-  EXPECT_EQ(nullptr, pool->allocate(1));
+  // A tensor here lies in what else the peer was lent.
+  std::shared_ptr<Block> lent = pool->allocate(4 * kMiB), shared = pool->allocate(4 * kMiB);
+  const size_t offset = lent->offset();
+  pool->recover({std::move(lent), shared}, std::move(holder));
+  lent.reset();
+  EXPECT_EQ(8 * kMiB, pool->counters().lostBytes);
+  EXPECT_EQ(nullptr, pool->allocate(8 * kMiB)) << "there is no room beside it";
   ::close(until[1]);
   ASSERT_EQ(child, ::waitpid(child, nullptr, 0));
-  EXPECT_NE(nullptr, pool->allocate(4 * kMiB));
+  auto next = pool->allocate(4 * kMiB), other = pool->allocate(4 * kMiB);
+  ASSERT_NE(nullptr, next);
+  EXPECT_EQ(offset, next->offset());
+  EXPECT_TRUE(other == nullptr || other->offset() != shared->offset()) << "this process has it still";
+  shared.reset();
+  other = pool->allocate(4 * kMiB);
+  EXPECT_NE(nullptr, other);
   EXPECT_EQ(0U, pool->counters().lostBytes);
   ::close(until[0]);
 }
 
+// Its pages are there for good, and so they count.
 TEST(BlockPool, neverUsesWhatSomebodyUnknownMayHold) {
-  auto pool = poolOf(4 * kMiB);
+  auto pool = poolOf(8 * kMiB);
   auto block = pool->allocate(4 * kMiB);
   size_t offset = block->offset();
   pool->recover({std::move(block)}, {});
   EXPECT_EQ(0U, pool->counters().usedBytes);
   EXPECT_EQ(0U, pool->counters().freeBytes);
-  auto next = pool->allocate(4 * kMiB);  // there is more address space than memory
+  EXPECT_EQ(4 * kMiB, pool->counters().lostBytes);
+  auto next = pool->allocate(4 * kMiB);
   ASSERT_NE(nullptr, next);
   EXPECT_NE(offset, next->offset());
+  EXPECT_EQ(nullptr, pool->allocate(4 * kMiB));
 }
 
 // Its memory is the parent's, also when it lets go of what it has inherited and the pool is over its limit.

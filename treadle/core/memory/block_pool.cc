@@ -174,7 +174,7 @@ std::shared_ptr<Block> BlockPool::find(size_t offset) const {
 // Blocks of other sizes that lie idle give way, the largest first, and of those the one that was not used for longest.
 std::optional<size_t> BlockPool::takeFresh(size_t bytes) {
   for (auto blocks = warm_.rbegin();; ++blocks) {
-    bool fits = counters_.usedBytes + counters_.freeBytes + counters_.lostBytes + bytes <= limitBytes_;
+    bool fits = heldBytes() + bytes <= limitBytes_;
     if (std::optional<size_t> offset = fits ? unused_.take(bytes) : std::nullopt) return offset;
     while (blocks != warm_.rend() && blocks->second.empty()) ++blocks;
     if (blocks == warm_.rend()) return std::nullopt;
@@ -195,12 +195,11 @@ bool BlockPool::ofThisProcess() const { return generation_ == generation(); }
 void BlockPool::giveBack(size_t offset, uint32_t sizeClass, bool fresh, bool retired) {
   MutexLock lock(mutex_);
   counters_.usedBytes -= classBytes(sizeClass);
-  // A retired block's place may have been given to another by now.
-  if (auto found = used_.find(offset); found != used_.end() && found->second.expired()) used_.erase(found);
+  used_.erase(offset);
   if (retired) return;
   if (fresh) return unused_.give(offset, classBytes(sizeClass));
   counters_.freeBytes += classBytes(sizeClass);
-  if (counters_.usedBytes + counters_.freeBytes > limitBytes_.load()) return discard(sizeClass, offset);
+  if (heldBytes() > limitBytes_.load()) return discard(sizeClass, offset);
   warm_[sizeClass].push_back(offset);
 }
 
@@ -211,29 +210,35 @@ void BlockPool::recover(const std::vector<std::shared_ptr<Block>>& blocks, io::P
     block->retire();
     lost.places.push_back({block->offset(), block->sizeClass()});
   }
-  if (!lost.holder.valid()) return;
   MutexLock lock(mutex_);
   for (const Place& place : lost.places) counters_.lostBytes += classBytes(place.sizeClass);
   lost_.push_back(std::move(lost));
 }
 
+// Not what this process still uses itself.
 void BlockPool::takeRecovered() {
   for (Lost& lost : lost_) {
-    if (!lost.holder.ended()) continue;
-    for (const Place& place : std::exchange(lost.places, {})) {
+    if (!lost.holder.valid() || !lost.holder.ended()) continue;
+    std::erase_if(lost.places, [this](const Place& place) {
+      if (used_.contains(place.offset)) return false;
       counters_.lostBytes -= classBytes(place.sizeClass);
       counters_.freeBytes += classBytes(place.sizeClass);
       warm_[place.sizeClass].push_back(place.offset);
-    }
+      return true;
+    });
   }
   std::erase_if(lost_, [](const Lost& lost) { return lost.places.empty(); });
 }
 
+size_t BlockPool::heldBytes() const { return counters_.usedBytes + counters_.freeBytes + counters_.lostBytes; }
+
 void BlockPool::limitTo(size_t bytes) {
   size_t limit = limitBytes_.load();
   while (bytes < limit && !limitBytes_.compare_exchange_weak(limit, bytes)) {}
-  PoolCounters now = counters();
-  if (now.usedBytes + now.freeBytes > limitBytes_.load()) trim();
+  MutexLock lock(mutex_);
+  const bool over = heldBytes() > limitBytes_.load();
+  lock.unlock();
+  if (over) trim();
 }
 
 void BlockPool::trim() {

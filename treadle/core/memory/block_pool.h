@@ -60,7 +60,7 @@ class Block final : public Memory {
 struct PoolCounters {
   size_t usedBytes = 0;  // of blocks in use
   size_t freeBytes = 0;  // kept for later use
-  size_t lostBytes = 0;  // of blocks that a lost peer's process may still write to
+  size_t lostBytes = 0;  // of blocks that a lost peer's process may still write to; they count towards the limit
   uint64_t allocations = 0, reused = 0;
   uint64_t refused = 0;  // over the limit
 };
@@ -86,8 +86,8 @@ class BlockPool : public std::enable_shared_from_this<BlockPool> {
   // The block in use that begins at `offset` of the arena; null when none does.
   std::shared_ptr<Block> find(size_t offset) const;
 
-  // Blocks that a peer held when it was lost: used again when its process is no more (at once when that is known), and
-  // never when that cannot be known, as it may still write to them.
+  // Blocks that a peer held when it was lost: used again when its process is no more (at once when that is known) and
+  // nobody here has them, and never when that cannot be known, as the peer may still write to them.
   void recover(const std::vector<std::shared_ptr<Block>>& blocks, io::ProcessHandle holder);
 
   // Gives all memory that is not in use back to the system, and ends a prefault.
@@ -119,6 +119,7 @@ class BlockPool : public std::enable_shared_from_this<BlockPool> {
   void discardUnused(size_t begin, size_t end) TREADLE_REQUIRES(mutex_);
   void prefaultLoop();
   void takeRecovered() TREADLE_REQUIRES(mutex_);
+  size_t heldBytes() const TREADLE_REQUIRES(mutex_);  // what the limit is for
   std::optional<Place> takeWarm(uint32_t wanted) TREADLE_REQUIRES(mutex_);
   std::optional<size_t> takeFresh(size_t bytes) TREADLE_REQUIRES(mutex_);
   void discard(uint32_t sizeClass, size_t offset) TREADLE_REQUIRES(mutex_);
