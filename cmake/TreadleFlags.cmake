@@ -25,8 +25,8 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_L
   # At -O2 it follows a string's length into sizes that cannot be.
   add_compile_options(-Wno-array-bounds)
 endif()
-# Several files of a target compiled as one, which the presets but dev and coverage ask for: what is unnamed in one of them
-# seems to g++ to stand in a header.
+# Several files of a target compiled as one, which the presets but coverage ask for, as most of the compiler's time goes into
+# headers: what is unnamed in one of them seems to g++ to stand in a header.
 if(CMAKE_UNITY_BUILD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   add_compile_options(-Wno-subobject-linkage)
 endif()

@@ -29,17 +29,10 @@ list(JOIN tsanOptions ":" tsanOptions)
 set(TREADLE_TEST_ENVIRONMENT "UBSAN_OPTIONS=print_stacktrace=1" "TSAN_OPTIONS=${tsanOptions}"
     "ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=1:check_initialization_order=1")
 
-# Tests take most of the compiler's time, with their headers and templates in each file. So a test program's files are
-# compiled four at a time in presets that compile the rest one by one. The build for the address sanitizer does not
-# optimize tests, only the product: optimizing the tests' checks takes longer than running them as they are. That is not
-# so under the thread sanitizer. A precompiled header serves one level only, so tests with torch are excepted.
+# The build for the address sanitizer does not optimize tests, only the product: optimizing the tests' checks takes longer
+# than running them as they are. That is not so under the thread sanitizer. A precompiled header serves one level only, so
+# tests with torch are excepted.
 function(treadle_compile_test target torch)
-  if(NOT CMAKE_UNITY_BUILD)
-    set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 4)
-    if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-      target_compile_options(${target} PRIVATE -Wno-subobject-linkage)
-    endif()
-  endif()
   if(TREADLE_SANITIZE MATCHES "address" AND NOT torch)
     target_compile_options(${target} PRIVATE -O0)
   endif()
