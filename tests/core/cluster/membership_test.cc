@@ -101,11 +101,12 @@ TEST(Membership, keepsTheFirstLossAsTheCauseOfTheOthers) {
 
 TEST(Membership, takesALossThatAPeerReportsForTheFirst) {
   Job job(3);
-  job.at(0).noteReported(deadlineExceeded("w1 was slow"));
-  job.at(0).noteReported(peerLost("w0", "'w2' has lost this very worker"));
-  job.at(0).noteReported(peerLost("printer", "no worker of the job"));
+  job.at(0).noteReported(2, deadlineExceeded("w1 was slow"));
+  job.at(0).noteReported(2, peerLost("w0", "'w2' has lost this very worker"));
+  job.at(0).noteReported(2, peerLost("w2", "its function says so of its own worker"));
+  job.at(0).noteReported(2, peerLost("printer", "no worker of the job"));
   EXPECT_TRUE(job.at(0).firstLoss().ok());
-  job.at(0).noteReported(peerLost("w1", "'work' on worker 'w2' (rank 2): worker 'w1' (rank 1) was lost"));
+  job.at(0).noteReported(2, peerLost("w1", "'work' on worker 'w2' (rank 2): worker 'w1' (rank 1) was lost"));
   EXPECT_EQ("w1", job.at(0).firstLoss().worker());
   EXPECT_TRUE(sendTo(job.at(0), 1, "it is lost to w2 and not to w0").ok());
   job.local->kill(2);

@@ -233,13 +233,14 @@ TEST_F(StrangeMemberTest, AnAbortOfTheGroupFailsItForGood) {
   EXPECT_EQ(failureOf(barrier(group_)).worker(), "w7");
 }
 
-TEST_F(StrangeMemberTest, AnAbortOverALossCountsAsTheFirstLoss) {
+TEST(AbortTest, OverALossCountsAsTheFirstLoss) {
+  GroupJob job(3);
   Message abort;
   abort.kind = MessageKind::kAbort;
-  abort.status = peerLost("w1", "worker 'w1' (rank 1) has left the job");
-  send(abort);
-  EXPECT_EQ(failureOf(future_).worker(), "w1");
-  EXPECT_EQ(job_->worker(0).membership->firstLoss().worker(), "w1");
+  abort.status = peerLost("w2", "worker 'w2' (rank 2) was lost");
+  cluster::Membership &from = *job.local().worker(1).membership, &to = *job.local().worker(0).membership;
+  ASSERT_TRUE(from.send(0, link::Subject::kGroup, encode(abort), {}, link::SendMode::kUrgent, kNever).ok());
+  EXPECT_TRUE(test::eventually([&] { return to.firstLoss().worker() == "w2"; }));
 }
 
 class HeldTurnTest : public StrangeMemberTest {

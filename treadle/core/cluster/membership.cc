@@ -189,8 +189,9 @@ Status Membership::firstLoss() const {
   return firstLoss_;
 }
 
-void Membership::noteReported(const Status& failure) {
-  if (failure.code() != Code::kPeerLost || failure.worker() == self_.name) return;
+void Membership::noteReported(int from, const Status& failure) {
+  if (failure.code() != Code::kPeerLost || failure.worker() == self_.name || failure.worker() == info(from).name)
+    return;
   if (!names_.find(failure.worker(), [](int) { return true; })) return;  // a function may throw what it likes
   MutexLock lock(mutex_);
   if (firstLoss_.ok()) firstLoss_ = failure;

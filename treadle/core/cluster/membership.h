@@ -122,9 +122,9 @@ class Membership {
 
   // OK while nobody is lost; then the first loss, which is the cause of those that follow, as a rule.
   Status firstLoss() const;
-  // A peer reports `failure`. If it is the loss of a worker, this worker may not have noticed that yet, and may end
-  // over the report before it does: `firstLoss` names the lost worker from now on.
-  void noteReported(const Status& failure);
+  // Rank `from` reports `failure`. If it is the loss of a third worker, this one may not have noticed that yet, and may
+  // end over the report before it does: `firstLoss` names the lost worker from now on.
+  void noteReported(int from, const Status& failure);
 
   // Nothing when it was lost before.
   void lose(int rank, const Status& cause);

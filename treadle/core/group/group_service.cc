@@ -118,7 +118,7 @@ std::vector<GroupService::Early> GroupService::takeEarly(uint64_t id) {
 void GroupService::onMessage(int rank, const std::shared_ptr<link::Connection>& from, link::Message message) {
   Result<Message> parsed = parse(std::move(message));
   if (!parsed.ok()) return from->close(parsed.status());
-  membership_.noteReported(parsed->status);
+  membership_.noteReported(rank, parsed->status);
   const uint64_t id = parsed->group;
   std::shared_ptr<GroupCore> group;
   bool kept = false;

@@ -305,7 +305,7 @@ void Engine::onAnswer(int rank, MessageHeader header, link::Message message, siz
   // Also of an answer that nobody waits for any more: its forks must be let go, or their owners keep them.
   std::vector<HandlePtr> handles = references_->adopt(rank, header.forks);
   if (!header.status.ok()) {
-    membership_.noteReported(header.status);
+    membership_.noteReported(rank, header.status);
     return finishPending(header.id, std::move(header.status), rank);
   }
   std::shared_ptr<link::Arrival> arrival = std::move(message.arrival);

@@ -214,7 +214,7 @@ void Worker::Core::leave(const std::string& reason) {
   keyService.reset();
   if (rendezvous) rendezvous->stop();
   closeAdmission(why);
-  if (membership) membership->close(loss.ok() ? reason : loss.message(), Clock::now() + kFarewell);
+  if (membership) membership->close(loss.ok() || reason.empty() ? reason : loss.message(), Clock::now() + kFarewell);
   if (coordinator) coordinator->close(why);
   if (groups) groups->close(why);
   if (engine) engine->close(why);
