@@ -12,6 +12,7 @@
 
 #include "gtest/gtest.h"
 #include "tests/support/launch_environment.h"
+#include "tests/support/status_socket.h"
 #include "treadle/core/io/fd.h"
 
 namespace treadle::cluster::launch_test {
@@ -325,33 +326,24 @@ TEST(Launch, validatesWhatAProgramFillsIn) {
 
 class StatusSocket : public testing::Test {
  protected:
-  StatusSocket() { EXPECT_EQ(0, ::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0, ends_.data())); }
-  ~StatusSocket() override {
-    for (int fd : ends_) ::close(fd);
-  }
-  std::string variable(int fd, ino_t more = 0) {
-    struct stat info{};
-    ::fstat(fd, &info);
-    return std::to_string(fd) + ":" + std::to_string(info.st_ino + more);
-  }
+  std::string variable(ino_t more = 0) const { return socket_.variableOf(socket_.worker(), more); }
   std::string received() {
-    std::array<char, 1000> bytes;
-    ssize_t size = ::recv(ends_[0], bytes.data(), bytes.size(), 0);
-    return size > 0 ? nameFromMessage(bytes.data(), static_cast<size_t>(size)) : "";
+    const std::string message = socket_.received();
+    return nameFromMessage(message.data(), message.size());
   }
-  std::array<int, 2> ends_{};
+  test::StatusSocket socket_;
 };
 
 TEST_F(StatusSocket, carriesTheNameToTheLauncher) {
-  Environment environment({{kStatusVariable, variable(ends_[1])}});
+  Environment environment({{kStatusVariable, variable()}});
   tellLauncher("trainer0");
   EXPECT_EQ("trainer0", received());
-  EXPECT_NE(0, ::fcntl(ends_[1], F_GETFD) & FD_CLOEXEC) << "what the worker starts does not get it";
+  EXPECT_NE(0, ::fcntl(socket_.worker(), F_GETFD) & FD_CLOEXEC) << "what the worker starts does not get it";
 }
 
 TEST_F(StatusSocket, isLeftAloneWhenItIsNotTheOneThatWasGiven) {
-  for (const std::string& value : {variable(ends_[1], 1), std::string("1:0"), std::string("99999:1"), std::string("x"),
-                                   std::string(":"), std::string("-1:-1"), variable(STDOUT_FILENO)}) {
+  for (const std::string& value : {variable(1), std::string("1:0"), std::string("99999:1"), std::string("x"),
+                                   std::string(":"), std::string("-1:-1"), socket_.variableOf(STDOUT_FILENO)}) {
     Environment environment({{kStatusVariable, value}});
     tellLauncher("trainer0");
     EXPECT_EQ("", received()) << value;
@@ -362,9 +354,8 @@ TEST_F(StatusSocket, isLeftAloneWhenItIsNotTheOneThatWasGiven) {
 }
 
 TEST_F(StatusSocket, doesNotKillTheWorkerWhenTheLauncherIsGone) {
-  Environment environment({{kStatusVariable, variable(ends_[1])}});
-  ::close(ends_[0]);
-  ends_[0] = ::dup(ends_[1]);
+  Environment environment({{kStatusVariable, variable()}});
+  socket_.closeLauncher();
   tellLauncher("trainer0");
 }
 

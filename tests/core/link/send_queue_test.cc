@@ -39,46 +39,46 @@ class EndlessBytes {
   size_t size_ = 0;
 };
 
-TEST(SlowPeer, isLostWhenTheRestOfAMessageCannotBeKeptForIt) {
+class SlowPeer : public ::testing::Test {
+ protected:
+  void SetUp() override {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "a sanitizer ends the program where there is no memory";
+    GTEST_SKIP() << "a sanitizer ends the program where there is no memory";
 #endif
-  EndlessBytes endless;
-  if (!endless.there()) GTEST_SKIP() << "this process may not have so many addresses";
-  Sockets sockets;
-  io::Stream stream(std::move(sockets.a));
-  Host host;
-  SendQueue queue(stream, 1 << 20, 1 << 20, host);
-  const Status sent =
-      queue.send(std::vector<std::byte>(10), std::array{endless.buffer()}, SendMode::kStay, deadlineAfter(50ms));
+    if (!endless_.there()) GTEST_SKIP() << "this process may not have so many addresses";
+  }
+
+  Status sendEndless(SendMode mode, TimePoint deadline) {
+    return queue_.send(std::vector<std::byte>(10), std::array{endless_.buffer()}, mode, deadline);
+  }
+
+  EndlessBytes endless_;
+  Sockets sockets_;
+  io::Stream stream_{std::move(sockets_.a)};
+  Host host_;
+  SendQueue queue_{stream_, 1 << 20, 1 << 20, host_};
+};
+
+TEST_F(SlowPeer, isLostWhenTheRestOfAMessageCannotBeKeptForIt) {
+  const Status sent = sendEndless(SendMode::kStay, deadlineAfter(50ms));
   EXPECT_TRUE(sent.ok()) << "it has begun: " << sent.toString();
-  EXPECT_EQ(1, host.flushes);
-  const Status flushed = queue.flush();
+  EXPECT_EQ(1, host_.flushes);
+  const Status flushed = queue_.flush();
   EXPECT_EQ(Code::kPeerLost, flushed.code());
   EXPECT_NE(std::string::npos, flushed.message().find("no memory")) << flushed.message();
-  const Status next = queue.send(std::vector<std::byte>(10), {}, SendMode::kUrgent, kNever);
+  const Status next = queue_.send(std::vector<std::byte>(10), {}, SendMode::kUrgent, kNever);
   EXPECT_EQ(Code::kPeerLost, next.code()) << "nothing may go into the middle of it";
 }
 
-// It goes on when it has room again: what had not begun is refused whole.
-TEST(SlowPeer, keepsItsConnectionWhenAMessageThatHasNotBegunCannotBeKept) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "a sanitizer ends the program where there is no memory";
-#endif
-  EndlessBytes endless;
-  if (!endless.there()) GTEST_SKIP() << "this process may not have so many addresses";
-  Sockets sockets;
-  io::Stream stream(std::move(sockets.a));
-  Host host;
-  SendQueue queue(stream, 1 << 20, 1 << 20, host);
+// The queue refuses a whole message of which nothing was written, and goes on.
+TEST_F(SlowPeer, keepsItsConnectionWhenAMessageThatHasNotBegunCannotBeKept) {
   // The socket is full, and the queue has the rest.
-  ASSERT_TRUE(queue.send(filled(1 << 19, 1), {}, SendMode::kCapture, kNever).ok());
-  ASSERT_GT(queue.queuedBytes(), 0U);
-  const size_t before = queue.queuedBytes();
-  const Status sent = queue.send(std::vector<std::byte>(10), std::array{endless.buffer()}, SendMode::kUrgent, kNever);
-  EXPECT_EQ(Code::kResourceExhausted, sent.code());
-  EXPECT_EQ(before, queue.queuedBytes());
-  EXPECT_TRUE(queue.send(std::vector<std::byte>(10), {}, SendMode::kUrgent, kNever).ok());
+  ASSERT_TRUE(queue_.send(filled(1 << 19, 1), {}, SendMode::kCapture, kNever).ok());
+  ASSERT_GT(queue_.queuedBytes(), 0U);
+  const size_t before = queue_.queuedBytes();
+  EXPECT_EQ(Code::kResourceExhausted, sendEndless(SendMode::kUrgent, kNever).code());
+  EXPECT_EQ(before, queue_.queuedBytes());
+  EXPECT_TRUE(queue_.send(std::vector<std::byte>(10), {}, SendMode::kUrgent, kNever).ok());
 }
 
 }  // namespace

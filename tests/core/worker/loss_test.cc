@@ -2,8 +2,6 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -11,6 +9,7 @@
 #include "tests/core/worker/here.h"
 #include "tests/core/worker/peer_process.h"
 #include "tests/support/launch_environment.h"
+#include "tests/support/status_socket.h"
 #include "treadle/core/io/socket.h"
 
 namespace treadle::loss_test {
@@ -59,29 +58,10 @@ Functions functions() {
   return all;
 }
 
-// Stands for `treadle run`: what workers of this process say to it from now on.
-class LauncherSocket {
- public:
-  LauncherSocket() {
-    EXPECT_EQ(0, ::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK, 0, ends_.data()));
-    struct stat info{};
-    EXPECT_EQ(0, ::fstat(ends_[1], &info));
-    environment_.emplace(test::LaunchEnvironment::Variables{
-        {cluster::kStatusVariable, std::to_string(ends_[1]) + ":" + std::to_string(info.st_ino)}});
-  }
-  ~LauncherSocket() {
-    for (int fd : ends_) ::close(fd);
-  }
-  // The next message; empty when there is none.
-  std::string received() {
-    std::array<char, 200> bytes;
-    const ssize_t size = ::recv(ends_[0], bytes.data(), bytes.size(), 0);
-    return size > 0 ? std::string(bytes.data(), static_cast<size_t>(size)) : "";
-  }
-
- private:
-  std::array<int, 2> ends_{};
-  std::optional<test::LaunchEnvironment> environment_;
+// Stands for `treadle run`: receives the messages of this process's workers from now on.
+struct Launcher {
+  test::StatusSocket socket;
+  test::LaunchEnvironment environment{{{cluster::kStatusVariable, socket.variableOf(socket.worker())}}};
 };
 
 class Loss : public ::testing::Test {
@@ -185,17 +165,17 @@ TEST_F(Loss, thatAPeerReportsIsWhyAWorkerEnds) {
   Future<int> waiting = c.async<&answerByPromise>("a", promised);
   promised.begun.wait();
   namesB(statusOf<PeerLostError>([&] { a.call<&reportLossOfB>("c"); }));
-  LauncherSocket launcher;
+  Launcher launcher;
   job.kill(0);
-  EXPECT_EQ("", launcher.received()) << "a failure of its own";
+  EXPECT_EQ("", launcher.socket.received()) << "a failure of its own";
   const std::string why = messageOf<PeerLostError>([&] { waiting.wait(); });
   EXPECT_TRUE(contains(why, "worker 'a' (rank 0) left the job: ") && contains(why, "its machine is off")) << why;
 }
 
 TEST_F(Loss, ofAWorkerThatEndsByItselfIsToldToTheLauncherFirst) {
-  LauncherSocket launcher;
+  Launcher launcher;
   job.kill(0);
-  const std::string told = launcher.received();
+  const std::string told = launcher.socket.received();
   EXPECT_TRUE(cluster::tellsFailure(told.data(), told.size())) << told;
 }
 
