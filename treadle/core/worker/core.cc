@@ -206,15 +206,17 @@ Result<io::Stream> Worker::Core::dial(const cluster::RosterEntry& peer, const li
 void Worker::Core::leave(const std::string& reason) {
   if (left_.exchange(true)) return;
   Status why = cancelled("this worker has left its job");
-  // In an open job losses are normal. While this worker joins they may be consequences: `reason` is rank 0's verdict.
-  const Status loss = joined && !launch.open() ? membership->firstLoss() : Status();
-  if (joined && !reason.empty() && loss.ok()) cluster::tellLauncherOfFailure();
+  // A clean farewell has no reason. In an open job losses are normal. While this worker joins they may be consequences:
+  // `reason` is rank 0's verdict.
+  const bool clean = reason.empty();
+  const Status loss = joined && !clean && !launch.open() ? membership->firstLoss() : Status();
+  if (joined && !clean && loss.ok()) cluster::tellLauncherOfFailure();
   acceptors.clear();
   endHelpers();
   keyService.reset();
   if (rendezvous) rendezvous->stop();
   closeAdmission(why);
-  if (membership) membership->close(loss.ok() || reason.empty() ? reason : loss.message(), Clock::now() + kFarewell);
+  if (membership) membership->close(loss.ok() ? reason : loss.message(), Clock::now() + kFarewell);
   if (coordinator) coordinator->close(why);
   if (groups) groups->close(why);
   if (engine) engine->close(why);
