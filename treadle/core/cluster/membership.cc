@@ -217,7 +217,8 @@ void Membership::lose(int rank, const Status& cause) {
   if (over) return endCallsTo(rank, loss->why);
   if (watches) lost.logLoss();
   auto connections = lost.connections();
-  // It may live, stopped or behind a bad network: then this is how it learns that it is out, whichever it reads first.
+  // A peer that was stopped, or cut off for a while, learns from this that it is out, whichever connection it reads
+  // first.
   for (const auto& connection : connections)
     if (!loss->told)
       connection->send(link::Subject::kCluster, encodeOut(rank, cause), {}, link::SendMode::kUrgent, kNever)
@@ -228,7 +229,7 @@ void Membership::lose(int rank, const Status& cause) {
     if (handler != nullptr) handler->onLost(rank, loss->why);
 }
 
-// Of a job that is over nobody is lost, but a worker whose shutdown came to its time limit may still wait for a call.
+// When the job is over no worker counts as lost, but a worker whose shutdown timed out may still have pending calls.
 void Membership::endCallsTo(int rank, const Status& why) {
   if (MessageHandler* calls = handlers_[static_cast<size_t>(link::Subject::kRpc)]; calls != nullptr)
     calls->onLost(rank, why);

@@ -47,8 +47,8 @@ class MessageHandler {
   // `from` is the connection the message came on, for an answer on the same socket.
   virtual void onMessage(int rank, const std::shared_ptr<link::Connection>& from, link::Message message) = 0;
   // None can be sent to `rank` any more, and none comes but what a thread is reading at this moment. Once for each
-  // lost rank. Of one that goes because the job is over calls (kRpc) hear, and nobody else. In an open job also for one
-  // that has left, or that had gone before this worker came.
+  // lost rank. When a worker leaves because the job is over, only the handler of kRpc is called. In an open job also
+  // for a worker that has left, or that had gone before this worker came.
   virtual void onLost(int rank, const Status& why) = 0;
 };
 
@@ -131,7 +131,7 @@ class Membership {
   // The others have given this worker up: all of them are lost to it.
   void loseAll(const Status& why);
 
-  // From now on a peer that goes is not lost, but who still waits for it learns that it has gone: the job is over.
+  // The job is over: from now on a peer that goes is not lost, but pending calls to it still end.
   void finish() { finished_.store(true); }
 
   // Says farewell to all and closes; bounded by the deadline. `reason` is why this worker leaves while others may need

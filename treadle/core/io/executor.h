@@ -54,8 +54,8 @@ class Executor {
   // Tasks that run, wait or are queued.
   int active() const;
 
-  // One of the places of tasks that wait (`maxBlocked`), taken before that begins for which the task will wait: while
-  // it lives, this thread's `Blocking`s are not refused. No effect on threads of no pool, or when nested.
+  // Holds one of the `maxBlocked` places before the task starts the work that it will wait for: while it lives, no
+  // `Blocking` of this thread fails. No effect outside a pool thread, or when nested.
   class Permit {
    public:
     Permit();
@@ -77,7 +77,7 @@ class Executor {
     ~Blocking();
     Blocking(const Blocking&) = delete;
     Blocking& operator=(const Blocking&) = delete;
-    // As of a Permit, whose place it takes if this thread has none.
+    // The same. Takes a place itself unless the thread holds a Permit.
     const Status& status() const { return status_; }
 
    private:
@@ -135,7 +135,7 @@ class Executor {
   std::vector<std::thread> threads_ TREADLE_GUARDED_BY(mutex_);
   int running_ TREADLE_GUARDED_BY(mutex_) = 0;
   int blocked_ TREADLE_GUARDED_BY(mutex_) = 0;
-  int places_ TREADLE_GUARDED_BY(mutex_) = 0;  // of `maxBlocked`, that are taken: by who waits or soon will
+  int places_ TREADLE_GUARDED_BY(mutex_) = 0;  // tasks that hold one of the `maxBlocked` places
   int idle_ TREADLE_GUARDED_BY(mutex_) = 0;
   int starting_ TREADLE_GUARDED_BY(mutex_) = 0;  // threads that were made and have done nothing yet
   bool polling_ TREADLE_GUARDED_BY(mutex_) = false;

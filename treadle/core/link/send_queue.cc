@@ -242,7 +242,7 @@ void SendQueue::queue(Chunks chunks) {
   queue_.insert(queue_.end(), std::make_move_iterator(chunks.begin()), std::make_move_iterator(chunks.end()));
 }
 
-// Nothing may come after the part of a frame.
+// A frame that was written in part cannot be completed: no other frame may follow it.
 void SendQueue::breakOff(const Status& why) {
   broken_ = Status(Code::kPeerLost, why.message());
   end(broken_);
