@@ -7,7 +7,7 @@ MAGIC = 0x314C4454
 HANDSHAKE = 1  # the kind of frame
 HELLO, CHALLENGE, REJECT = 1, 2, 5
 FAILED_PRECONDITION = 6
-VERSION = 7  # treadle/core/link/handshake.h
+VERSION = 8  # treadle/core/link/handshake.h
 
 
 def crc32c(data):

@@ -49,13 +49,22 @@ TEST(DataTypeTest, MinAndMaxKeepNaN) {
   }
 }
 
-TEST(DataTypeTest, HalvesAreAddedInFloat) {
-  EXPECT_EQ(toFloat(reduced(ReduceOp::kSum, toFloat16(1.5F), toFloat16(-0.25F))), 1.25F);
-  EXPECT_EQ(toFloat(reduced(ReduceOp::kProduct, toFloat16(300), toFloat16(300))), INFINITY);
-  EXPECT_EQ(toFloat(reduced(ReduceOp::kSum, toBFloat16(256), toBFloat16(1))), 256.0F);  // 8 bits of precision, to even
-  BFloat16 value = toBFloat16(3);
-  divide(DataType::kBFloat16, &value, 1, 2);
-  EXPECT_EQ(toFloat(value), 1.5F);
+template <class T>
+float reducedAtOnce(ReduceOp op, std::vector<T> values) {
+  std::vector<const std::byte*> members;
+  for (T& value : values) members.push_back(reinterpret_cast<const std::byte*>(&value));
+  reduceAtOnce(DataTypeOf<T>::kValue, op, members, 1, &values.back());
+  return toFloat(values.back());
+}
+
+TEST(DataTypeTest, HalvesAreReducedInDouble) {
+  EXPECT_EQ(1.25F, reducedAtOnce(ReduceOp::kSum, std::vector{toFloat16(1.5F), toFloat16(-0.25F)}));
+  EXPECT_EQ(INFINITY, reducedAtOnce(ReduceOp::kProduct, std::vector{toFloat16(300), toFloat16(300)}));
+  EXPECT_EQ(2048, reducedAtOnce(ReduceOp::kProduct, std::vector{toFloat16(256), toFloat16(512), toFloat16(1.0F / 64)}));
+  // bfloat16 has 8 bits of precision, and rounds ties to even.
+  EXPECT_EQ(256.0F, reducedAtOnce(ReduceOp::kSum, std::vector{toBFloat16(256), toBFloat16(1)}));
+  EXPECT_EQ(258.0F, reducedAtOnce(ReduceOp::kSum, std::vector{toBFloat16(256), toBFloat16(1), toBFloat16(1)}));
+  EXPECT_EQ(1.5F, reducedAtOnce(ReduceOp::kAverage, std::vector{toBFloat16(3), toBFloat16(0)}));
 }
 
 TEST(DataTypeTest, EveryHalfSurvivesTheWayThroughFloat) {
@@ -95,6 +104,38 @@ TEST(DataTypeTest, RoundsToHalfAsTheCompilerDoes) {
     float tie = (std::bit_cast<float>(bits) + std::bit_cast<float>(next)) / 2;
     for (int offset = -1; offset <= 1; ++offset) check(std::bit_cast<uint32_t>(tie) + static_cast<uint32_t>(offset));
   }
+}
+
+// Once, and not to a float in between: a double a little beside a tie must not end up on the wrong side of it.
+TEST(DataTypeTest, RoundsDoublesOnce) {
+  const auto check = [](double value) {
+    const auto oracle = static_cast<_Float16>(value);
+    uint16_t expected;
+    std::memcpy(&expected, &oracle, sizeof expected);
+    ASSERT_EQ(rounded<Float16>(value).bits, expected) << value;
+  };
+  const auto nearest = [](double value, BFloat16 rounded) {
+    const double distance = std::abs(double{toFloat(rounded)} - value);
+    for (int step : {-1, 1}) {
+      const double other = toFloat(BFloat16{static_cast<uint16_t>(rounded.bits + step)});
+      if (std::isnan(other)) continue;
+      ASSERT_LE(distance, std::abs(other - value)) << value;
+    }
+  };
+  for (uint32_t half = 0; half + 1 < 0x7C00U; ++half) {
+    const double low = toFloat(Float16{static_cast<uint16_t>(half)});
+    const double high = toFloat(Float16{static_cast<uint16_t>(half + 1)}), tie = (low + high) / 2;
+    for (double value : {low, tie, std::nextafter(tie, low), std::nextafter(tie, high)})
+      for (int sign : {-1, 1}) check(sign * value);
+  }
+  for (uint32_t bits = 1; bits + 1 < 0x7F80U; ++bits) {
+    const double low = toFloat(BFloat16{static_cast<uint16_t>(bits)});
+    const double high = toFloat(BFloat16{static_cast<uint16_t>(bits + 1)}), tie = (low + high) / 2;
+    for (double value : {std::nextafter(tie, low), std::nextafter(tie, high)}) nearest(value, rounded<BFloat16>(value));
+  }
+  EXPECT_EQ(INFINITY, toFloat(rounded<Float16>(65520.0)));
+  EXPECT_EQ(65504.0F, toFloat(rounded<Float16>(std::nextafter(65520.0, 0.0))));
+  EXPECT_TRUE(std::isnan(toFloat(rounded<Float16>(std::nan("")))));
 }
 
 TEST(DataTypeTest, KnowsItsNumbers) {

@@ -114,29 +114,6 @@ TEST(LostMemberTest, FailsAllThatIsUnderWayAndAllThatComesLater) {
     }
 }
 
-TEST(LostMemberTest, InTheMiddleOfTheDataFailsToo) {
-  std::mt19937 random(test::newSeed());
-  for (int round = 0; round < 10; ++round) {
-    GroupJob job(3);
-    std::vector<Group> groups = job.makeAll();
-    std::vector<std::vector<double>> data(3, std::vector<double>(1'000'000, 1));
-    std::vector<Future<void>> futures;
-    for (size_t rank = 0; rank < 3; ++rank) futures.push_back(allReduce(groups[rank], std::span(data[rank])));
-    auto pause = std::chrono::microseconds(random() % 8000);
-    try {
-      futures[0].wait(pause);  // somewhere in the middle, as a rule
-    } catch (const TimeoutError&) {}
-    job.local().kill(2);
-    for (size_t rank = 0; rank < 2; ++rank) {
-      Status why = failureOf(futures[rank]);
-      if (why.ok()) continue;  // it was done before
-      EXPECT_EQ(why.code(), Code::kPeerLost) << why.toString();
-      EXPECT_EQ(why.worker(), "w2");
-    }
-    EXPECT_EQ(failureOf(barrier(groups[0])).code(), Code::kPeerLost);
-  }
-}
-
 TEST(LostMemberTest, LeavesGroupsWithoutItAlone) {
   GroupJob job(3);
   Group pair0 = Group::make(job.worker(0), {"w0", "w1"}), pair1 = Group::make(job.worker(1), {"w0", "w1"});
@@ -195,23 +172,6 @@ void expectToGoOn(std::vector<Group>& groups) {
   }));
 }
 
-// The second member begins, and then its process stands still.
-TEST(DeadlineTest, SaysHowMuchOfALargeOperationHasCome) {
-  EXPECT_TRUE(withLongerLimits(seconds(2), [](Duration limit) {
-    GroupJob job(2);
-    std::vector<float> mine(100'000), theirs(100'000);
-    Group first = job.make(0, {.timeout = limit}), second = job.make(1);
-    Future<void> begun = allReduce(second, std::span(theirs));
-    job.local().worker(1).executor->stop();
-    Status why = failureOf(allReduce(first, std::span(mine)));
-    EXPECT_EQ(why.code(), Code::kDeadlineExceeded) << why.toString();
-    EXPECT_TRUE(contains(why.message(), "worker 'w1'")) << why.message();
-    // The second rank must report within the limit that it has begun.
-    const bool said = contains(why.message(), "0 of 2 chunks have come from worker 'w1'");
-    return said ? ::testing::AssertionSuccess() : ::testing::AssertionFailure() << why.message();
-  }));
-}
-
 TEST(DeadlineTest, AfterwardsTheGroupGoesOn) {
   GroupJob job(3);
   std::vector<Group> groups = job.makeAll({.timeout = seconds(1)});
@@ -234,12 +194,61 @@ TEST(DeadlineTest, AlsoEndsOperationsThatHadToWaitForTheirTurn) {
   expectToGoOn(groups);
 }
 
-TEST(CancelTest, GivesTheMemoryBack) {
+// Large data goes around a ring, or each segment to the member that combines it.
+using Types = ::testing::Types<float, group::BFloat16>;
+template <class T>
+class DataTest : public ::testing::Test {};
+TYPED_TEST_SUITE(DataTest, Types);
+template <class T>
+class LargeDataTest : public ::testing::Test {};
+TYPED_TEST_SUITE(LargeDataTest, Types);
+
+TYPED_TEST(LargeDataTest, FailsWhenAMemberIsLostInTheMiddle) {
+  std::mt19937 random(test::newSeed());
+  for (int round = 0; round < 10; ++round) {
+    GroupJob job(3);
+    std::vector<Group> groups = job.makeAll();
+    std::vector<std::vector<TypeParam>> data(3, std::vector<TypeParam>(1'000'000));
+    std::vector<Future<void>> futures;
+    for (size_t rank = 0; rank < 3; ++rank) futures.push_back(allReduce(groups[rank], std::span(data[rank])));
+    auto pause = std::chrono::microseconds(random() % 8000);
+    try {
+      futures[0].wait(pause);  // somewhere in the middle, as a rule
+    } catch (const TimeoutError&) {}
+    job.local().kill(2);
+    for (size_t rank = 0; rank < 2; ++rank) {
+      Status why = failureOf(futures[rank]);
+      if (why.ok()) continue;  // it was done before
+      EXPECT_EQ(why.code(), Code::kPeerLost) << why.toString();
+      EXPECT_EQ(why.worker(), "w2");
+    }
+    EXPECT_EQ(failureOf(barrier(groups[0])).code(), Code::kPeerLost);
+  }
+}
+
+// The second member begins, and then its process stands still.
+TYPED_TEST(LargeDataTest, SaysHowMuchHasComeByTheDeadline) {
+  EXPECT_TRUE(withLongerLimits(seconds(2), [](Duration limit) {
+    GroupJob job(2);
+    std::vector<TypeParam> mine(100'000), theirs(100'000);
+    Group first = job.make(0, {.timeout = limit}), second = job.make(1);
+    Future<void> begun = allReduce(second, std::span(theirs));
+    job.local().worker(1).executor->stop();
+    Status why = failureOf(allReduce(first, std::span(mine)));
+    EXPECT_EQ(why.code(), Code::kDeadlineExceeded) << why.toString();
+    EXPECT_TRUE(contains(why.message(), "worker 'w1'")) << why.message();
+    // The second rank must report within the limit that it has begun.
+    const bool said = contains(why.message(), "0 of 2 chunks have come from worker 'w1'");
+    return said ? ::testing::AssertionSuccess() : ::testing::AssertionFailure() << why.message();
+  }));
+}
+
+TYPED_TEST(DataTest, IsFreeOnceItsOperationIsCancelled) {
   GroupJob job(2);
   std::vector<Group> groups = job.makeAll();
   for (size_t count : {size_t{10}, size_t{2'000'000}}) {
-    auto mine = std::make_unique<std::vector<double>>(count, 1.0);
-    std::vector<double> theirs(count, 1.0);
+    auto mine = std::make_unique<std::vector<TypeParam>>(count);
+    std::vector<TypeParam> theirs(count);
     Future<void> here = allReduce(groups[0], std::span(*mine));
     Future<void> there = allReduce(groups[1], std::span(theirs));
     here.cancel();
@@ -250,11 +259,11 @@ TEST(CancelTest, GivesTheMemoryBack) {
 }
 
 // The third has sent nothing yet, so that nobody can have all that it needs.
-TEST(CancelTest, TellsTheOthers) {
+TYPED_TEST(DataTest, IsCancelledEverywhere) {
   for (size_t count : {size_t{10}, size_t{2'000'000}}) {
     GroupJob job(3);
     std::vector<Group> groups = job.makeAll();
-    std::vector<std::vector<double>> numbers(3, std::vector<double>(count, 1.0));
+    std::vector<std::vector<TypeParam>> numbers(3, std::vector<TypeParam>(count));
     Future<void> cancelled = allReduce(groups[0], std::span(numbers[0]));
     Future<void> other = allReduce(groups[1], std::span(numbers[1]));
     cancelled.cancel();

@@ -4,6 +4,7 @@
 #include <ctime>
 
 #include "tests/core/group/group_job.h"
+#include "treadle/core/group/half.h"
 
 namespace treadle::flow_test {
 namespace {
@@ -41,6 +42,19 @@ TEST(FlowTest, AHundredMegabytesEachWayThroughSmallSockets) {
     for (float value : mine) ASSERT_EQ(value, 3);
 }
 
+TEST(FlowTest, HalvesOfThreeMembersThroughSmallSockets) {
+  constexpr size_t kCount = 10'000'000;
+  GroupJob job(3, {.sendBufferBytes = 16 << 10});
+  std::vector<Group> groups = job.makeAll();
+  std::vector<std::vector<group::BFloat16>> data;
+  for (float value : {1.0F, 2.0F, 3.0F}) data.emplace_back(kCount, group::toBFloat16(value));
+  std::vector<Future<void>> futures;
+  for (size_t rank = 0; rank < 3; ++rank) futures.push_back(allReduce(groups[rank], std::span(data[rank])));
+  test::waitAll(futures);
+  for (auto& mine : data)
+    for (group::BFloat16 value : mine) ASSERT_EQ(group::toFloat(value), 6);
+}
+
 // Waiting costs nothing, however long the others take: no thread looks again and again.
 TEST(FlowTest, WhoWaitsForAnotherMemberUsesNoProcessor) {
   GroupJob job(3);
@@ -61,11 +75,27 @@ TEST(FlowTest, WhoWaitsForAnotherMemberUsesNoProcessor) {
   }));
 }
 
+template <class T>
+class LateMemberTest : public ::testing::Test {};
+using Types = ::testing::Types<double, group::BFloat16>;
+TYPED_TEST_SUITE(LateMemberTest, Types);
+
+template <class T>
+T valueOf(float value) {
+  if constexpr (std::is_same_v<T, group::BFloat16>) {
+    return group::toBFloat16(value);
+  } else {
+    return value;
+  }
+}
+double toDouble(double value) { return value; }
+double toDouble(group::BFloat16 value) { return group::toFloat(value); }
+
 // Twenty large operations of which one member starts none: the others send it nothing but that they have begun.
-TEST(FlowTest, NothingGoesToWhoHasNotBegun) {
+TYPED_TEST(LateMemberTest, GetsNothing) {
   GroupJob job(3, {.sendBufferBytes = 16 << 10});
   std::vector<Group> groups = job.makeAll();
-  std::vector<std::vector<double>> data(60, std::vector<double>(200'000, 1));
+  std::vector<std::vector<TypeParam>> data(60, std::vector<TypeParam>(200'000, valueOf<TypeParam>(1)));
   std::vector<Future<void>> futures;
   auto startAll = [&](size_t rank) {
     for (size_t i = 0; i < 20; ++i) futures.push_back(allReduce(groups[rank], std::span(data[rank * 20 + i])));
@@ -77,7 +107,7 @@ TEST(FlowTest, NothingGoesToWhoHasNotBegun) {
   startAll(2);
   test::waitAll(futures);
   for (auto& mine : data)
-    for (double value : mine) ASSERT_EQ(value, 3);
+    for (TypeParam value : mine) ASSERT_EQ(toDouble(value), 3);
 }
 
 TEST(FlowTest, MixedSizesFromManyGroupsAtOnce) {

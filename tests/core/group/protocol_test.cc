@@ -86,15 +86,15 @@ class StrangeMemberTest : public ::testing::Test {
 
   void SetUp() override {
     if (!holdsALoss_) bystander_.goesOn.open();
-    job_ = std::make_unique<test::LocalJob>(2, [&](test::LocalWorker& worker) {
-      if (worker.membership->self().rank == 1) return worker.membership->setHandler(link::Subject::kGroup, listener_);
+    job_ = std::make_unique<test::LocalJob>(size_, [&](test::LocalWorker& worker) {
+      if (worker.membership->self().rank > 0) return worker.membership->setHandler(link::Subject::kGroup, listener_);
       worker_ = std::make_unique<test::GroupWorker>(worker);
       worker.membership->setHandler(link::Subject::kGroup, worker_->groups());
       worker.membership->setHandler(link::Subject::kRpc, bystander_);
     });
-    group_ = Group::make(*worker_, job_->names(), {.name = "pair", .smallBytes = 0});
+    group_ = Group::make(*worker_, job_->names(), {.smallBytes = 0, .chunkBytes = chunkBytes_});
     // Tells the listener the group's number.
-    future_ = allReduce(group_, std::span(data_));
+    future_ = allReduce(group_, data_.data(), count_, type_);
     id_ = listener_.group_.wait(test::kPatience);
   }
 
@@ -105,7 +105,7 @@ class StrangeMemberTest : public ::testing::Test {
 
   Message start() const {
     Message message;
-    message.description = {group::OperationKind::kAllReduce, group::DataType::kFloat32, ReduceOp::kSum, 0, 1000, 0,
+    message.description = {group::OperationKind::kAllReduce, type_, ReduceOp::kSum, 0, count_, 0,
                            group_.options().chunkBytes};
     return message;
   }
@@ -133,12 +133,16 @@ class StrangeMemberTest : public ::testing::Test {
     EXPECT_EQ(later.worker(), "w1");
   }
 
+  int size_ = 2;
+  size_t count_ = 1000;
+  group::DataType type_ = group::DataType::kFloat32;
+  size_t chunkBytes_ = GroupOptions{}.chunkBytes;
   bool holdsALoss_ = false;
   Bystander bystander_;
   Listener listener_;
   std::unique_ptr<test::GroupWorker> worker_;
   std::unique_ptr<test::LocalJob> job_;
-  std::vector<float> data_ = std::vector<float>(1000);
+  std::vector<float> data_ = std::vector<float>(1000);  // as large as 2,000 16-bit floats
   Group group_;
   Future<void> future_;
   uint64_t id_ = 0;
@@ -186,6 +190,73 @@ TEST_F(StrangeMemberTest, AnAcknowledgementOfWhatWasNotSent) {
   ack.position = 100;
   send(ack);
   expectCutOff("what was not sent");
+}
+
+// A segment of 1,000 16-bit floats, which one member combines, has 32 chunks here. The window is 16 chunks.
+class StrangeHalvesTest : public StrangeMemberTest {
+ protected:
+  StrangeHalvesTest() {
+    type_ = group::DataType::kFloat16;
+    count_ = 2000;
+    chunkBytes_ = kChunkBytes;
+  }
+
+  void sendChunk(uint64_t position, size_t dataBytes = kChunkBytes) {
+    Message chunk;
+    chunk.kind = MessageKind::kChunk;
+    chunk.position = position;
+    send(chunk, dataBytes);
+  }
+
+  static constexpr size_t kChunkBytes = 64;
+  static constexpr uint64_t kChunks = 32, kWindow = 16;
+};
+
+TEST_F(StrangeHalvesTest, AShareTwice) {
+  send(start());
+  sendChunk(0);
+  sendChunk(0);
+  expectCutOff("a chunk where none was due");
+}
+
+TEST_F(StrangeHalvesTest, AShareOfTheWrongSize) {
+  send(start());
+  sendChunk(0, kChunkBytes + 2);
+  expectCutOff("wrong size");
+}
+
+TEST_F(StrangeHalvesTest, TheResultOfAShareThatWasNotSent) {
+  send(start());
+  for (uint64_t result = 0; result <= kWindow; ++result) sendChunk(kChunks + result);
+  expectCutOff("a chunk where none was due");
+}
+
+TEST_F(StrangeHalvesTest, AResultBeyondTheLast) {
+  send(start());
+  sendChunk(2 * kChunks);
+  expectCutOff("a chunk where none was due");
+}
+
+TEST_F(StrangeHalvesTest, AnAcknowledgementTwice) {
+  send(start());
+  Message ack;
+  ack.kind = MessageKind::kAck;
+  ack.position = 1;
+  send(ack);
+  send(ack);
+  expectCutOff("what was not sent");
+}
+
+// The other members of three have not begun, so no chunk becomes complete.
+class StrangeHalvesOfThreeTest : public StrangeHalvesTest {
+ protected:
+  StrangeHalvesOfThreeTest() { size_ = 3; }
+};
+
+TEST_F(StrangeHalvesOfThreeTest, MoreSharesThanAWindow) {
+  send(start());
+  for (uint64_t share = 0; share <= kWindow / 2; ++share) sendChunk(share);
+  expectCutOff("a chunk where none was due");
 }
 
 TEST_F(StrangeMemberTest, DataWithTheStartOfALargeOperation) {

@@ -1,7 +1,10 @@
 #include "treadle/core/group/data_type.h"
 
+#include <algorithm>
+#include <array>
 #include <type_traits>
 
+#include "treadle/core/base/check.h"
 #include "treadle/core/group/half.h"
 
 namespace treadle::group {
@@ -24,13 +27,14 @@ auto withType(DataType type, F f) {
   return f(uint8_t{});
 }
 
-// What arithmetic is done in: float for 16-bit floats; unsigned for integers, whose sums may wrap. 16-bit integers
-// take 32 bits, for C++ would promote them to int, whose products may overflow.
 template <class T>
-auto wide(T value) {
-  if constexpr (std::is_same_v<T, Float16> || std::is_same_v<T, BFloat16>) {
-    return toFloat(value);
-  } else if constexpr (std::is_integral_v<T> && sizeof(T) < sizeof(uint32_t)) {
+inline constexpr bool kIsHalf = std::is_same_v<T, Float16> || std::is_same_v<T, BFloat16>;
+
+// Integers as unsigned ones, whose sums and products may wrap. Those of 16 bits take 32, for C++ would promote them to
+// int, whose products may overflow.
+template <class T>
+auto wrapping(T value) {
+  if constexpr (std::is_integral_v<T> && sizeof(T) < sizeof(uint32_t)) {
     return static_cast<uint32_t>(value);
   } else if constexpr (std::is_integral_v<T>) {
     return static_cast<std::make_unsigned_t<T>>(value);
@@ -39,36 +43,24 @@ auto wide(T value) {
   }
 }
 
-template <class T, class W>
-T narrow(W value) {
-  if constexpr (std::is_same_v<T, Float16>) {
-    return toFloat16(value);
-  } else if constexpr (std::is_same_v<T, BFloat16>) {
-    return toBFloat16(value);
-  } else {
-    return static_cast<T>(value);
-  }
-}
-
-// For comparisons and divisions, where the sign counts.
 template <class T>
-auto ordered(T value) {
-  if constexpr (std::is_integral_v<T>) {
-    return value;
+auto comparable(T value) {
+  if constexpr (kIsHalf<T>) {
+    return toFloat(value);
   } else {
-    return wide(value);
+    return value;
   }
 }
 
 template <class T>
 T smaller(T a, T b) {
-  auto x = ordered(a), y = ordered(b);
+  auto x = comparable(a), y = comparable(b);
   return x != x || x < y ? a : b;
 }
 
 template <class T>
 T larger(T a, T b) {
-  auto x = ordered(a), y = ordered(b);
+  auto x = comparable(a), y = comparable(b);
   return x != x || x > y ? a : b;
 }
 
@@ -79,14 +71,12 @@ void combine(T* own, const T* incoming, size_t count, F f) {
 
 template <class T>
 void reduceTyped(ReduceOp op, T* own, const T* incoming, size_t count) {
-  switch (op) {
-    case ReduceOp::kSum:
-    case ReduceOp::kAverage:
-      return combine(own, incoming, count, [](T a, T b) { return narrow<T>(wide(a) + wide(b)); });
-    case ReduceOp::kProduct:
-      return combine(own, incoming, count, [](T a, T b) { return narrow<T>(wide(a) * wide(b)); });
-    case ReduceOp::kMin: return combine(own, incoming, count, smaller<T>);
-    case ReduceOp::kMax: return combine(own, incoming, count, larger<T>);
+  if (op == ReduceOp::kMin) return combine(own, incoming, count, smaller<T>);
+  if (op == ReduceOp::kMax) return combine(own, incoming, count, larger<T>);
+  if constexpr (!kIsHalf<T>) {
+    if (op == ReduceOp::kProduct)
+      return combine(own, incoming, count, [](T a, T b) { return static_cast<T>(wrapping(a) * wrapping(b)); });
+    combine(own, incoming, count, [](T a, T b) { return static_cast<T>(wrapping(a) + wrapping(b)); });
   }
 }
 
@@ -95,10 +85,32 @@ void divideTyped(T* values, size_t count, int by) {
   for (size_t i = 0; i < count; ++i) {
     if constexpr (std::is_integral_v<T>) {
       values[i] = static_cast<T>(int64_t{values[i]} / by);
-    } else {
-      auto x = wide(values[i]);
-      values[i] = narrow<T>(x / static_cast<decltype(x)>(by));
+    } else if constexpr (!kIsHalf<T>) {
+      values[i] /= static_cast<T>(by);
     }
+  }
+}
+
+// The values of all members in double, a block at a time, which stays in the first cache.
+template <class Half>
+void reduceHalves(ReduceOp op, std::span<const std::byte* const> members, size_t count, Half* result) {
+  std::array<double, 512> wide;
+  for (size_t first = 0; first < count; first += wide.size()) {
+    const size_t size = std::min(count - first, wide.size());
+    const auto forValuesOf = [&](const std::byte* member, auto f) {
+      const Half* values = reinterpret_cast<const Half*>(member) + first;
+      for (size_t i = 0; i < size; ++i) f(wide[i], double{toFloat(values[i])});
+    };
+    forValuesOf(members.front(), [](double& all, double value) { all = value; });
+    for (const std::byte* member : members.subspan(1)) {
+      if (op == ReduceOp::kProduct) {
+        forValuesOf(member, [](double& all, double value) { all *= value; });
+      } else {
+        forValuesOf(member, [](double& all, double value) { all += value; });
+      }
+    }
+    const double by = op == ReduceOp::kAverage ? static_cast<double>(members.size()) : 1;
+    for (size_t i = 0; i < size; ++i) result[first + i] = rounded<Half>(wide[i] / by);
   }
 }
 
@@ -142,14 +154,29 @@ std::string_view nameOf(ReduceOp op) {
   return "product";
 }
 
+bool reducesAtOnce(DataType type, ReduceOp op) {
+  return (type == DataType::kFloat16 || type == DataType::kBFloat16) && op != ReduceOp::kMin && op != ReduceOp::kMax;
+}
+
 void reduceInto(DataType type, ReduceOp op, void* own, const void* incoming, size_t count) {
+  TREADLE_CHECK(!reducesAtOnce(type, op), "values of this type are combined all at once");
   withType(type, [&](auto example) {
     using T = decltype(example);
     reduceTyped(op, static_cast<T*>(own), static_cast<const T*>(incoming), count);
   });
 }
 
+void reduceAtOnce(DataType type, ReduceOp op, std::span<const std::byte* const> members, size_t count, void* result) {
+  TREADLE_CHECK(reducesAtOnce(type, op), "values of this type are combined one after the other");
+  if (type == DataType::kFloat16) {
+    reduceHalves(op, members, count, static_cast<Float16*>(result));
+  } else {
+    reduceHalves(op, members, count, static_cast<BFloat16*>(result));
+  }
+}
+
 void divide(DataType type, void* values, size_t count, int by) {
+  TREADLE_CHECK(!reducesAtOnce(type, ReduceOp::kAverage), "averages of this type are divided when they are reduced");
   withType(type, [&](auto example) { divideTyped(static_cast<decltype(example)*>(values), count, by); });
 }
 

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string_view>
 
 namespace treadle::group {
@@ -29,7 +30,8 @@ enum class ReduceOp : uint8_t {
   kProduct = 5,
 };
 
-// 16-bit floats as they lie in memory. They are combined in float and rounded to nearest even.
+// 16-bit floats as they lie in memory. They are added and multiplied in double, and the result is rounded once, to
+// nearest even.
 struct Float16 {
   uint16_t bits = 0;
 };
@@ -43,7 +45,16 @@ size_t sizeOf(DataType type);
 std::string_view nameOf(DataType type);
 std::string_view nameOf(ReduceOp op);
 
-// own[i] = incoming[i] op own[i]. kAverage adds, as kSum does: `divide` ends it. Both aligned for the type.
+// Whether the values of all members are combined in one step, in double, and rounded once: for sums, averages and
+// products of 16-bit floats, because a rounding after each member would show.
+bool reducesAtOnce(DataType type, ReduceOp op);
+
+// For types and operations that reduce at once: result[i] = the reduction of members[0][i], members[1][i], ..., in this
+// order, kAverage with its division. `result` may be one of the members. All are aligned for the type.
+void reduceAtOnce(DataType type, ReduceOp op, std::span<const std::byte* const> members, size_t count, void* result);
+
+// For all others: own[i] = incoming[i] op own[i]. kAverage adds, as kSum does: `divide` ends it. Both are aligned for
+// the type.
 void reduceInto(DataType type, ReduceOp op, void* own, const void* incoming, size_t count);
 
 // values[i] /= by.

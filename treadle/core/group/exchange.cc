@@ -44,6 +44,11 @@ void Exchange::reduceAll() {
   Buffer& own = given_[static_cast<size_t>(link().self())];
   own = Buffer::borrow(memory().data(), memory().size());
   const Description& what = description();
+  if (reducesAtOnce(what.dataType, what.reduceOp)) {
+    std::vector<const std::byte*> members;
+    for (const Buffer& values : given_) members.push_back(values.data);
+    return reduceAtOnce(what.dataType, what.reduceOp, members, what.count, memory().data());
+  }
   std::byte* sum = given_.front().data;
   for (size_t rank = 1; rank < given_.size(); ++rank)
     reduceInto(what.dataType, what.reduceOp, sum, given_[rank].data, what.count);

@@ -54,7 +54,8 @@ class Group {
 
 // Large data goes around a ring (P. Patarasuk, X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters
 // of workstations", 2009): each member sends and takes 2 (n-1)/n times its size. Small data
-// (GroupOptions::smallBytes) is sent to all at once.
+// (GroupOptions::smallBytes) is sent to all at once. Sums, averages and products of 16-bit floats are those of float64,
+// rounded once: large ones go by as many bytes, each segment to the member that combines it and from there to all.
 // data[i] = the sum (or what `op` says) of data[i] of all members; `count` elements of `type`, aligned for it.
 Future<void> allReduce(const Group& group, void* data, size_t count, DataType type, ReduceOp op = ReduceOp::kSum);
 

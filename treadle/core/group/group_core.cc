@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "treadle/core/group/direct_reduce.h"
 #include "treadle/core/group/exchange.h"
 #include "treadle/core/group/ring_operation.h"
 
@@ -62,6 +63,9 @@ std::shared_ptr<Operation> GroupCore::makeOperation(uint64_t sequence, const Des
   std::shared_ptr<Operation> operation;
   if (description.small()) {
     operation = std::make_shared<Exchange>(std::move(setup));
+  } else if (description.operation == OperationKind::kAllReduce &&
+             reducesAtOnce(description.dataType, description.reduceOp)) {
+    operation = std::make_shared<DirectReduce>(std::move(setup));
   } else {
     operation = std::make_shared<RingOperation>(std::move(setup));
   }

@@ -5,8 +5,8 @@
 // Note [What is under way]: nobody waits for room in a send queue, so the protocol bounds what can be in one.
 // * A member tells the others of operation k only when it has heard of all operations before k - kAhead from all
 //   members. So it is at most kAhead operations ahead of anybody, and what comes early is small data only.
-// * Large data goes only to a member that has begun the operation, kWindow chunks at most before it says that it has
-//   taken some, and only for the first kMoving large operations that have not ended. The oldest of them anywhere is
+// * Large data goes only to a member that has begun the operation, a window of chunks at most before it acknowledges
+//   some, and only for the first kMoving large operations that have not ended. The oldest of them anywhere is
 //   among these on every member that has begun it, so there is always one that moves.
 // Later operations wait for their turn without any memory but the caller's.
 

@@ -1,9 +1,11 @@
 #pragma once
-// 16-bit floats to float and back (IEEE 754 binary16, and bfloat16, the upper half of a float). Rounds to nearest, ties
-// to even; NaN stays NaN, too large a value becomes infinity. Pure functions, any thread.
+// 16-bit floats to float and back (IEEE 754 binary16, and bfloat16, the upper half of a float), and from double. Rounds
+// to nearest, ties to even, once; NaN stays NaN, too large a value becomes infinity. Pure functions, any thread.
 
 #include <bit>
+#include <cmath>
 #include <cstdint>
+#include <type_traits>
 
 #include "treadle/core/group/data_type.h"
 
@@ -45,6 +47,26 @@ inline Float16 toFloat16(float value) {
     half = (rounded - (112U << 23)) >> 13;  // may carry into infinity, as it should
   }
   return {static_cast<uint16_t>(sign | half)};
+}
+
+// A float that rounds to a 16-bit float as `value` would: towards zero, with the last bit set for what was cut off (S.
+// Boldo, G. Melquiond, "Emulation of FMA and correctly rounded sums: proved algorithms using rounding to odd", 2008).
+inline float roundedToOdd(double value) {
+  const auto nearest = static_cast<float>(value);
+  if (value != value || nearest == value) return nearest;
+  uint32_t bits = std::bit_cast<uint32_t>(nearest);
+  if (std::abs(double{nearest}) > std::abs(value)) --bits;
+  return std::bit_cast<float>(bits | 1U);
+}
+
+// Half is Float16 or BFloat16.
+template <class Half>
+Half rounded(double value) {
+  if constexpr (std::is_same_v<Half, Float16>) {
+    return toFloat16(roundedToOdd(value));
+  } else {
+    return toBFloat16(roundedToOdd(value));
+  }
 }
 
 }  // namespace treadle::group

@@ -17,8 +17,8 @@ namespace treadle::group {
 enum class OperationKind : uint8_t { kAllReduce = 1, kBroadcast = 2, kBarrier = 3 };
 enum class MessageKind : uint8_t {
   kStart = 1,  // "I have begun this operation": what exactly, and all the data when it is small
-  kChunk = 2,  // to the right neighbour in the ring
-  kAck = 3,    // to the left neighbour: so many chunks are taken
+  kChunk = 2,  // a part of the data of a large operation
+  kAck = 3,    // how many of the receiver's chunks the sender has taken
   kAbort = 4,  // this operation has failed, or the whole group has
 };
 

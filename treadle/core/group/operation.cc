@@ -53,7 +53,9 @@ void Operation::tellOthers(Buffer data) {
 void Operation::finish(Status status, FailedBy failedBy) {
   if (ended_) return;
   ended_ = true;
-  // The future first: what the host does next may begin other operations, whose continuations may cancel this one.
+  // The future before the host: what the host does next may begin other operations, whose continuations may cancel this
+  // one.
+  onFinished();
   state_->complete(status.ok() ? Result<io::Unit>(io::Unit{}) : Result<io::Unit>(status));
   setup_.host.onEnded(*this, status, begun_, failedBy);
 }
@@ -82,6 +84,11 @@ Status Operation::mismatch(int member, const Description& theirs) const {
   return invalidArgument("operation " + std::to_string(sequence()) + " of " + setup_.group +
                          " differs: " + link().nameOf(link().self()) + " calls " + mine + ", " + link().nameOf(member) +
                          " calls " + other + "; all members must call the same operations in the same order");
+}
+
+MutableBytes Operation::bytesOf(Range range) const {
+  const size_t elementBytes = sizeOf(description().dataType);
+  return memory().subspan(range.begin * elementBytes, range.count() * elementBytes);
 }
 
 Message Operation::message(MessageKind kind) const {

@@ -12,7 +12,7 @@ struct GroupOptions {
   std::string name = {};                        // for messages to people, and to tell groups of the same members apart
   Duration timeout = std::chrono::seconds(60);  // for each operation; kWhilePeerLives: the members' lives bound it
   size_t smallBytes = size_t{64} << 10;         // up to this size all members send all they have to all others
-  size_t chunkBytes = size_t{256} << 10;        // what travels around the ring at a time
+  size_t chunkBytes = size_t{256} << 10;        // a part of large data, which travels by itself
 
   Status validate() const;
 };

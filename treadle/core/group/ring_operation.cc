@@ -7,6 +7,12 @@
 
 namespace treadle::group {
 
+// The permit may come first.
+void RingOperation::onBegin() {
+  tellOthers({});
+  if (!ended()) sendChunks();
+}
+
 void RingOperation::onPermit() {
   permitted_ = true;
   sendChunks();
@@ -58,7 +64,7 @@ void RingOperation::onAck(int member, uint64_t positions) {
 }
 
 void RingOperation::sendChunks() {
-  while (!ended() && permitted_ && started(link().right()) && sent_ < plan_.sendable(received_) &&
+  while (!ended() && begun() && permitted_ && started(link().right()) && sent_ < plan_.sendable(received_) &&
          sent_ - acked_ < kWindow) {
     Message chunk = message(MessageKind::kChunk);
     chunk.position = sent_;
@@ -69,11 +75,6 @@ void RingOperation::sendChunks() {
       return finish(sent.withContext(text()));
   }
   if (begun() && allStarted() && sent_ == plan_.sends() && received_ == plan_.receives()) finish({});
-}
-
-MutableBytes RingOperation::bytesOf(Range range) const {
-  size_t elementBytes = sizeOf(description().dataType);
-  return memory().subspan(range.begin * elementBytes, range.count() * elementBytes);
 }
 
 std::string RingOperation::waitsFor() const {

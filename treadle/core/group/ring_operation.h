@@ -10,15 +10,13 @@ namespace treadle::group {
 
 class RingOperation final : public Operation {
  public:
-  static constexpr uint64_t kWindow = 8;
-
   explicit RingOperation(Setup setup)
       : Operation(std::move(setup)), plan_(description(), link().size(), link().self()) {}
 
   bool large() const override { return true; }
 
  private:
-  void onBegin() override { tellOthers({}); }
+  void onBegin() override;
   void onPermit() override;
   void onStarted(int member, Buffer data) override;
   void onChunk(int member, uint64_t position, Buffer data) override;
@@ -28,7 +26,6 @@ class RingOperation final : public Operation {
   void sendChunks();
   void take(Range range, RingPlan::Action action, const Buffer& data);
   void acknowledge();
-  MutableBytes bytesOf(Range range) const;
 
   const RingPlan plan_;
   // In the turn.

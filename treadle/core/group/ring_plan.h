@@ -9,18 +9,9 @@
 //
 // Broadcast: chunks go from the root around the ring, up to the root's left neighbour.
 
-#include <cstdint>
-
-#include "treadle/core/group/messages.h"
+#include "treadle/core/group/segments.h"
 
 namespace treadle::group {
-
-// Elements [begin, end).
-struct Range {
-  uint64_t begin = 0, end = 0;
-  uint64_t count() const { return end - begin; }
-  bool operator==(const Range&) const = default;
-};
 
 class RingPlan {
  public:
@@ -43,8 +34,8 @@ class RingPlan {
   Range range(uint64_t position, uint64_t stepsBehind) const;
 
   bool reduce_ = false, average_ = false;
-  uint64_t count_, size_, self_;
-  uint64_t chunkElements_, chunksPerStep_;
+  uint64_t size_, self_;
+  Segments segments_;
   uint64_t sends_ = 0, receives_ = 0, ahead_ = 0;
 };
 

@@ -1,0 +1,162 @@
+// Sums and averages of 16-bit floats are those of exact arithmetic, rounded once, whatever the number of members and
+// the algorithm; and they cost no more bytes than a ring.
+
+#include <sys/resource.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "tests/core/group/group_job.h"
+#include "treadle/core/group/half.h"
+
+namespace treadle::half_sums_test {
+namespace {
+
+using group::BFloat16;
+using group::Float16;
+using test::GroupJob;
+
+template <class T>
+struct Format;
+template <>
+struct Format<Float16> {
+  static constexpr int kPrecision = 11, kLeastExponent = -14;
+  static constexpr double kMost = 65504;
+  static Float16 of(double value) { return group::rounded<Float16>(value); }
+};
+template <>
+struct Format<BFloat16> {
+  static constexpr int kPrecision = 8, kLeastExponent = -126;
+  static constexpr double kMost = 0x1.FEp127;
+  static BFloat16 of(double value) { return group::rounded<BFloat16>(value); }
+};
+
+// Half of the distance of the numbers around `value`.
+template <class T>
+double halfStep(double value) {
+  const int exponent = std::max(value == 0 ? -1000 : std::ilogb(value), Format<T>::kLeastExponent);
+  return std::ldexp(1, exponent - Format<T>::kPrecision);
+}
+
+// Values whose sums lose most when they are rounded on the way: large ones that cancel, small ones beside large ones,
+// the largest that there is, some below the normal range.
+template <class T>
+T hostile(std::mt19937& random) {
+  std::uniform_real_distribution<double> mantissa(-2, 2);
+  switch (random() % 4) {
+    case 0: return Format<T>::of(mantissa(random) * 10'000);
+    case 1: return Format<T>::of(mantissa(random));
+    case 2: return Format<T>::of(std::ldexp(mantissa(random), Format<T>::kLeastExponent - 2));
+    default: return Format<T>::of(random() % 2 == 0 ? 512 : -511.5);
+  }
+}
+
+template <class T>
+void checkAverages(std::vector<Group>& groups, size_t count, std::mt19937& random) {
+  std::vector<std::vector<T>> data(groups.size());
+  std::vector<double> sum(count);
+  for (auto& mine : data)
+    for (size_t i = 0; i < count; ++i) {
+      mine.push_back(i == 0 ? Format<T>::of(20'000) : i == 1 ? Format<T>::of(Format<T>::kMost) : hostile<T>(random));
+      sum[i] += group::toFloat(mine.back());
+    }
+  std::vector<Future<void>> futures;
+  for (size_t rank = 0; rank < groups.size(); ++rank)
+    futures.push_back(allReduce(groups[rank], std::span(data[rank]), ReduceOp::kAverage));
+  test::waitAll(futures);
+  for (size_t i = 0; i < count; ++i) {
+    const double want = sum[i] / static_cast<double>(groups.size());
+    ASSERT_LE(std::abs(double{group::toFloat(data[0][i])} - want), halfStep<T>(want))
+        << "element " << i << ": " << want;
+  }
+  for (auto& other : data) ASSERT_EQ(std::memcmp(other.data(), data[0].data(), count * sizeof(T)), 0);
+}
+
+template <class T>
+class HalfSums : public ::testing::Test {};
+using Halves = ::testing::Types<Float16, BFloat16>;
+TYPED_TEST_SUITE(HalfSums, Halves);
+
+TYPED_TEST(HalfSums, AreRoundedOnce) {
+  std::mt19937 random(1);
+  for (int size : {2, 3, 7}) {
+    GroupJob job(size);
+    std::vector<Group> chunks = job.makeAll({.smallBytes = 0, .chunkBytes = 64}), usual = job.makeAll();
+    for (size_t count : {size_t{2}, static_cast<size_t>(size), size_t{1003}})
+      for (auto* groups : {&chunks, &usual}) checkAverages<TypeParam>(*groups, count, random);
+    checkAverages<TypeParam>(usual, 200'001, random);
+  }
+}
+
+TYPED_TEST(HalfSums, AreRoundedOnceForManyMembers) {
+  constexpr int kSize = 64;
+  rlimit files{};
+  ::getrlimit(RLIMIT_NOFILE, &files);
+  files.rlim_cur = files.rlim_max;
+  ::setrlimit(RLIMIT_NOFILE, &files);
+  if (files.rlim_cur < 10'000) GTEST_SKIP() << "this process may not have so many sockets";
+  std::mt19937 random(1);
+  GroupJob job(kSize);
+  std::vector<Group> groups = job.makeAll({.timeout = test::kPatience, .smallBytes = 0, .chunkBytes = 64});
+  checkAverages<TypeParam>(groups, 64 * 150 + 7, random);
+}
+
+// What bfloat16 loses when each addition is rounded.
+TEST(HalfSumsValues, TakeInHalvesBesideFiveHundredAndTwelve) {
+  GroupJob job(4);
+  for (size_t smallBytes : {size_t{0}, size_t{1} << 16}) {
+    std::vector<Group> groups = job.makeAll({.smallBytes = smallBytes});
+    std::vector<std::vector<BFloat16>> data;
+    std::vector<Future<void>> futures;
+    for (float value : {512.0F, 1.0F, 1.0F, 2.0F}) data.emplace_back(100, group::toBFloat16(value));
+    for (size_t rank = 0; rank < 4; ++rank) futures.push_back(allReduce(groups[rank], std::span(data[rank])));
+    test::waitAll(futures);
+    EXPECT_EQ(516, group::toFloat(data[0][7]));
+  }
+}
+
+// Sums and products likewise. NaN and infinity come through.
+TYPED_TEST(HalfSums, OfWhatIsNoNumberAreNone) {
+  GroupJob job(3);
+  for (size_t smallBytes : {size_t{0}, size_t{1} << 16}) {
+    std::vector<Group> groups = job.makeAll({.smallBytes = smallBytes});
+    for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kProduct}) {
+      std::vector<std::vector<TypeParam>> data;
+      std::vector<Future<void>> futures;
+      for (double odd : {HUGE_VAL, 1.0, 1.0})
+        data.push_back({Format<TypeParam>::of(NAN), Format<TypeParam>::of(odd), Format<TypeParam>::of(2)});
+      for (size_t rank = 0; rank < 3; ++rank) futures.push_back(allReduce(groups[rank], std::span(data[rank]), op));
+      test::waitAll(futures);
+      EXPECT_TRUE(std::isnan(group::toFloat(data[0][0])));
+      EXPECT_EQ(INFINITY, group::toFloat(data[0][1]));
+      EXPECT_EQ(op == ReduceOp::kSum ? 6 : op == ReduceOp::kAverage ? 2 : 8, group::toFloat(data[0][2]));
+    }
+  }
+}
+
+uint64_t bytesSent(GroupJob& job, int rank) {
+  uint64_t bytes = 0;
+  for (int peer = 0; peer < job.size(); ++peer)
+    bytes += valueOrThrow(job.local().worker(rank).membership->channels(peer)).unixSockets.sentBytes;
+  return bytes;
+}
+
+TEST(HalfSumsCost, AsManyBytesAsARing) {
+  constexpr int kSize = 4;
+  constexpr size_t kCount = 1 << 20;
+  GroupJob job(kSize);
+  std::vector<Group> groups = job.makeAll();
+  std::vector<std::vector<Float16>> data(kSize, std::vector<Float16>(kCount, group::toFloat16(1.0F)));
+  const auto bytesOf = [&](ReduceOp op) {
+    const uint64_t before = bytesSent(job, 0);
+    std::vector<Future<void>> futures;
+    for (size_t rank = 0; rank < kSize; ++rank) futures.push_back(allReduce(groups[rank], std::span(data[rank]), op));
+    test::waitAll(futures);
+    return bytesSent(job, 0) - before;
+  };
+  EXPECT_EQ(2 * (kSize - 1) * kCount * sizeof(Float16) / kSize, bytesOf(ReduceOp::kMax)) << "around the ring";
+  EXPECT_EQ(bytesOf(ReduceOp::kMax), bytesOf(ReduceOp::kAverage));
+}
+
+}  // namespace
+}  // namespace treadle::half_sums_test
