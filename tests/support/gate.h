@@ -4,6 +4,7 @@
 // fast.
 
 #include <functional>
+#include <string>
 #include <thread>
 
 #include "gtest/gtest.h"
@@ -15,11 +16,16 @@ namespace treadle::test {
 inline constexpr Duration kHangs = std::chrono::seconds(60);
 inline TimePoint patience() { return deadlineAfter(kHangs); }
 
-// Records that the case waited for an event that did not come in time, if nothing was wrong before. No other failure
-// may be flaky: tools/reruns.py, which looks for the text too.
-inline constexpr const char* kWaitedInVain = "waited in vain: ";
-inline void recordWaitInVain() {
+// The failure of a wait whose event did not come in time. It is recorded if nothing was wrong before: no other failure
+// may be flaky. tools/reruns.py looks for the record and for the text.
+inline ::testing::AssertionResult waitedInVain(const std::string& why) {
   if (!::testing::Test::HasFailure()) ::testing::Test::RecordProperty("waited_in_vain", "yes");
+  return ::testing::AssertionFailure() << "waited in vain: " << why;
+}
+
+// For a loop that looks for its event by itself: whether it may look again.
+inline ::testing::AssertionResult isInTime(TimePoint deadline) {
+  return Clock::now() < deadline ? ::testing::AssertionSuccess() : waitedInVain("the time is over");
 }
 
 // Counts up; `waitFor(n)` returns when n is reached.
@@ -39,8 +45,7 @@ class Counter {
     MutexLock lock(mutex_);
     while (count_ < wanted)
       if (!changed_.waitUntil(lock, deadline) && count_ < wanted) {
-        recordWaitInVain();
-        ADD_FAILURE() << kWaitedInVain << count_ << " of " << wanted;
+        ADD_FAILURE() << waitedInVain(std::to_string(count_) + " of " + std::to_string(wanted)).message();
         return;
       }
   }
@@ -75,9 +80,7 @@ inline ::testing::AssertionResult eventuallyReleased(const std::function<bool()>
 
 // For what tells nobody when it changes, counters as a rule: looks again and again until it is true.
 inline ::testing::AssertionResult eventually(const std::function<bool()>& isTrue) {
-  if (eventuallyReleased(isTrue)) return ::testing::AssertionSuccess();
-  recordWaitInVain();
-  return ::testing::AssertionFailure() << kWaitedInVain << "it did not become true";
+  return eventuallyReleased(isTrue) ? ::testing::AssertionSuccess() : waitedInVain("it did not become true");
 }
 
 // For an event that must come before a time limit passes, which a busy machine may prevent. Calls `attempt(limit)` with

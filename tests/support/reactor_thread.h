@@ -1,10 +1,12 @@
 #pragma once
-// A reactor and one thread that polls it: what an executor does, without tasks.
+// A reactor and one thread that polls it: what an executor does, without tasks. And the same on the test's own thread.
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <thread>
 
+#include "tests/support/gate.h"
 #include "treadle/core/base/error.h"
 #include "treadle/core/io/reactor.h"
 
@@ -34,5 +36,20 @@ class ReactorThread {
   std::atomic<bool> stopping_ = false;
   std::thread thread_;
 };
+
+// Polls until `isTrue`. A timer ends a poll that nothing else ends.
+inline ::testing::AssertionResult polledUntil(io::Reactor& reactor, const std::function<bool()>& isTrue) {
+  bool over = false;
+  const io::Reactor::TimerId limit = reactor.at(patience(), [&] { over = true; });
+  while (!over && !isTrue()) reactor.poll();
+  reactor.cancel(limit);
+  return over ? waitedInVain("no event that the reactor was polled for came") : ::testing::AssertionSuccess();
+}
+
+// Polls once: something is there, or the reactor was woken.
+inline ::testing::AssertionResult polledOnce(io::Reactor& reactor) {
+  int looks = 0;
+  return polledUntil(reactor, [&] { return looks++ > 0; });
+}
 
 }  // namespace treadle::test

@@ -11,6 +11,7 @@ namespace treadle::io::reactor_test {
 namespace {
 
 using namespace std::chrono_literals;
+using test::polledOnce, test::polledUntil;
 
 // Calls a function for each event.
 struct Handler : EventHandler {
@@ -49,7 +50,7 @@ TEST(ReactorTimers, comeInTheOrderOfTheirDueTimesAndNotBefore) {
     });
   // Of equal due times the one that was asked for first.
   reactor->at(start + 10ms, [&] { order.push_back(20); });
-  while (order.size() < 4) reactor->poll();
+  EXPECT_TRUE(polledUntil(*reactor, [&] { return order.size() == 4; }));
   EXPECT_EQ((std::vector<int>{1, 2, 20, 3}), order);
 }
 
@@ -64,7 +65,7 @@ TEST(ReactorTimers, aCancelledOneNeverFiresAndLetsGoOfItsCallback) {
   EXPECT_EQ(1, held.use_count());
   EXPECT_FALSE(reactor->cancel(first));
   EXPECT_FALSE(reactor->cancel(12345));
-  while (!later) reactor->poll();
+  EXPECT_TRUE(polledUntil(*reactor, [&] { return later; }));
   EXPECT_FALSE(fired);
 }
 
@@ -79,7 +80,7 @@ TEST(ReactorTimers, mayMakeAndCancelTimersThemselves) {
     third = reactor->at(now, [&] { done = true; });
   });
   second = reactor->at(now, [] { ADD_FAILURE() << "it was cancelled"; });
-  while (!done) reactor->poll();
+  EXPECT_TRUE(polledUntil(*reactor, [&] { return done; }));
   EXPECT_TRUE(cancelled);
   EXPECT_FALSE(selfCancel);
   EXPECT_FALSE(reactor->cancel(third));
@@ -97,10 +98,10 @@ TEST(Reactor, wakeEndsOnePollThatIsOrWillBe) {
   auto reactor = makeReactor();
   reactor->wake();
   reactor->wake();
-  reactor->poll();  // returns
+  EXPECT_TRUE(polledOnce(*reactor));
   bool fired = false;
   reactor->at(Clock::now() + 1ms, [&] { fired = true; });
-  while (!fired) reactor->poll();
+  EXPECT_TRUE(polledUntil(*reactor, [&] { return fired; }));
 }
 
 // While it looks for more rather than sleep it misses nothing: events, timers, and those who wake it.
@@ -120,13 +121,13 @@ TEST(Reactor, missesNothingWhileItPollsBusily) {
   });
   for (int round = 1; round <= 50; ++round) {
     pair.writeToA();
-    while (readable < round) reactor->poll();  // from here on it is busy
+    ASSERT_TRUE(polledUntil(*reactor, [&] { return readable == round; }));  // from here on it is busy
     TimePoint due = Clock::now() + 1ms;
     reactor->at(due, [&] { ++fired; });
-    while (fired < 2 * round - 1) reactor->poll();
+    EXPECT_TRUE(polledUntil(*reactor, [&] { return fired == 2 * round - 1; }));
     EXPECT_GE(Clock::now(), due);
     std::thread other([&] { reactor->soon(soon); });
-    while (fired < 2 * round) reactor->poll();
+    EXPECT_TRUE(polledUntil(*reactor, [&] { return fired == 2 * round; }));
     other.join();
   }
   reactor->remove(pair.a.get());
@@ -144,14 +145,14 @@ TEST(Reactor, staysAwakeUntilSomethingComesOrItsTimeIsOver) {
       return std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec);
     };
     auto before = now();
-    while (!fired) reactor->poll();
+    EXPECT_TRUE(polledUntil(*reactor, [&] { return fired; }));
     return now() - before;
   };
   reactor->stayAwake(Clock::now() + 1ms);
   EXPECT_LT(processorTimeOf(200ms), 100ms);
   reactor->stayAwake(Clock::now() + std::chrono::hours(1));
   reactor->wake();
-  reactor->poll();
+  EXPECT_TRUE(polledOnce(*reactor));
   EXPECT_LT(processorTimeOf(200ms), 100ms);
 }
 
@@ -162,6 +163,7 @@ TEST(Reactor, saysWhetherItHadToWait) {
     reactor->at(Clock::now() + limit, [] {});
     return reactor->poll();
   }));
+  reactor->at(test::patience(), [] {});  // ends a poll that nothing else ends
   EXPECT_TRUE(test::eventually([&] {
     reactor->wake();
     return !reactor->poll();
@@ -183,18 +185,18 @@ TEST(Reactor, callsForWhatItWasAskedForUntilRemoved) {
   }
   EXPECT_FALSE(weak.expired());  // the reactor holds it
   pair.writeToA();
-  reactor->poll();
-  reactor->poll();  // level-triggered: what is left comes again
+  EXPECT_TRUE(polledOnce(*reactor));
+  EXPECT_TRUE(polledOnce(*reactor));  // level-triggered: what is left comes again
   EXPECT_EQ(2, readable);
   EXPECT_EQ(0, writable);
   reactor->change(pair.a.get(), EPOLLOUT);
-  reactor->poll();
+  EXPECT_TRUE(polledOnce(*reactor));
   EXPECT_EQ(2, readable);
   EXPECT_EQ(1, writable);
   reactor->remove(pair.a.get());
   EXPECT_TRUE(weak.expired());
   reactor->wake();
-  reactor->poll();
+  EXPECT_TRUE(polledOnce(*reactor));
   EXPECT_EQ(1, writable);
 }
 
@@ -204,7 +206,7 @@ TEST(Reactor, tellsOfAPeersEndEvenWhenNothingIsAskedFor) {
   uint32_t got = 0;
   ASSERT_TRUE(reactor->add(pair.a.get(), 0, handler([&](uint32_t events) { got |= events; })).ok());
   pair.b.reset();
-  reactor->poll();
+  EXPECT_TRUE(polledOnce(*reactor));
   EXPECT_NE(0U, got & EPOLLHUP);
 }
 
@@ -231,7 +233,7 @@ TEST(Reactor, doesNotCallWhoWasRemovedInTheSameTurn) {
   ASSERT_TRUE(reactor->add(second.a.get(), EPOLLIN, removeBoth).ok());
   first.writeToA();
   second.writeToA();
-  reactor->poll();
+  EXPECT_TRUE(polledOnce(*reactor));
   EXPECT_EQ(1, calls);
 }
 

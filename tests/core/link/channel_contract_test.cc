@@ -44,7 +44,7 @@ struct Pair {
       b->sink.dial = [this] { return dialTo(*a); };
     }
     if (shares) shareBothWays();
-    while (way == Way::kOffered && !(*a)->offering().ok()) a->waitForAPoll();
+    if (way == Way::kOffered) waitWhileAPolls([&] { return (*a)->offering().ok(); });
   }
 
   ConnectionOptions optionsOf(memory::BlockPool& pool) const {
@@ -69,7 +69,13 @@ struct Pair {
   void shareBothWays() const {
     ASSERT_TRUE(aMemory->setPeerArena(io::Fd(::fcntl(bPool->arena().fd(), F_DUPFD_CLOEXEC, 0))).ok());
     bMemory->setMapped({});
-    while (!aMemory->mapped()) a->waitForAPoll();
+    waitWhileAPolls([&] { return aMemory->mapped(); });
+  }
+  void waitWhileAPolls(const std::function<bool()>& isTrue) const {
+    EXPECT_TRUE(test::eventually([&] {
+      a->waitForAPoll();
+      return isTrue();
+    })) << "the ends do not share their memory";
   }
 
   Status send(End& from, std::span<const Buffer> buffers, SendMode mode = SendMode::kCapture, int value = 1) {

@@ -186,7 +186,7 @@ TEST(Connection, hearsAPeersFarewellThoughItTakesNoMoreBytes) {
       io::writeAll(sockets.b.get(), wire::frameFront(wire::FrameKind::kLeave, 0, farewell.bytes()), patience()).ok());
   sockets.b.reset();
   EXPECT_TRUE(connection->send(Subject::kRpc, filled(9, 1), {}, SendMode::kBatch, patience()).ok());
-  while (sink.closed.count() == 0) reactor->poll();
+  EXPECT_TRUE(test::polledUntil(*reactor, [&] { return sink.closed.count() > 0; }));
   EXPECT_EQ("it was told to", sink.leaveReason());
 }
 
