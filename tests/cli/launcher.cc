@@ -9,12 +9,10 @@
 #include <sstream>
 
 #include "tests/support/places.h"
+#include "tests/support/readable.h"
 
 namespace treadle::cli {
 namespace {
-
-using namespace std::chrono_literals;
-constexpr Duration kForever = 60s;
 
 io::Process startTreadle(std::vector<std::string> arguments,
                          std::vector<std::pair<std::string, std::string>> environment) {
@@ -52,32 +50,32 @@ Launcher Launcher::withWorkers(int workers, std::vector<std::string> options, st
 }
 
 void Launcher::waitFor(const std::string& in, const std::string& text) {
-  TimePoint deadline = deadlineAfter(kForever);
+  TimePoint deadline = test::patience();
   // A whole line, so that a number at its end is complete.
   auto found = [&] {
     size_t at = in.find(text);
     return at != std::string::npos && in.find('\n', at) != std::string::npos;
   };
   while (!found()) {
-    ASSERT_LT(Clock::now(), deadline) << "no '" << text << "' in:\n" << out_ << err_;
+    ASSERT_TRUE(test::isInTime(deadline)) << "no '" << text << "' in:\n" << out_ << err_;
     ASSERT_TRUE(readSome()) << "the end came before '" << text << "' in:\n" << out_ << err_;
   }
 }
 
 void Launcher::waitForErrOnly(const std::string& text) {
-  TimePoint deadline = deadlineAfter(kForever);
+  TimePoint deadline = test::patience();
   while (err_.find(text) == std::string::npos) {
-    ASSERT_LT(Clock::now(), deadline) << "no '" << text << "' in:\n" << err_;
+    ASSERT_TRUE(test::isInTime(deadline)) << "no '" << text << "' in:\n" << err_;
     ASSERT_TRUE(readSome(false)) << "the end came before '" << text << "' in:\n" << err_;
   }
 }
 
 void Launcher::waitUntilOutIsFull() {
-  TimePoint deadline = deadlineAfter(kForever);
+  TimePoint deadline = test::patience();
   int capacity = ::fcntl(process_.standardOutput().get(), F_GETPIPE_SZ), queued = 0;
   // There is no event for "full". A page may be given up half empty, so the last few do not count.
   while (queued < capacity * 3 / 4) {
-    ASSERT_LT(Clock::now(), deadline);
+    ASSERT_TRUE(test::isInTime(deadline)) << queued << " bytes of " << capacity << " are in the pipe";
     ASSERT_EQ(0, ::ioctl(process_.standardOutput().get(), FIONREAD, &queued));
     ::sched_yield();
   }
@@ -100,9 +98,9 @@ bool Launcher::readSome(bool outToo) {
 }
 
 int Launcher::finish() {
-  TimePoint deadline = deadlineAfter(kForever);
+  TimePoint deadline = test::patience();
   while (Clock::now() < deadline && readSome()) {}
-  EXPECT_TRUE(io::waitFor(process_.endFd(), POLLIN, deadline)) << "the launcher does not end:\n" << out_ << err_;
+  EXPECT_TRUE(test::readable(process_.endFd(), "the launcher's end")) << out_ << err_;
   auto end = process_.takeEnd();
   if (!end) return -1;
   return end->killed ? 1000 + end->value : end->value;

@@ -2,6 +2,7 @@
 // The tests direct the workers by signals, so that nothing depends on how fast the machine is.
 
 #include "tests/cli/launcher.h"
+#include "tests/support/readable.h"
 
 namespace treadle::cli::run_failure_test {
 namespace {
@@ -139,7 +140,7 @@ TEST(Run, waitsForTheOthersWhenOneEndsWell) {
   Launcher launcher = Launcher::withWorkers(2, {"--grace", "0"});
   io::Fd first = watchProcess(launcher.worker(0));
   launcher.signalWorker(0, SIGUSR2);
-  ASSERT_TRUE(io::waitFor(first.get(), POLLIN, deadlineAfter(60s)));
+  ASSERT_TRUE(test::readable(first.get(), "the worker's end"));
   EXPECT_FALSE(io::waitFor(launcher.endFd(), POLLIN, deadlineAfter(100ms)));
   launcher.signalWorker(1, SIGUSR2);
   EXPECT_EQ(0, launcher.finish());
@@ -177,7 +178,7 @@ TEST(Run, takesItsWorkersWithItWhenItIsKilled) {
   std::vector<io::Fd> ends;
   for (int rank = 0; rank < 3; ++rank) ends.push_back(watchProcess(launcher.worker(rank)));
   ASSERT_EQ(0, ::kill(launcher.pid(), SIGKILL));
-  for (io::Fd& end : ends) EXPECT_TRUE(io::waitFor(end.get(), POLLIN, deadlineAfter(60s)));
+  for (io::Fd& end : ends) EXPECT_TRUE(test::readable(end.get(), "the worker's end"));
   EXPECT_EQ(1000 + SIGKILL, launcher.finish());
 }
 

@@ -43,7 +43,7 @@ class SlowMemory {
   }
 
   Buffer buffer() const { return Buffer::borrow(data_, kVictimBytes); }
-  void waitForAReader() const { EXPECT_TRUE(io::waitFor(reached_.get(), POLLIN, deadlineAfter(test::kHangs))); }
+  void waitForAReader() const { EXPECT_TRUE(test::readable(reached_.get(), "a reader")); }
   void letGoOn() {
     char bytes[8]{};  // for all who wait
     EXPECT_EQ(8, ::write(let_.get(), bytes, sizeof bytes));

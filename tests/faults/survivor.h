@@ -15,6 +15,7 @@
 #include "tests/support/gate.h"
 #include "tests/support/places.h"
 #include "tests/support/reactor_thread.h"
+#include "tests/support/readable.h"
 #include "treadle/core/cluster/membership.h"
 #include "treadle/core/io/process.h"
 #include "treadle/core/io/socket.h"
@@ -194,7 +195,7 @@ class Survivor {
   }
   void endVictim() {
     victim_->signal(SIGKILL);
-    EXPECT_TRUE(io::waitFor(victim_->endFd(), POLLIN, patience()));
+    EXPECT_TRUE(test::readable(victim_->endFd(), "the victim's end"));
     EXPECT_TRUE(victim_->takeEnd()->killed);
     victim_.reset();
   }
@@ -261,16 +262,7 @@ class Survivor {
     throwIfError(other_.attach({"survivor", 0}, std::move(othersCalls), Kind::kCalls));
   }
   // The next line of the victim's output.
-  std::string line() {
-    std::string text;
-    for (char one = 0; one != '\n';) {
-      if (!io::waitFor(victim_->standardOutput().get(), POLLIN, patience()) ||
-          ::read(victim_->standardOutput().get(), &one, 1) <= 0)
-        return "nothing more than '" + text + "'";
-      if (one != '\n') text += one;
-    }
-    return text;
-  }
+  std::string line() { return readLine(victim_->standardOutput().get()); }
 
   const Channel channel_;
   const Duration lostAfter_;

@@ -3,7 +3,7 @@
 
 #include <thread>
 
-#include "tests/support/gate.h"
+#include "tests/support/readable.h"
 #include "treadle/core/base/error.h"
 #include "treadle/core/io/socket.h"
 #include "treadle/core/io/stream.h"
@@ -14,7 +14,7 @@ struct TcpPair {
   TcpPair() {
     io::Fd listener = valueOrThrow(io::listenOn(valueOrThrow(io::Address::parse("tcp://127.0.0.1:0"))));
     dialer = valueOrThrow(io::connectTo(valueOrThrow(io::Address::ofSocket(listener.get())), deadlineAfter(kHangs)));
-    EXPECT_TRUE(io::waitFor(listener.get(), POLLIN, deadlineAfter(kHangs)));
+    EXPECT_TRUE(readable(listener.get(), "a connection"));
     acceptor = valueOrThrow(io::acceptFrom(listener.get()));
   }
   io::Fd dialer, acceptor;
@@ -41,7 +41,7 @@ struct TlsPair {
     for (;;) {
       Result<bool> done = stream.tls()->shakeHands();
       if (!done.ok() || *done) return done.ok() ? Status() : done.status();
-      EXPECT_TRUE(io::waitFor(stream.fd(), POLLIN, deadlineAfter(kHangs)));
+      EXPECT_TRUE(readable(stream.fd(), "the peer's part of the handshake"));
     }
   }
 

@@ -6,6 +6,7 @@
 #include "tests/support/gate.h"
 #include "tests/support/other_user.h"
 #include "tests/support/reactor_thread.h"
+#include "tests/support/readable.h"
 
 namespace treadle::cluster::key_service_test {
 namespace {
@@ -50,7 +51,7 @@ TEST(KeyService, isAskedAgainWhereTheFirstEndsBeforeItAnswers) {
   auto first = valueOrThrow(io::listenOn(*io::Address::unixAbstract("treadle-key-" + port)));
   Result<std::string> key(internalError("not asked"));
   std::thread client([&] { key = fetchKey(port, patience()); });
-  ASSERT_TRUE(io::waitFor(first.get(), POLLIN, patience()));
+  ASSERT_TRUE(test::readable(first.get(), "a client"));
   first = io::Fd();  // with the client in its queue
   auto service = KeyService::start(*reactor, port);
   client.join();

@@ -4,6 +4,8 @@
 
 #include "tests/core/cluster/recording_handler.h"
 #include "tests/support/local_job.h"
+#include "tests/support/reactor_thread.h"
+#include "tests/support/readable.h"
 #include "treadle/core/cluster/cluster_messages.h"
 #include "treadle/core/io/socket.h"
 
@@ -170,10 +172,8 @@ struct Member {
     reactor->at(end, [&] { over = true; });
     while (!over) reactor->poll();
   }
-  // Polls until it is true.
-  void pollUntil(const std::function<bool()>& isTrue) {
-    for (const TimePoint end = test::patience(); !isTrue(); pollUntil(Clock::now() + 1ms))
-      ASSERT_LT(Clock::now(), end) << "it did not become true";
+  void pollUntilALoss() {
+    ASSERT_TRUE(test::polledUntil(*reactor, [&] { return handler.lost.count() > 0; }));
   }
 
   RecordingHandler handler;
@@ -201,22 +201,10 @@ TEST(MembershipFinish, nobodyIsLostAfterItButCallsHearThatAPeerHasGone) {
     connectBothWays(a, b);
     a.membership->finish();
   }
-  a.pollUntil([&] { return a.handler.lost.count() > 0; });
+  a.pollUntilALoss();
   EXPECT_FALSE(sendTo(*a.membership, 1, "x").ok());
   EXPECT_EQ(0, cluster.lost.count());
   EXPECT_TRUE(a.membership->firstLoss().ok());
-}
-
-// All that a socket whose other end has closed still holds.
-std::string leftIn(const io::Fd& socket) {
-  std::string all;
-  std::array<char, 4096> bytes;
-  while (io::waitFor(socket.get(), POLLIN, test::patience())) {
-    const ssize_t size = ::read(socket.get(), bytes.data(), bytes.size());
-    if (size <= 0) break;
-    all.append(bytes.data(), static_cast<size_t>(size));
-  }
-  return all;
 }
 
 // Who wakes may read the end of either connection first.
@@ -230,7 +218,8 @@ TEST(MembershipLoss, isToldToWhoIsGivenUpOnBothConnections) {
   a.membership->lose(1, why);
   const std::vector<std::byte> out = encodeOut(1, why);
   const std::string word(reinterpret_cast<const char*>(out.data()), out.size());
-  for (const io::Fd* socket : {&itsServing, &itsCalls}) EXPECT_NE(std::string::npos, leftIn(*socket).find(word));
+  for (const io::Fd* socket : {&itsServing, &itsCalls})
+    EXPECT_NE(std::string::npos, test::readToEnd(socket->get()).find(word));
 }
 
 TEST(MembershipAttach, refusesASecondConnectionOfARankAndKeepsTheFirst) {
@@ -247,7 +236,7 @@ TEST(MembershipAttach, refusesASecondConnectionOfARankAndKeepsTheFirst) {
   EXPECT_EQ(0, a.handler.arrived.count());
   EXPECT_EQ(0, a.handler.lost.count());
   ASSERT_TRUE(sendTo(*b.membership, 0, "x").ok());
-  a.pollUntil([&] { return a.handler.arrived.count() > 0; });
+  ASSERT_TRUE(test::polledUntil(*a.reactor, [&] { return a.handler.arrived.count() > 0; }));
   EXPECT_EQ(1, a.handler.arrived.count());
 }
 
@@ -289,7 +278,7 @@ TEST(Liveness, aMemberThatFallsSilentIsLostAfterTheLimitAndNotBefore) {
   connectBothWays(a, b);
   TimePoint start = Clock::now();
   a.membership->startWatch();
-  while (a.handler.lost.count() == 0 && Clock::now() < start + test::kHangs) a.reactor->poll();
+  ASSERT_NO_FATAL_FAILURE(a.pollUntilALoss());
   EXPECT_GE(Clock::now() - start, kLostAfter);
   auto [rank, why] = a.handler.losses().at(0);
   EXPECT_EQ(1, rank);
@@ -351,7 +340,7 @@ TEST(Liveness, aPulseInSharedMemoryKeepsIdleMembersAndStopsWithThem) {
   EXPECT_EQ(0, a.handler.lost.count());
   EXPECT_EQ(0, b.handler.lost.count());
   TimePoint stopped = Clock::now();  // of b, that is
-  while (a.handler.lost.count() == 0 && Clock::now() < stopped + test::kHangs) a.reactor->poll();
+  ASSERT_NO_FATAL_FAILURE(a.pollUntilALoss());
   EXPECT_GE(Clock::now() - stopped, kLostAfter / 2);
   EXPECT_EQ("b", a.handler.losses().at(0).second.worker());
 }
@@ -374,8 +363,7 @@ TEST(Liveness, whoWasAwayItselfForgivesTheOthers) {
   EXPECT_EQ(0, a.handler.lost.count());
   EXPECT_EQ(0, b.handler.lost.count());
   // Forgiven is not forgotten: one that stays silent goes.
-  const TimePoint end = test::patience();
-  while (a.handler.lost.count() == 0 && Clock::now() < end) a.pollUntil(Clock::now() + kLostAfter / 4);
+  ASSERT_NO_FATAL_FAILURE(a.pollUntilALoss());
   EXPECT_EQ(1, a.handler.lost.count());
 }
 

@@ -6,6 +6,7 @@
 #include "tests/core/cluster/recording_handler.h"
 #include "tests/support/places.h"
 #include "tests/support/reactor_thread.h"
+#include "tests/support/readable.h"
 #include "treadle/core/io/process.h"
 #include "treadle/core/io/socket.h"
 
@@ -40,16 +41,7 @@ class Two {
   }
 
   // Returns the child's next line.
-  std::string line() {
-    std::string line;
-    for (char byte = 0; byte != '\n';) {
-      if (!io::waitFor(child->standardOutput().get(), POLLIN, test::patience()) ||
-          ::read(child->standardOutput().get(), &byte, 1) != 1)
-        return line + "(nothing more)";
-      if (byte != '\n') line += byte;
-    }
-    return line;
-  }
+  std::string line() { return test::readLine(child->standardOutput().get()); }
   // Returns when the child has read a message, and has polled anew since it was last asked.
   void askChild() {
     EXPECT_TRUE(membership.send(1, link::Subject::kRpc, {}, {}, link::SendMode::kCapture, test::patience()).ok());

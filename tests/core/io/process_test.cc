@@ -12,15 +12,14 @@
 #include <fstream>
 #include <thread>
 
-#include "gtest/gtest.h"
+#include "tests/support/readable.h"
 #include "treadle/core/io/socket.h"
 
 namespace treadle::io::process_test {
 namespace {
 
 using namespace std::chrono_literals;
-
-constexpr Duration kForever = 60s;
+using test::readToEnd;
 
 Process shell(const std::string& script, std::vector<std::pair<std::string, std::string>> environment = {}) {
   auto process = Process::start({"/bin/sh", {"-c", script}, std::move(environment), {}});
@@ -28,26 +27,15 @@ Process shell(const std::string& script, std::vector<std::pair<std::string, std:
   return std::move(*process);
 }
 
-std::string readToEnd(Fd& fd) {
-  std::string all;
-  std::array<char, 4096> bytes;
-  while (waitFor(fd.get(), POLLIN, deadlineAfter(kForever))) {
-    ssize_t size = ::read(fd.get(), bytes.data(), bytes.size());
-    if (size <= 0) break;
-    all.append(bytes.data(), static_cast<size_t>(size));
-  }
-  return all;
-}
-
 ProcessEnd endOf(Process& process) {
-  EXPECT_TRUE(waitFor(process.endFd(), POLLIN, deadlineAfter(kForever)));
+  EXPECT_TRUE(test::readable(process.endFd(), "the process's end"));
   return process.takeEnd().value_or(ProcessEnd{false, -1, false});
 }
 
 TEST(Process, hasItsOutputInPipes) {
   Process process = shell("echo out; echo err >&2; cat");
-  EXPECT_EQ("out\n", readToEnd(process.standardOutput()));
-  EXPECT_EQ("err\n", readToEnd(process.standardError()));
+  EXPECT_EQ("out\n", readToEnd(process.standardOutput().get()));
+  EXPECT_EQ("err\n", readToEnd(process.standardError().get()));
   EXPECT_TRUE(endOf(process).good());
 }
 
@@ -74,14 +62,14 @@ TEST(Process, getsOurEnvironmentWithChanges) {
   ::setenv("TREADLE_TEST_REPLACED", "old", 1);
   Process process = shell("echo $TREADLE_TEST_KEPT $TREADLE_TEST_REPLACED $TREADLE_TEST_NEW",
                           {{"TREADLE_TEST_REPLACED", "new value"}, {"TREADLE_TEST_NEW", "a=b"}});
-  EXPECT_EQ("kept new value a=b\n", readToEnd(process.standardOutput()));
+  EXPECT_EQ("kept new value a=b\n", readToEnd(process.standardOutput().get()));
 }
 
 TEST(Process, inheritsOnlyTheDescriptorsItIsGiven) {
   Fd given(::dup3(1, 100, O_CLOEXEC)), kept(::dup3(1, 101, O_CLOEXEC));
   auto process = Process::start({"/bin/sh", {"-c", "ls /proc/$$/fd"}, {}, {given.get()}});
   ASSERT_TRUE(process.ok());
-  std::string open = readToEnd(process->standardOutput());
+  std::string open = readToEnd(process->standardOutput().get());
   EXPECT_NE(std::string::npos, open.find("100\n")) << open;
   EXPECT_EQ(std::string::npos, open.find("101\n")) << open;
 }
@@ -94,7 +82,7 @@ TEST(Process, startsWithCleanSignals) {
   ::sigprocmask(SIG_BLOCK, &blocked, &before);
   Process process = shell("grep -E '^Sig(Blk|Ign)' /proc/self/status");
   ::sigprocmask(SIG_SETMASK, &before, nullptr);
-  std::string status = readToEnd(process.standardOutput());
+  std::string status = readToEnd(process.standardOutput().get());
   EXPECT_NE(std::string::npos, status.find("SigBlk:\t0000000000000000")) << status;
   size_t ignored = std::stoul(status.substr(status.find("SigIgn:") + 8), nullptr, 16);
   EXPECT_EQ(0u, ignored & (1u << (SIGPIPE - 1))) << status;
@@ -103,23 +91,23 @@ TEST(Process, startsWithCleanSignals) {
 TEST(Process, leadsAGroupThatSignalsReachAsAWhole) {
   Process process = shell("sleep 1000 & echo $!; wait");
   std::array<char, 64> bytes{};
-  ASSERT_TRUE(waitFor(process.standardOutput().get(), POLLIN, deadlineAfter(kForever)));
+  ASSERT_TRUE(test::readable(process.standardOutput().get(), "the output"));
   ASSERT_GT(::read(process.standardOutput().get(), bytes.data(), bytes.size() - 1), 0);
   EXPECT_EQ(process.pid(), ::getpgid(std::atoi(bytes.data())));
   process.signal(SIGKILL);
   // The pipe ends only when the grandchild, which holds it too, is dead.
-  EXPECT_EQ("", readToEnd(process.standardOutput()));
+  EXPECT_EQ("", readToEnd(process.standardOutput().get()));
 }
 
 TEST(Process, tellsOfStopsAndContinuations) {
   Process process = shell("kill -STOP $$; exit 5");
   std::optional<ProcessStop> stop;
-  for (TimePoint deadline = deadlineAfter(kForever); !stop && Clock::now() < deadline;) {
+  for (const TimePoint deadline = test::patience(); !stop;) {
+    ASSERT_TRUE(test::isInTime(deadline)) << "it does not stop";
     siginfo_t info{};  // waits for the stop without taking it
     ::waitid(P_PID, static_cast<id_t>(process.pid()), &info, WSTOPPED | WNOWAIT);
     stop = process.takeStop();
   }
-  ASSERT_TRUE(stop);
   EXPECT_TRUE(stop->stopped);
   EXPECT_EQ(SIGSTOP, stop->number);
   EXPECT_FALSE(process.takeStop()) << "told once";
@@ -162,7 +150,7 @@ TEST(Process, isGoneWithItsOwner) {
 TEST(Process, isReachedByASignalInAnotherGroupToo) {
   Process process = shell("exec perl -e '$| = 1; setpgrp(0, getpgrp(getppid())); print \"out\\n\"; sleep 1000'");
   std::array<char, 8> said;
-  ASSERT_TRUE(waitFor(process.standardOutput().get(), POLLIN, deadlineAfter(kForever)));
+  ASSERT_TRUE(test::readable(process.standardOutput().get(), "the output"));
   EXPECT_EQ(4, ::read(process.standardOutput().get(), said.data(), said.size()));
   EXPECT_NE(process.pid(), ::getpgid(process.pid()));
   process.signal(SIGTERM);
@@ -186,7 +174,7 @@ TEST(Process, diesWithTheProcessThatStartedIt) {
   Fd end(static_cast<int>(::syscall(SYS_pidfd_open, grandchild, 0)));
   ASSERT_TRUE(end.valid());
   ::kill(child, SIGKILL);
-  EXPECT_TRUE(waitFor(end.get(), POLLIN, deadlineAfter(kForever)));
+  EXPECT_TRUE(test::readable(end.get(), "the grandchild's end"));
   ::waitpid(child, nullptr, 0);
   ::close(ends[0]);
   ::close(ends[1]);

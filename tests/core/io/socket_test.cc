@@ -13,6 +13,7 @@
 
 #include "gtest/gtest.h"
 #include "tests/support/gate.h"
+#include "tests/support/readable.h"
 #include "treadle/core/base/error.h"
 
 namespace treadle::io::socket_test {
@@ -34,7 +35,7 @@ Pair connectedPair() {
 }
 
 Result<Fd> acceptOne(int listener) {
-  EXPECT_TRUE(waitFor(listener, POLLIN, patience()));
+  EXPECT_TRUE(test::readable(listener, "a connection"));
   return acceptFrom(listener);
 }
 
@@ -78,7 +79,7 @@ TEST(Socket, isProbedWhileNothingIsSent) {
     EXPECT_FALSE(waitFor(client.get(), POLLIN, soon()));
     ASSERT_TRUE(setLoopback(false));
     for (int fd : {client.get(), server.get()}) {
-      ASSERT_TRUE(waitFor(fd, POLLIN, patience()));
+      ASSERT_TRUE(test::readable(fd, "the end of the connection"));
       char byte;
       EXPECT_EQ(-1, ::recv(fd, &byte, 1, MSG_DONTWAIT));
     }

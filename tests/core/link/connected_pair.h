@@ -6,6 +6,7 @@
 #include "tests/support/bytes.h"
 #include "tests/support/gate.h"
 #include "tests/support/reactor_thread.h"
+#include "tests/support/readable.h"
 #include "tests/support/stream_on.h"
 #include "treadle/core/base/error.h"
 #include "treadle/core/io/socket.h"
@@ -127,7 +128,7 @@ inline Sockets tcpSockets() {
   io::Fd listener = valueOrThrow(io::listenOn(valueOrThrow(io::Address::parse("tcp://127.0.0.1:0"))));
   io::Address address = valueOrThrow(io::Address::ofSocket(listener.get()));
   io::Fd dialed = valueOrThrow(io::connectTo(address, test::patience()));
-  EXPECT_TRUE(io::waitFor(listener.get(), POLLIN, test::patience()));
+  EXPECT_TRUE(test::readable(listener.get(), "a connection"));
   return {std::move(dialed), valueOrThrow(io::acceptFrom(listener.get()))};
 }
 

@@ -179,7 +179,7 @@ TEST(Damage, thatTlsFoundIsALostPeerToWhoWrites) {
   SendQueue queue(ends.b, 1 << 20, 1 << 20, host);
   const std::vector<std::byte> noise = filled(1000, 0x17);
   ASSERT_TRUE(io::writeAll(ends.a.fd(), noise, patience()).ok());
-  ASSERT_TRUE(io::waitFor(ends.b.fd(), POLLIN, patience()));
+  ASSERT_TRUE(test::readable(ends.b.fd(), "the noise"));
   std::array<std::byte, 100> bytes;
   iovec part{bytes.data(), bytes.size()};
   ASSERT_EQ(-1, ends.b.read({&part, 1}, 0));
@@ -208,7 +208,7 @@ TEST(Damage, ofAnyBitOfAHandshakeKeepsTheDoorShut) {
   auto shake = [&](uint64_t bit) {
     std::unique_ptr<Relay> relay;
     std::thread between([&] {
-      ASSERT_TRUE(io::waitFor(listener.get(), POLLIN, patience()));
+      ASSERT_TRUE(test::readable(listener.get(), "a connection"));
       Sockets left(io::Fd(), valueOrThrow(io::acceptFrom(listener.get())));
       Sockets right(valueOrThrow(io::connectTo(acceptor->address(), patience())), io::Fd());
       relay = std::make_unique<Relay>(bit, std::move(left), std::move(right));

@@ -189,7 +189,7 @@ TEST(FrameReaderTurn, endsAfterAboutAMebibyte) {
     for (const TimePoint end = Clock::now() + std::chrono::microseconds(3); Clock::now() < end;) continue;
   };
   for (size_t before = 0; frames < kFrames; before = frames) {
-    EXPECT_TRUE(io::waitFor(pair.b.fd(), POLLIN, deadlineAfter(test::kHangs)));
+    EXPECT_TRUE(test::readable(pair.b.fd(), "the next record"));
     throwIfError(reader.readFrom(pair.b, onFrame).status());
     EXPECT_EQ(0U, pair.b.pending()) << "nobody would hear of it";
     EXPECT_LT((frames - before) * (stream.size() / kFrames), kTurnBytes + kReadBytes + 2 * kRecordBytes);

@@ -88,7 +88,7 @@ TEST(Handshake, losesNothingOfWhatFollowsTheWelcome) {
 TEST(Handshake, losesNothingWhenWelcomeAndMoreAreOneWrite) {
   io::Fd listener = valueOrThrow(io::listenOn(*io::Address::parse("tcp://127.0.0.1:0")));
   std::thread acceptor([&] {
-    ASSERT_TRUE(io::waitFor(listener.get(), POLLIN, patience()));
+    ASSERT_TRUE(test::readable(listener.get(), "a connection"));
     RawPeer peer(valueOrThrow(io::acceptFrom(listener.get())));
     Result<Incoming> hello = peer.hear();
     Greeting greeting{kProtocolVersion, Purpose::kPeer, {"raw", 3}, randomNonce()};
@@ -189,7 +189,7 @@ TEST(Handshake, anAcceptorTellsADialerOfAnotherVersion) {
 Status dialAgainst(std::vector<std::byte> answer) {
   io::Fd listener = valueOrThrow(io::listenOn(*io::Address::parse("tcp://127.0.0.1:0")));
   std::thread acceptor([&] {
-    ASSERT_TRUE(io::waitFor(listener.get(), POLLIN, patience()));
+    ASSERT_TRUE(test::readable(listener.get(), "a connection"));
     RawPeer peer(valueOrThrow(io::acceptFrom(listener.get())));
     ASSERT_TRUE(peer.hear().ok());
     peer.write(answer);
@@ -348,7 +348,7 @@ class Relay {
  public:
   explicit Relay(const io::Address& to) {
     thread_ = std::thread([this, to] {
-      EXPECT_TRUE(io::waitFor(listener_.get(), POLLIN, patience()));
+      EXPECT_TRUE(test::readable(listener_.get(), "a connection"));
       io::Fd from = valueOrThrow(io::acceptFrom(listener_.get())), on = valueOrThrow(io::connectTo(to, patience()));
       std::array<pollfd, 2> ends = {pollfd{from.get(), POLLIN, 0}, pollfd{on.get(), POLLIN, 0}};
       std::array<std::byte, 4096> bytes;

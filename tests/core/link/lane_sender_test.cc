@@ -29,7 +29,7 @@ class OneLane : public ::testing::Test {
   }
   uint64_t sendFirst() {
     uint64_t number = send(0);
-    EXPECT_TRUE(io::waitFor(sockets.b.get(), POLLIN, patience()));
+    EXPECT_TRUE(test::readable(sockets.b.get(), "a piece"));
     return number;
   }
   // Of the next pieces: whose they are.

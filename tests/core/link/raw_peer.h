@@ -2,6 +2,7 @@
 // The other side of a handshake made by hand, byte by byte where a test wants it wrong.
 
 #include "tests/support/gate.h"
+#include "tests/support/readable.h"
 #include "tests/support/stream_on.h"
 #include "treadle/core/base/error.h"
 #include "treadle/core/link/handshake_messages.h"
@@ -34,7 +35,11 @@ class RawPeer {
       io::Stream stream = test::streamOn(fd_.get());
       Result<bool> got = reader_.readFrom(stream, onFrame);
       if (!got.ok()) return got.status();
-      if (!*got && !io::waitFor(fd_.get(), POLLIN, patience())) return deadlineExceeded("it says nothing");
+      if (*got) continue;
+      if (auto more = test::readable(fd_.get(), "the next handshake message"); !more) {
+        ADD_FAILURE() << more.message();
+        return deadlineExceeded("it says nothing");
+      }
     }
     return parseHandshake(*frame);
   }

@@ -11,6 +11,7 @@
 
 #include "tests/support/bytes.h"
 #include "tests/support/gate.h"
+#include "tests/support/readable.h"
 #include "treadle/core/base/error.h"
 #include "treadle/core/io/socket.h"
 
@@ -180,7 +181,7 @@ TEST(BlockPool, usesTheBlocksOfALostPeerWhenItsProcessHasEnded) {
     (void)!::read(until[0], &end, 1);
     ::_exit(0);
   }
-  ASSERT_TRUE(io::waitFor(listener.get(), POLLIN, deadlineAfter(std::chrono::seconds(60))));
+  ASSERT_TRUE(test::readable(listener.get(), "a connection"));
   io::Fd accepted = valueOrThrow(io::acceptFrom(listener.get()));
   io::ProcessHandle holder = io::ProcessHandle::ofPeer(accepted.get());
   ASSERT_TRUE(holder.valid());

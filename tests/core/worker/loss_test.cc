@@ -9,6 +9,7 @@
 #include "tests/core/worker/here.h"
 #include "tests/core/worker/peer_process.h"
 #include "tests/support/launch_environment.h"
+#include "tests/support/readable.h"
 #include "tests/support/status_socket.h"
 #include "treadle/core/io/socket.h"
 
@@ -228,13 +229,15 @@ TEST(StoppedProcess, isGivenUpAfterTheLimit) {
   auto worker = Worker::join(join);
   Future<void> waiting = worker->with({.timeout = kWhilePeerLives}).async<&test::peerWait>("child");
   process.signal(SIGSTOP);
-  Status why = statusOf<PeerLostError>([&] { waiting.wait(test::kHangs); });
+  ASSERT_TRUE(test::eventually([&] { return waiting.ready(); }));
+  Status why = statusOf<PeerLostError>([&] { waiting.wait(); });
   EXPECT_EQ("child", why.worker());
   EXPECT_TRUE(contains(why.message(), "nothing was heard of it"));
   process.signal(SIGCONT);
   const std::string learnt = "'parent' (rank 0) was lost: it has given this worker up: nothing was heard of it";
   std::string said;
-  while (!contains(said, learnt) && io::waitFor(process.standardError().get(), POLLIN, deadlineAfter(test::kHangs))) {
+  while (!contains(said, learnt)) {
+    ASSERT_TRUE(test::readable(process.standardError().get(), "what the child learnt")) << said;
     std::array<char, 4096> bytes;
     const ssize_t size = ::read(process.standardError().get(), bytes.data(), bytes.size());
     if (size <= 0) break;

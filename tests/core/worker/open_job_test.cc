@@ -11,6 +11,7 @@
 #include "tests/core/worker/here.h"
 #include "tests/core/worker/peer_functions.h"
 #include "tests/support/places.h"
+#include "tests/support/readable.h"
 #include "tests/support/seeds.h"
 #include "treadle/core/group/group.h"
 #include "treadle/core/io/process.h"
@@ -370,14 +371,7 @@ class OpenPeers : public OpenJob {
     options.arguments = {name, std::to_string(port), std::to_string(lostAfter / 1ms)};
     return valueOrThrow(io::Process::start(options));
   }
-  static std::string outputOf(io::Process& process) {
-    std::string output;
-    for (char byte = 0;;) {
-      if (!io::waitFor(process.standardOutput().get(), POLLIN, deadlineAfter(test::kHangs))) return output + "(hangs)";
-      if (::read(process.standardOutput().get(), &byte, 1) != 1) return output;
-      output += byte;
-    }
-  }
+  static std::string outputOf(io::Process& process) { return test::readToEnd(process.standardOutput().get()); }
 };
 
 TEST_F(OpenPeers, aKilledWorkerIsOutForAllAtOnce) {
