@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "tests/cli/launcher.h"
+#include "tests/support/free_port.h"
 #include "tests/support/places.h"
 #include "tests/support/reads_memory.h"
 #include "treadle/cli/examination.h"
@@ -113,7 +114,25 @@ bool mayMakeNamespaces(const std::string& option) {
   return launcher.finish() == 0;
 }
 
-TEST(Doctor, endsInTimeWhenWorkersDoNotSeeEachOther) {
+// The limit is in the error: no clock of the test has to prove that it was obeyed. The default is 10 s.
+TEST(Doctor, waitsForAWorkerThatNeverComesAsLongAsItsTimeout) {
+  auto doctorOfTwo = [](const std::string& timeout) {
+    return Launcher({"doctor", "--timeout", timeout}, {{"RANK", "0"},
+                                                       {"WORLD_SIZE", "2"},
+                                                       {"MASTER_ADDR", "127.0.0.1"},
+                                                       {"MASTER_PORT", std::to_string(test::freePort())},
+                                                       {"TREADLE_JOB_KEY", "0123456789abcdef"}});
+  };
+  Launcher patient = doctorOfTwo("3600"), launcher = doctorOfTwo("2");
+  EXPECT_EQ(1, launcher.finish());
+  const std::string said = "rank 1 of 2 did not arrive within the join timeout of 2 s";
+  EXPECT_NE(std::string::npos, launcher.out().find(said)) << launcher.out() << launcher.err();
+  EXPECT_FALSE(io::waitFor(patient.endFd(), POLLIN, Clock::now())) << "it does not wait as long as it was told to";
+  ASSERT_EQ(0, ::kill(patient.pid(), SIGKILL));
+  EXPECT_EQ(1000 + SIGKILL, patient.finish());
+}
+
+TEST(Doctor, endsWhenWorkersDoNotSeeEachOther) {
   if (!mayMakeNamespaces("-n")) GTEST_SKIP() << "no network namespace may be made here";
   Launcher launcher({"run", "-n", "2", "--", "/bin/sh", "-c",
                      "[ $RANK = 1 ] && exec " + kUnshare + "-n " + kQuoted + " doctor --timeout 2; exec " + kQuoted +
