@@ -2,57 +2,32 @@
 """Cases broken on purpose, each of which tools/run_tests.py --rerun has to report by name: broken_program.cc has them."""
 import argparse
 import os
-import shutil
-import subprocess
 import sys
-import tempfile
-import textwrap
 import unittest
 
-ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from own_tree import OwnTree
+
 OPTIONS = None  # of the command line
 
 
-class Reruns(unittest.TestCase):
+class Reruns(OwnTree):
     def setUp(self):
-        self.folder = tempfile.TemporaryDirectory(prefix="treadle-reruns-")
-        self.addCleanup(self.folder.cleanup)
-        self.tree = self.copy_of_tree()
-        self.build = os.path.join(self.tree, "build", "checked")
-        os.makedirs(self.build)
+        super().setUp()
+        self.commit("more")  # the files of the first count as changed
 
-    def copy_of_tree(self):
-        """The tools and the program's source in a repository of their own, at the place that the program's report names."""
-        tree = os.path.join(self.folder.name, "tree")
-        for part in ("tools", os.path.join("tests", "checks")):
-            shutil.copytree(os.path.join(ROOT, part), os.path.join(tree, part), ignore=shutil.ignore_patterns("__pycache__"))
-        git = ["git", "-C", tree, "-c", "user.name=nobody", "-c", "user.email=nobody@localhost"]
-        for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "all"], ["commit", "-q", "--allow-empty", "-m", "more"]):
-            subprocess.run([*git, *words], check=True)
-        return tree
-
-    def run_test(self, test, *command, limit_s=60):
-        """One run of all tests, which are this one: (its exit code, its output)."""
-        words = " ".join(f'"{word}"' for word in command)
-        with open(os.path.join(self.build, "CTestTestfile.cmake"), "w", encoding="utf-8") as file:
-            file.write(f'add_test({test} {words})\nset_tests_properties({test} PROPERTIES TIMEOUT {limit_s} ENVIRONMENT '
-                       f'"BROKEN_STATE={self.folder.name}/state")\n')
-        environment = {**os.environ, "XDG_CACHE_HOME": os.path.join(self.folder.name, "cache"), "PYTHONDONTWRITEBYTECODE": "1"}
-        ran = subprocess.run([sys.executable, os.path.join(self.tree, "tools", "run_tests.py"), self.build, "--rerun"],
-                             cwd=self.build, env=environment, capture_output=True, text=True, check=False)
-        return ran.returncode, ran.stdout + ran.stderr
+    def run_tests(self, tests, limit_s=60):
+        """One run of all tests, which are these commands by name, at once: (its exit code, its output)."""
+        self.write_tests(tests, limit_s)
+        return self.run_in_tree(sys.executable, "tools/run_tests.py", self.build, "--rerun", f"-j{len(tests)}")
 
     def run_case(self, case, limit_s=60):
         report = os.path.join(self.build, "test-results", "broken.xml")
         pattern = case if "." in case else f"Broken.{case}"
-        return self.run_test("broken", OPTIONS.program, f"--gtest_filter={pattern}", f"--gtest_output=xml:{report}",
-                             limit_s=limit_s)
+        return self.run_tests({"broken": [OPTIONS.program, f"--gtest_filter={pattern}", f"--gtest_output=xml:{report}"]},
+                              limit_s)
 
     def run_script(self, text):
-        script = os.path.join(self.folder.name, "script.py")
-        with open(script, "w", encoding="utf-8") as file:
-            file.write(textwrap.dedent(text))
-        return self.run_test("script", sys.executable, script)
+        return self.run_tests({"script": self.script("script", text)})
 
     def expect_counts(self, outcome, *words):
         code, output = outcome
@@ -70,7 +45,7 @@ class Reruns(unittest.TestCase):
     def test_an_event_that_comes_too_late_once_is_flaky_and_counts_the_second_time(self):
         self.expect_flaky(self.run_case("isLateTheFirstTimeOnly"), "flaky: broken:Broken.isLateTheFirstTimeOnly",
                           "it did not become true")
-        with open(os.path.join(self.folder.name, "cache", "treadle", "flaky.md"), encoding="utf-8") as file:
+        with open(os.path.join(self.cache, "flaky.md"), encoding="utf-8") as file:
             self.assertIn("| broken:Broken.isLateTheFirstTimeOnly |", file.read())
         os.remove(os.path.join(self.folder.name, "state"))
         self.expect_counts(self.run_case("isLateTheFirstTimeOnly"), "stands in the list of flaky cases")
@@ -86,8 +61,7 @@ class Reruns(unittest.TestCase):
 
     def test_a_case_in_a_file_beside_a_changed_header_counts_at_once(self):
         header = os.path.join("tests", "checks", "of_the_program.h")
-        with open(os.path.join(self.tree, header), "w", encoding="utf-8") as file:
-            file.write("// new\n")
+        self.write(header, "// new\n")
         self.expect_counts(self.run_case("isLateTheFirstTimeOnly"), f"is not run again: {header} has changed")
 
     def test_a_case_that_fails_after_others_only_counts(self):
