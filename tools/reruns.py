@@ -21,8 +21,11 @@ from commands import end
 
 RERUNS = 10
 MOST_FLAKY = 2  # one more, and .ci/run fails
-# How a script reports that an event did not come in time.
-LATE = re.compile(r"did not end within [\d.]+ s|timed out after [\d.]+ seconds")
+# How a script reports a case that failed: a line with the case's name and the reasons, the first one first.
+FAILED = re.compile(r"^FAILED (?:[^:\n]+: )?(.*)", re.MULTILINE)
+# That an event did not come in time: nothing but that, as the script may quote others.
+LATE = re.compile(r"[\w' ]+ did not [\w' ]+ within [\d.]+ s|Command .* timed out after [\d.]+ seconds|timed out")
+CRASHED = "Traceback (most recent call last)"
 WAITED_IN_VAIN = re.compile(r"waited in vain: ")  # tests/support/gate.h
 NOT_LATE = "it does not say first that an event did not come in time"
 
@@ -46,8 +49,10 @@ def case_of_program(program, name, file, failures, properties):
 
 
 def case_of_script(name, file, output):
-    """A failed ctest test that is no GoogleTest program."""
-    return Case(name, "", file, output, "" if LATE.search(output) else NOT_LATE)
+    """A failed ctest test that is no GoogleTest program: late when all of its cases that failed were late first."""
+    reasons = [why.split("; ")[0] for why in FAILED.findall(output)]
+    late = reasons and all(LATE.fullmatch(reason) for reason in reasons) and CRASHED not in output
+    return Case(name, "", file, output, "" if late else NOT_LATE)
 
 
 def known_flaky():

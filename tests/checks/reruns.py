@@ -91,12 +91,25 @@ class Reruns(OwnTree):
             import os, sys
             if not os.path.exists(os.environ["BROKEN_STATE"]):
                 open(os.environ["BROKEN_STATE"], "w").close()
-                sys.exit("the job did not end within 60 s")
+                sys.exit("FAILED the job: it did not end within 60 s; exit code None")
             """), "flaky: script failed once")
 
     def test_a_script_that_found_something_wrong_counts_at_once(self):
-        self.expect_counts(self.run_script("import sys; sys.exit('left over: a segment of shared memory')"),
-                           "script is not run again")
+        for said in ("left over: a segment of shared memory",
+                     "FAILED the job: exit code 1; it did not end within 60 s",
+                     "FAILED the job: expected 'done', got: it did not end within 60 s",
+                     "FAILED one: it did not end within 60 s\nFAILED other: exit code 1",
+                     "FAILED one: it did not end within 60 s\nTraceback (most recent call last)"):
+            with self.subTest(said):
+                self.expect_counts(self.run_script(f"import sys; sys.exit({said!r})"), "script is not run again")
+
+    def test_a_script_with_several_late_cases_is_flaky(self):
+        self.expect_flaky(self.run_script("""
+            import os, sys
+            if not os.path.exists(os.environ["BROKEN_STATE"]):
+                open(os.environ["BROKEN_STATE"], "w").close()
+                sys.exit("FAILED one: it did not end within 60 s\\nok two\\nFAILED three: timed out")
+            """), "flaky: script failed once")
 
     def test_a_crash_counts_at_once(self):
         self.expect_counts(self.run_case("crashesOnce"), "Broken.crashesOnce")

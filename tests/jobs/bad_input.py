@@ -229,7 +229,7 @@ def connected(port):
             connection = socket.create_connection(("127.0.0.1", port), timeout=LIMIT_S)
             break
         except ConnectionRefusedError:
-            require(time.monotonic() < deadline, f"nobody listens on port {port}")
+            require(time.monotonic() < deadline, f"the listener on port {port} did not come within {LIMIT_S} s")
             time.sleep(0.01)
     with connection:
         yield connection
@@ -296,9 +296,9 @@ def garbage_while_joining_and_running(case):
     thrower = Thrower(job, port)
     thrower.start()
     try:
-        wait_until(lambda: sum(" joined" in line for _, _, line in list(job.lines)) == 2, "they do not join")
+        wait_until(lambda: sum(" joined" in line for _, _, line in list(job.lines)) == 2, "the workers did not join")
         thrown = thrower.thrown
-        wait_until(lambda: thrower.thrown > thrown + 100, "no garbage reaches the running job")
+        wait_until(lambda: thrower.thrown > thrown + 100, "more garbage did not reach the running job")
         job.launcher.send_signal(signal.SIGUSR1)
         case.ends(job, 0)
     finally:
@@ -308,7 +308,7 @@ def garbage_while_joining_and_running(case):
 def wait_until(condition, text):
     deadline = time.monotonic() + LIMIT_S
     while not condition():
-        require(time.monotonic() < deadline, text)
+        require(time.monotonic() < deadline, f"{text} within {LIMIT_S} s")
         time.sleep(0.01)
 
 

@@ -84,9 +84,11 @@ def main():
             with tempfile.TemporaryDirectory(prefix="treadle-examples-") as folder:
                 job, found = case(binaries, folder, *example)
             failed = failed or bool(found)
-            print(f"{example[0]} {case.__name__}: {'FAILED' if found else 'ok'}, {time.monotonic() - job.started:.1f} s")
+            name = f"{example[0]} {case.__name__}"
             if found:
-                print("\n".join(found) + f"\n--- output, seconds since the start\n{job.output()}---")
+                print(f"FAILED {name}: {'; '.join(found)}\n--- output, seconds since the start\n{job.output()}---")
+            else:
+                print(f"ok     {name} ({time.monotonic() - job.started:.1f} s)")
     print(f"examples: {'FAILED' if failed else 'ok'}")
     return 1 if failed else 0
 

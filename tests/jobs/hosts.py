@@ -109,9 +109,9 @@ class Job:
                     one.communicate()
 
 
-def expect(found, what, condition, texts):
+def expect(found, what, why, condition, texts):
     if not condition:
-        found.append(f"{what}:\n" + "".join(texts))
+        found.append(f"FAILED {what}: {why}\n" + "".join(texts))
 
 
 def check(places, program, folder):
@@ -124,20 +124,27 @@ def check(places, program, folder):
         wire = Wire(places[1])
         try:
             codes, texts = job.run(environments, **more)
+        except subprocess.TimeoutExpired as late:
+            return found.append(f"FAILED {what}: {late}")
         finally:
             seen = wire.close()
-        expect(found, f"{what} does not work ({codes})", codes == [0, 0, 0], texts)
-        expect(found, f"{what}: nothing was seen on the wire", len(seen) > len(MARK), texts)
-        expect(found, f"{what} {'hides' if readable else 'shows'} what it sends", (MARK.encode() in seen) == readable, texts)
+        expect(found, what, f"it does not work ({codes})", codes == [0, 0, 0], texts)
+        expect(found, what, "nothing was seen on the wire", len(seen) > len(MARK), texts)
+        expect(found, what, f"it {'hides' if readable else 'shows'} what it sends", (MARK.encode() in seen) == readable, texts)
+        return None
 
     def refused(what, environments, why):
         # The one that is refused has to come before the others' time is up.
         for limit in (3, 6, 12, 24):
-            codes, texts = job.run(environments, options=["--join-timeout", str(limit)])
-            expect(found, f"{what}: a worker has joined within {limit} s ({codes})", 0 not in codes, texts)
+            try:
+                codes, texts = job.run(environments, options=["--join-timeout", str(limit)])
+            except subprocess.TimeoutExpired as late:
+                return found.append(f"FAILED {what}: {late}")
+            expect(found, what, f"a worker has joined within {limit} s ({codes})", 0 not in codes, texts)
             if any(why in text for text in texts):
                 break
-        expect(found, f"{what} is not told '{why}'", any(why in text for text in texts), texts)
+        expect(found, what, f"nobody is told '{why}'", any(why in text for text in texts), texts)
+        return None
 
     works("a job by a key", [keyed] * 3, False)
     works("a job by certificates", [certificates] * 3, False)

@@ -60,14 +60,15 @@ def main():
     failed = 0
     for name, command, there in launchers(os.environ.get("TREADLE_PYTHON", sys.executable)):
         if not there:
-            print(f"{name}: {'FAILED' if options.all else 'left out'}, it is not installed")
+            print(f"{'FAILED' if options.all else 'left out'} {name}: it is not installed")
             failed += options.all
             continue
         found, output = run(command, program)
-        print(f"{name}: {'; '.join(found) or 'ok'}")
         if found:
             failed += 1
-            print(f"--- output\n{output}---")
+            print(f"FAILED {name}: {'; '.join(found)}\n--- output\n{output}---")
+        else:
+            print(f"ok {name}")
     print(f"launchers: {'FAILED' if failed else 'ok'}")
     return 1 if failed else 0
 

@@ -52,7 +52,7 @@ def main():
             finally:
                 job.close()
         if found:
-            print("\n".join(found) + f"\n--- output, seconds since the start\n{job.output()}---")
+            print(f"FAILED smoke: {'; '.join(found)}\n--- output, seconds since the start\n{job.output()}---")
     print(f"smoke: {'FAILED' if found else 'ok'}")
     return 1 if found else 0
 

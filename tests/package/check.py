@@ -97,7 +97,7 @@ def main(build, *kinds):
                 passed += 1
             except (Failed, subprocess.TimeoutExpired) as error:
                 failed += 1
-                print(f"package: {name}: {error}", flush=True)
+                print(f"FAILED {name}: {error}", flush=True)
     print(f"{passed} passed, {failed} failed")
     return 1 if failed else 0
 
