@@ -9,6 +9,7 @@ Every other late case runs again: once with its whole program and ten times alon
 of these runs fails, the failure counts. Otherwise the case is flaky: its output is printed, and it is added to the list
 flaky.md in the user's cache folder. Remove the line of a case that you have mended.
 """
+import contextlib
 import itertools
 import os
 import re
@@ -71,7 +72,8 @@ def add_flaky(case, folder):
 
 
 class Load:
-    """Runs commands over and over on a thread, one at a time, as long as the `with` lasts; their results do not matter."""
+    """Runs commands over and over on a thread, one at a time, as long as the `with` lasts. Their results do not matter, and
+    one that hangs is ended at its limit."""
 
     def __init__(self, commands):
         self.commands, self.stopped, self.process = commands, threading.Event(), None
@@ -84,7 +86,10 @@ class Load:
                 if self.stopped.is_set():
                     return
                 self.process = command.start(subprocess.DEVNULL)
-            self.process.wait()
+            try:
+                self.process.wait(command.limit_s)
+            except subprocess.TimeoutExpired:
+                end(self.process)
 
     def __enter__(self):
         if self.commands:
@@ -119,7 +124,11 @@ def passes_among_all(command, case):
 def fails_again(case, commands, beside):
     """The output of the first of eleven more runs that fails; None when all pass."""
     command = commands[case.program]
-    with Load([commands[program] for program in sorted(beside) if program in commands]):
+    others = [commands[program] for program in sorted(beside) if program in commands]
+    lanes = max(1, (os.cpu_count() or 1) - 1)  # ctest runs as many tests at once as there are cores, this one among them
+    with contextlib.ExitStack() as loads:
+        for lane in range(lanes):
+            loads.enter_context(Load(others[lane::lanes]))
         # First among all: a case that fails because of those before it passes alone.
         for run in [passes_among_all, *[passes] * RERUNS]:
             passed, output = run(command, case.name)

@@ -3,6 +3,7 @@
 import argparse
 import os
 import sys
+import textwrap
 import unittest
 
 from own_tree import OwnTree
@@ -93,6 +94,31 @@ class Reruns(OwnTree):
                 open(os.environ["BROKEN_STATE"], "w").close()
                 sys.exit("FAILED the job: it did not end within 60 s; exit code None")
             """), "flaky: script failed once")
+
+    def test_each_rerun_is_beside_a_copy_of_what_ran_beside(self):
+        lock = "import fcntl, os, sys, time\nfile = open(os.environ['BROKEN_STATE'] + '.lock', 'w')\n"
+        beside = self.script("beside", lock + "fcntl.flock(file, fcntl.LOCK_EX)\ntime.sleep(0.2)\n")
+        late = self.script("late", lock + textwrap.dedent("""
+            def somebody_has_it():
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    fcntl.flock(file, fcntl.LOCK_UN)
+                except BlockingIOError:
+                    return True
+
+            deadline = time.monotonic() + 50
+            while not somebody_has_it():
+                time.sleep(0.001)
+                if time.monotonic() > deadline:
+                    sys.exit("FAILED late: the program beside it did not run within 50 s")
+            if not os.path.exists(os.environ["BROKEN_STATE"]):
+                open(os.environ["BROKEN_STATE"], "w").close()
+                sys.exit("FAILED late: it did not end within 50 s")
+            """))
+        code, output = self.run_tests({"late": late, "beside": beside})
+        self.assertEqual(0, code, output)
+        self.assertIn("\nflaky: 1\n", output)
+        self.assertIn("\n2 passed, 0 failed\n", output)
 
     def test_a_script_that_found_something_wrong_counts_at_once(self):
         for said in ("left over: a segment of shared memory",
