@@ -19,9 +19,9 @@ The workers log at the level debug (TREADLE_LOG). The thread that reads the line
 each role and signal, so that eight runs are every combination. `--random` strikes at moments instead, which are drawn
 evenly from the victim's life in a normal run, counted from the first fork.
 
-After the signal, every other worker must end by itself within 10 s. Before all have joined it has 20 s: the join
-timeout of 15 s, and the time to exit, for which pages of code may have to be read from a disk again. The launcher must
-exit with an error that names the victim as the first to fail. No process, socket, shared memory or file may be left.
+After the signal, every other worker must end by itself within the 10 s that are promised, or 20 s before all have joined
+(strike.py). The launcher must exit with an error that names the victim as the first to fail. No process, socket, shared
+memory or file may be left.
 
 How a worker may end:
   * With an exit code above 0. Its last error line is `hybrid_digits: ...` with the victim's name or rank. Each warning
@@ -40,8 +40,8 @@ import sys
 import tempfile
 import time
 
-from strike import EVENTS, GRACE_S, ROLES, SIGNALS, START_S, Attempt, Case, Failure, epochs_done, joined_at
-from watched_job import POLL_S, Job
+from strike import EVENTS, GRACE_S, ROLES, SIGNALS, Attempt, Case, Failure, epochs_done, joined_at
+from watched_job import HANGS_S, POLL_S, Job
 
 MAX_TRIES = 20  # for one kill
 # Where each role and signal strikes without options: together at all events.
@@ -73,8 +73,8 @@ class Driver:
         """A run that nobody disturbs."""
         job = self.start()
         try:
-            job.wait_for_workers(len(ROLES), time.monotonic() + START_S)
-            deadline = time.monotonic() + 120
+            job.wait_for_workers(len(ROLES), time.monotonic() + HANGS_S)
+            deadline = time.monotonic() + 2 * HANGS_S
             while not all([worker.is_over() for worker in job.workers]) and time.monotonic() < deadline:
                 time.sleep(POLL_S)
             if not job.finish(deadline) or job.launcher.returncode != 0:

@@ -5,17 +5,18 @@ import select
 import signal
 import time
 
-from watched_job import POLL_S
+from watched_job import HANGS_S, POLL_S
 
 ROLES = ["master", "ps", "trainer0", "trainer1"]  # by rank
 SIGNALS = {"KILL": signal.SIGKILL, "STOP": signal.SIGSTOP}
+# Two promises, the only limits here that do more than end a hang. A worker that has joined ends by its own error within
+# the default `--grace`: a silent peer is lost after 7 s at most (docs/guide/guarantees.md). One that is still joining ends
+# within the join timeout of 15 s, and 5 s to exit, for which pages of code may have to be read from a disk again.
 LOST_LIMIT_S = 10.0
 JOIN_LIMIT_S = 20.0
-GRACE_S = 50      # longer than starting and joining take: the workers have to end before the launcher ends them
-LAUNCHER_S = 30   # how long the launcher may take after the last of the others: half its grace, if all of them ended well
-START_S = 30      # until there are workers at all
+GRACE_S = HANGS_S + JOIN_LIMIT_S  # of this job: the workers have to end before the launcher ends them
+LAUNCHER_S = HANGS_S + GRACE_S / 2  # after the last of the others: a stopped victim may have half the grace
 WATCH_S = 0.02    # how often the watch looks who has begun to join
-EVENT_S = 60      # until the victim's event, however slow the machine is
 MOST_LINES = 6    # of a worker about the loss: one for each of the others it loses in the end, and its last word
 
 # The lines that report an event, by role, rank and number of epochs. None: the worker is there.
@@ -75,7 +76,7 @@ class Attempt:
     def strike(self):
         """Sends the signal at the event or the moment; False when that was too late."""
         job = self.job
-        deadline = time.monotonic() + START_S
+        deadline = time.monotonic() + HANGS_S
         if not job.wait_for_workers(self.rank + 1, deadline):
             raise Failure(f"rank {self.rank} was not started")
         self.victim = job.workers[self.rank]
@@ -91,7 +92,7 @@ class Attempt:
             job.wait_for_workers(len(ROLES), deadline)
             self.others = [worker for worker in job.workers[:len(ROLES)] if worker is not self.victim]
             return True
-        job.finish(time.monotonic() + 60)
+        job.finish(time.monotonic() + HANGS_S)
         if job.launcher.returncode != 0:
             raise Failure(f"the job failed by itself before the signal (exit {job.launcher.returncode})")
         return False
@@ -106,9 +107,10 @@ class Attempt:
     def wait_for_event(self, deadline):
         self.job.wait_for_workers(len(ROLES), deadline)
         pattern = EVENTS[self.event](ROLES[self.rank], self.rank, self.epochs)
-        seen = self.job.when(pattern, self.hit).wait(EVENT_S)
+        seen = self.job.when(pattern, self.hit).wait(HANGS_S)
         if self.sent == 0.0:
-            raise Failure(f"the job {'ended' if seen else 'took too long'} without the event {self.event}")
+            raise Failure(f"the job ended without the event {self.event}" if seen else
+                          f"the event {self.event} did not come within {HANGS_S:.0f} s")
 
     def hit(self):
         """The signal, on whatever thread sees that it is time."""
@@ -134,8 +136,8 @@ class Attempt:
                 return False
             if state in "Tt":
                 return True
-            if time.monotonic() > self.sent + 5:
-                raise Failure(f"the victim does not stop: state {state}")
+            if time.monotonic() > self.sent + HANGS_S:
+                raise Failure(f"the victim did not stop within {HANGS_S:.0f} s: state {state}")
             time.sleep(POLL_S)
         return False
 
@@ -152,7 +154,7 @@ class Attempt:
         if joined := joined_at(self.job):
             return max(self.sent, joined) + LOST_LIMIT_S
         # Its join timeout begins when it joins, and that may be after the signal.
-        return self.sent + START_S if worker.joins is None else max(self.sent, worker.joins) + JOIN_LIMIT_S
+        return self.sent + HANGS_S if worker.joins is None else max(self.sent, worker.joins) + JOIN_LIMIT_S
 
     def watch(self):
         """Waits until all others have ended; how long the last took, from the signal or its later join."""
@@ -164,7 +166,7 @@ class Attempt:
             select.select([worker.fd for worker in waited], [], [], WATCH_S)
         last = max(worker.ended for worker in self.others)
         if not self.job.finish(last + LAUNCHER_S):
-            raise Failure(f"the launcher did not end within {LAUNCHER_S} s of the others")
+            raise Failure(f"the launcher did not end within {LAUNCHER_S:.0f} s of the others")
         return max(0.0, *(worker.ended - max(self.sent, worker.joins or 0.0) for worker in self.others))
 
     def names_victim(self, text):

@@ -13,7 +13,7 @@ import uuid
 
 MARK = "TREADLE_TEST_JOB"  # in the environment of every process of a job, with a value of the job's own
 POLL_S = 0.002             # how often /proc is looked at: it tells nobody when it changes
-SETTLE_S = 60.0            # how long the kernel may take to clear away what has ended
+HANGS_S = 60.0             # far above what anything takes: a limit of so long ends a hang
 
 
 class Worker:
@@ -150,7 +150,7 @@ class Job:
 
     def leftovers(self, kept=()):
         """What is left of an ended job, one sentence each. `kept`: names in its folder that may stay."""
-        deadline = time.monotonic() + SETTLE_S
+        deadline = time.monotonic() + HANGS_S  # the kernel clears away what has ended in its own time
         while (left := self._left(kept)) and time.monotonic() < deadline:
             time.sleep(0.05)
         return left
@@ -180,7 +180,7 @@ class Job:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 pass
-        self.finish(time.monotonic() + 5)
+        self.finish(time.monotonic() + HANGS_S)
         for worker in self.workers:
             os.close(worker.fd)
         for stream in (self.launcher.stdout, self.launcher.stderr):
