@@ -22,16 +22,17 @@ import sys
 import time
 import traceback
 
-from workers import Failure, Worker, World, free_port, numbers
+from workers import HANGS_S, SLACK_S, Failure, Worker, World, free_port, numbers
 
 SIZE = 4
 CHANNELS = ["tcp", "tcp,lanes"]
 TIMEOUT_S, LOST_AFTER_S, JOIN_TIMEOUT_S = 8, 3, 10
-SETTLE_S = 20
+NOTICED_S = 1.4 * LOST_AFTER_S + SLACK_S  # a promise: a silent peer is lost by then (workers.py)
+STALL_S = 10  # of a severe run: well above 1.4 times LOST_AFTER_S
 # Kind, and the limit that the proxy is given with it: milliseconds or bytes.
 MILD = [("delay", 10), ("dribble", 30), ("stall", 1500)]
 SEVERE = [("flip", 100_000), ("flip", 2_000), ("flip", 64), ("cut", 50_000), ("reset", 50_000), ("half", 50_000),
-          ("silence", 0), ("twice", 50_000), ("stall", 6000)]
+          ("silence", 0), ("twice", 50_000), ("stall", STALL_S * 1000)]
 JOINING = [("flip", 300), ("cut", 300), ("reset", 300), ("half", 300), ("silence", 300), ("twice", 300),
            ("dribble", 3), ("stall", 2000)]
 SLOW = ["dribble", "stall"]
@@ -48,10 +49,10 @@ class Proxy:
         self.ports = [free_port() for _ in range(size)]
         self.meeting = free_port()
         self.worker.say(f"serve meeting {self.meeting} {MEETING}")
-        self.worker.answer("serve", 10)
+        self.worker.answer("serve", HANGS_S)
         for rank, port in enumerate(self.ports):
             self.worker.say(f"serve w{rank} {port}")
-        self.own = [int(self.worker.answer("serve", 10).split()[2]) for _ in range(size)]
+        self.own = [int(self.worker.answer("serve", HANGS_S).split()[2]) for _ in range(size)]
 
     def environment(self, rank):
         return {"TREADLE_MASTER": f"{MEETING}:{self.meeting}"} if rank > 0 else {}
@@ -117,10 +118,10 @@ class Chaos:
     def end_traffic(self, world, what):
         """Stops the calls; which workers each has lost, and what is left of what they held, in words."""
         world.say("stop")
-        lost = [set(line.split(" ")[1].split(",")) - {"-"} for line in world.ask("lost", TIMEOUT_S * 4)]
-        world.ask("clear", SETTLE_S)
+        lost = world.losses()
+        world.ask("clear")
         left = []
-        for worker, line in zip(world.workers, world.ask(f"settle {SETTLE_S}", SETTLE_S + 10)):
+        for worker, line in zip(world.workers, world.ask(f"settle {HANGS_S:.0f}", 2 * HANGS_S)):
             # A handler hears late that its caller has given up where the word of it cannot come.
             rest = [f"{key}={value}" for key, value in numbers(line).items()
                     if value and key != "late" and not key.endswith("_kb")]
@@ -148,7 +149,7 @@ class Chaos:
             lost, left = self.end_traffic(world, "mild")
             if any(lost) or left:
                 raise Failure(f"{said}: lost are {lost}; {left}")
-            world.ask("shutdown", SETTLE_S)
+            world.ask("shutdown")
             return ", ".join(said)
 
     def severe(self, proxy):
@@ -159,11 +160,13 @@ class Chaos:
             world.watch(self.random.uniform(0.2, 1.0))
             for worker in world.workers:
                 worker.say("endanger " + ("*" if worker.name == at else at))
-                worker.answer("endanger", SETTLE_S)
+                worker.answer("endanger", HANGS_S)
             # A worker that is heard on one of two connections is alive: silence has to be on all.
             silent = kind in ("silence", "stall")
             proxy.say(f"harm {at} {kind} {limit} {0 if silent else self.random.choice([1, 1, 2, 0])}")
-            world.watch(LOST_AFTER_S * 1.4 + 1 if silent else self.random.uniform(0.5, 2))
+            world.watch(STALL_S if kind == "stall" else self.random.uniform(0.5, 2))
+            if kind == "silence":
+                self.await_any_loss(world)
             proxy.say(f"calm {at}")
             lost, left = self.end_traffic(world, f"{kind} at {at}")
             done = [line for line in proxy.done() if line.startswith(kind)]
@@ -176,6 +179,14 @@ class Chaos:
             return f"{kind} at {at}, {len(done)} times; lost: " + "; ".join(
                 f"{worker.name} {','.join(sorted(one)) or '-'}" for worker, one in zip(world.workers, lost))
 
+    def await_any_loss(self, world):
+        """Until a worker has lost another."""
+        deadline = time.monotonic() + NOTICED_S
+        while not any(world.losses()):
+            if time.monotonic() > deadline:
+                raise Failure(f"silence did not cost a link within {NOTICED_S:.1f} s{world.said()}")
+            world.watch(0.1)
+
     def joining(self, proxy):
         kind, limit = self.random.choice(JOINING)
         at = self.random.choice([*(f"w{rank}" for rank in range(SIZE)), *["meeting"] * SIZE])
@@ -185,14 +196,14 @@ class Chaos:
         proxy.say(f"await {at} {kind} {limit} {count}")
         with self.job(proxy, "--faults", open_job=open_job) as world:
             world.say("endanger *")
-            refused = {worker.name: why for worker in world.workers if (why := worker.joined(JOIN_TIMEOUT_S + 10))}
+            refused = {worker.name: why for worker in world.workers if (why := worker.joined(JOIN_TIMEOUT_S + HANGS_S))}
             harmed = kind not in SLOW and bool(proxy.done())
             if refused and (not harmed or open_job and "w0" in refused):
                 raise Failure(f"{kind} at {at}: {refused}{world.said()}")
             self.refused += bool(refused)
             late = self.come_late(proxy, world, at) if open_job else ""
             if kind in SLOW:
-                world.ask("shutdown", SETTLE_S)
+                world.ask("shutdown")
             elif harmed and not refused:
                 self.work_together(proxy, world, f"{kind} at {at}, and all joined")
             outcome = f"{len(refused)} refused: {'; '.join(set(refused.values()))}" if refused else "all joined"
@@ -213,7 +224,7 @@ class Chaos:
         """One that comes to an open job after the harm is taken in, as soon as it is its turn."""
         proxy.say(f"calm {at}")
         newcomer = world.add("--join-timeout", str(2 * ADMISSION_S))
-        if why := newcomer.joined(2 * ADMISSION_S + 10):
+        if why := newcomer.joined(2 * ADMISSION_S + HANGS_S):
             raise Failure(f"{newcomer.name} did not join: {why}{world.said()}")
         self.late += 1
         return "; one came late"

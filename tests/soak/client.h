@@ -10,9 +10,6 @@
 
 namespace treadle::soak {
 
-// A wait may end so much after its call's time limit: on a machine whose cores all work, threads wait for theirs.
-inline constexpr Duration kLateness = std::chrono::seconds(3);
-
 class Client {
  public:
   Client(Worker& worker, Peers& peers, Duration timeout, Number seed)
@@ -46,7 +43,7 @@ class Client {
     return bounded([&] { return future.wait(); });
   }
 
-  // Runs `f`, which waits for one call. Wrong when it ends, well or by an error, later than a call may.
+  // Runs `f`, which waits for one call. A promise: it ends, well or by an error, within the call's time limit.
   template <class F>
   auto bounded(F f) -> decltype(f()) {
     const TimePoint last = deadlineAfter(timeout_ + kLateness);

@@ -7,13 +7,9 @@ import signal
 import socket
 import time
 
-from workers import Failure
+from workers import HANGS_S, NOTICED_S, Failure
 
-SETTLE_S = 30
-JOIN_S = 30
 EVERY_S = (1.0, 3.0)
-STOPPED_S = 8.0  # longer than the others wait for a sign of life, 5 s
-NOTICED_S = 7.0  # within which a loss is noticed by all
 REFUSED_S = 3    # how long one tries to join a job that has no keeper
 HELD_UP_S = 2.0  # less than the others wait for a sign of life
 HANDED_OVER_S = 0.003
@@ -70,9 +66,9 @@ class Comings:
         self.gone.append(victim.name)
 
     def endanger(self, victim):
-        self.world.ask(f"endanger {victim.name}", SETTLE_S)
+        self.world.ask(f"endanger {victim.name}")
         victim.say("endanger *")
-        victim.answer("endanger", SETTLE_S)
+        victim.answer("endanger", HANGS_S)
 
     def killed(self, victim):
         self.soak.kills += 1
@@ -81,7 +77,7 @@ class Comings:
     def stopped(self, victim):
         self.soak.stops += 1
         victim.signal(signal.SIGSTOP)
-        self.world.watch(STOPPED_S)
+        self.world.await_loss(victim.name)
         self.wake(victim)
 
     def wake(self, victim):
@@ -92,16 +88,16 @@ class Comings:
     def leaves(self, victim):
         self.soak.leaves += 1
         self.depart(victim, lambda: self.world.watch(0.2))
-        victim.answer("depart", 1)
+        victim.answer("depart", HANGS_S)
         self.check_end(victim)
 
     def depart(self, victim, watch):
         """It waits until nobody calls it and nobody holds its values: so the others avoid it, and clear the shelves."""
-        self.world.ask(f"avoid {victim.name}", SETTLE_S)
-        victim.say(f"depart {SETTLE_S}")
-        deadline = time.monotonic() + SETTLE_S
+        self.world.ask(f"avoid {victim.name}")
+        victim.say(f"depart {HANGS_S:.0f}")
+        deadline = time.monotonic() + HANGS_S
         while victim.process.poll() is None and time.monotonic() < deadline:
-            self.world.ask("clear", SETTLE_S)
+            self.world.ask("clear")
             watch()
 
     def begin_joining(self, *options):
@@ -110,10 +106,10 @@ class Comings:
         return newcomer
 
     def come(self, newcomer):
-        why = newcomer.joined(JOIN_S)
+        why = newcomer.joined(HANGS_S)
         if why and why.endswith("leaves; try again"):  # the keeper, when it was the turn of this one
             newcomer = self.begin_joining()
-            why = newcomer.joined(JOIN_S)
+            why = newcomer.joined(HANGS_S)
         if why:
             raise Failure(f"{newcomer.name} did not join: {why}{self.world.said()}")
         self.take_in(newcomer)
@@ -122,7 +118,7 @@ class Comings:
         self.joined_at[newcomer.name] = len(self.gone)
         for name in self.gone:
             newcomer.say(f"endanger {name}")
-            newcomer.answer("endanger", SETTLE_S)
+            newcomer.answer("endanger", HANGS_S)
         newcomer.say(f"run {self.soak.seed()} {1 << 60}")
         self.world.workers.append(newcomer)
         self.soak.joins += 1
@@ -142,7 +138,8 @@ class Comings:
         other = self.random.choice(self.world.workers[1:])
         self.take(other, "killed")
         self.killed(other)
-        self.world.watch(STOPPED_S if how == "stopped" else REFUSED_S)
+        if how == "stopped":
+            self.world.await_loss(victim.name)
         self.come_late(late, how)
         if how == "stopped":
             self.wake(victim)
@@ -155,11 +152,11 @@ class Comings:
         """About when its heir takes over, which is held up for that: some of the others may have heard of it."""
         self.heir = self.keeper()
         self.endanger(self.heir)
-        self.world.ask(f"avoid {victim.name}", SETTLE_S)
+        self.world.ask(f"avoid {victim.name}")
         victim.say(f"avoid {self.heir.name}")
-        self.world.ask("clear", SETTLE_S)
+        self.world.ask("clear")
         self.heir.signal(signal.SIGSTOP)
-        victim.say(f"depart {SETTLE_S}")
+        victim.say(f"depart {HANGS_S:.0f}")
         self.await_closed()
         kill, wake = lambda: self.killed(victim), lambda: self.heir.signal(signal.SIGCONT)
         for step in self.random.choice([(kill, wake), (wake, kill), (wake, kill)]):
@@ -172,7 +169,7 @@ class Comings:
         others = [worker for worker in self.world.workers if worker is not self.heir]
         deadline = time.monotonic() + HELD_UP_S
         while self.anybody_listens() and time.monotonic() < deadline:
-            self.world.ask("clear", SETTLE_S, others)
+            self.world.ask("clear", workers=others)
 
     def anybody_listens(self):
         host, port = self.world.place["TREADLE_MASTER"].split(":")
@@ -180,7 +177,7 @@ class Comings:
             return guest.connect_ex((host, int(port))) == 0
 
     def come_late(self, late, how):
-        why = late.joined(JOIN_S)
+        why = late.joined(HANGS_S)
         self.soak.tell(f"{late.name} comes: {why or 'the keeper had handed over'}")
         self.goes_on = why is None
         if self.goes_on and how != "dies_leaving":
@@ -207,18 +204,17 @@ class Comings:
     def wrong_losses(self):
         """Which worker has not lost those, and only those, that are gone; in words."""
         doubtful = {self.heir.name} if self.heir else set()
-        for worker, line in zip(self.world.workers, self.world.ask("lost", SETTLE_S)):
-            lost = set(line.split(" ")[1].split(",")) - {"-"}
+        for worker, lost in zip(self.world.workers, self.world.losses()):
             # One that went while it came it may have met, or not. One that was to be the keeper lets go of those that
             # took it for it.
             certain, joined_at = set(self.gone[self.joined_at[worker.name]:]), self.joined_at[worker.name]
             if not certain <= lost or (worker is not self.heir and not lost <= {*self.gone, *doubtful}):
-                return f"{worker.name}, which came after {joined_at} of them, says: {line}"
+                return f"{worker.name}, which came after {joined_at} of them, has lost {sorted(lost)}"
         return ""
 
     def check_shutdown(self, worker):
         """Without a keeper it ends by an error with its name."""
-        end, names = worker.end(SETTLE_S), [self.dead, *([self.heir.name] if self.heir else [])]
+        end, names = worker.end(), [self.dead, *([self.heir.name] if self.heir else [])]
         errors = worker.errors_said()
         by_name = worker.process.returncode == 1 and any(f"'{name}'" in error for name in names for error in errors)
         well = worker.process.returncode == 0

@@ -8,8 +8,8 @@
 namespace treadle::soak {
 namespace {
 
-// How long what waits for its caller to give up looks out for that at most, and how late it may see it.
-constexpr Duration kLookout = std::chrono::seconds(60), kSeenWithin = std::chrono::seconds(2);
+// How long what waits for its caller to give up looks out for that at most.
+constexpr Duration kLookout = std::chrono::seconds(120);
 
 int takeFirst(Path& path) {
   int first = path.front();
@@ -22,7 +22,7 @@ class CountedWait {
  public:
   explicit CountedWait(TimePoint deadline) : deadline_(deadline) { ++waitCounts().begun; }
   ~CountedWait() {
-    if (Clock::now() > std::min(deadline_, begin_ + kLookout) + kSeenWithin) ++waitCounts().late;
+    if (Clock::now() > std::min(deadline_, begin_ + kLookout) + kLateness) ++waitCounts().late;
     ++waitCounts().ended;
   }
   CountedWait(const CountedWait&) = delete;

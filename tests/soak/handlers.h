@@ -9,6 +9,9 @@
 
 namespace treadle::soak {
 
+// How much later than promised something may end or be noticed: the threads of a loaded machine wait for a core.
+inline constexpr Duration kLateness = std::chrono::seconds(30);
+
 // Something came out other than it must.
 class Wrong : public std::logic_error {
   using std::logic_error::logic_error;

@@ -220,7 +220,7 @@ class Gate {
     while (io::waitFor(listener_.get(), POLLIN, kNever)) {
       auto dialer = io::acceptFrom(listener_.get());
       if (!dialer.ok() || !dialer->valid()) continue;
-      auto worker = io::connectTo(worker_, deadlineAfter(std::chrono::seconds(5)));
+      auto worker = io::connectTo(worker_, deadlineAfter(std::chrono::minutes(1)));
       if (!worker.ok()) continue;  // the dialer is closed: as if nobody listened there
       MutexLock lock(mutex_);
       links_.push_back(std::make_shared<Link>(name_, std::move(*dialer), std::move(*worker), random_()));

@@ -14,8 +14,10 @@ import time
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 from free_port import free_port
 
-HANGS_S = 10.0      # no operation may take so long, and no worker be silent for so long
-START_S = 60.0      # of a job, on a machine with other things to do
+HANGS_S = 60.0      # far above what anything takes: a limit of so long ends a hang
+SLACK_S = 30.0      # how much later than promised something may be on a loaded machine; kLateness (handlers.h) too
+# A promise (docs/guide/guarantees.md): a silent peer is lost after 1.4 times `lostAfter` at most, which is 5 s by default.
+NOTICED_S = 1.4 * 5 + SLACK_S
 NAMED = re.compile(r"worker '\S+'|'w\d+'|rank \d|\w+://\S+:\d")  # whom or what an error is about
 SANITIZED = {"TSAN_OPTIONS": "second_deadlock_stack=1", "UBSAN_OPTIONS": "print_stacktrace=1"}
 
@@ -83,7 +85,7 @@ class Worker:
             self.rank = numbers(self.answer("joined", limit_s))["rank"]
             return None
         except Failure:
-            end = self.end(1)
+            end = self.end()
             errors = self.errors_said()
             if self.process.returncode != 1 or len(errors) != 1 or not NAMED.search(errors[0]) or self.failures:
                 raise Failure(f"{self.name} did not join, and does not say why: {end} {self.failures[:5]}") from None
@@ -100,7 +102,7 @@ class Worker:
         except queue.Empty:
             return False
 
-    def end(self, limit_s=20.0):
+    def end(self, limit_s=HANGS_S):
         """How it ended, in words; it is killed if it does not."""
         try:
             code = self.process.wait(limit_s)
@@ -108,8 +110,8 @@ class Worker:
             self.kill()
             return f"it did not end within {limit_s:.0f} s"
         for reader in self.readers:
-            reader.join(5)
-        return f"exit code {code}" + "".join(f"\n  {line}" for line in self.errors[-30:])
+            reader.join(HANGS_S)
+        return f"exit code {code}" + "".join(f"\n  {line}" for line in self.errors[-40:])
 
     def resident_kb(self):
         try:
@@ -172,7 +174,7 @@ class World:
     def await_start(self):
         """All have joined; then they stand in the order of their ranks, which an open job gives out as they come."""
         for worker in self.workers:
-            if why := worker.joined(START_S):
+            if why := worker.joined(HANGS_S):
                 raise Failure(f"{worker.name} did not join: {why}{self.said()}")
         self.workers.sort(key=lambda worker: worker.rank)
 
@@ -180,12 +182,24 @@ class World:
         for worker in self.workers:
             worker.say(line)
 
-    def ask(self, line, limit_s, workers=None):
+    def ask(self, line, limit_s=HANGS_S, workers=None):
         """Tells all, or those, and returns their answers."""
         asked = self.workers if workers is None else workers
         for worker in asked:
             worker.say(line)
         return [worker.answer(line.split(" ")[0], limit_s) for worker in asked]
+
+    def losses(self):
+        """For each worker the names of those that it has lost."""
+        return [set(line.split(" ")[1].split(",")) - {"-"} for line in self.ask("lost")]
+
+    def await_loss(self, name, limit_s=NOTICED_S):
+        """Until all have lost that worker."""
+        deadline = time.monotonic() + limit_s
+        while late := [worker.name for worker, lost in zip(self.workers, self.losses()) if name not in lost]:
+            if time.monotonic() > deadline:
+                raise Failure(f"{late} did not lose {name} within {limit_s:.1f} s{self.said()}")
+            self.watch(0.1)
 
     def check(self):
         """Raises what is wrong with any of them: where one dies, others say so before its end is seen."""
@@ -206,9 +220,10 @@ class World:
             time.sleep(0.02)
 
     def said(self):
-        """What all said on standard error, for who looks for the reason."""
-        time.sleep(0.5)  # let the last of it come
-        return "".join(f"\n  {worker.name}: {line}" for worker in self.workers for line in worker.errors[-40:])
+        """How all end when they are told to leave, and what they said on standard error: the reason of a failure."""
+        self.say("leave")
+        deadline = time.monotonic() + HANGS_S
+        return "".join(f"\n{worker.name}: {worker.end(max(0.0, deadline - time.monotonic()))}" for worker in self.workers)
 
     def total(self, key):
         return sum(worker.at.get(key, 0) for worker in self.workers)
