@@ -353,7 +353,8 @@ class Relay {
       std::array<pollfd, 2> ends = {pollfd{from.get(), POLLIN, 0}, pollfd{on.get(), POLLIN, 0}};
       std::array<std::byte, 4096> bytes;
       for (;;) {
-        ASSERT_GT(::poll(ends.data(), ends.size(), 60'000), 0);
+        if (::poll(ends.data(), ends.size(), io::millisecondsUntil(patience())) <= 0)
+          FAIL() << test::waitedInVain("neither end said more, or closed").message();
         for (size_t i = 0; i < ends.size(); ++i) {
           if (ends[i].revents == 0) continue;
           const ssize_t got = ::recv(ends[i].fd, bytes.data(), bytes.size(), MSG_DONTWAIT);

@@ -223,10 +223,11 @@ TEST_F(Join, announcesAnotherAddressThanItListensAt) {
       for (auto [source, target] : {std::pair(from, to), std::pair(to, from)})
         passing.push_back(std::async(std::launch::async, [source = source, target = target] {
           std::array<std::byte, 4096> piece;
-          while (io::waitFor(source->get(), POLLIN, kNever)) {
+          while (io::waitFor(source->get(), POLLIN, test::patience())) {
             const ssize_t got = ::recv(source->get(), piece.data(), piece.size(), 0);
-            if (got <= 0 || !io::writeAll(target->get(), Bytes(piece).first(static_cast<size_t>(got)), kNever).ok())
-              break;
+            if (got <= 0) break;
+            const Bytes some = Bytes(piece).first(static_cast<size_t>(got));
+            if (!io::writeAll(target->get(), some, test::patience()).ok()) break;
           }
           ::shutdown(target->get(), SHUT_WR);
         }));
