@@ -125,7 +125,7 @@ def fails_again(case, commands, beside):
     """The output of the first of eleven more runs that fails; None when all pass."""
     command = commands[case.program]
     others = [commands[program] for program in sorted(beside) if program in commands]
-    lanes = max(1, (os.cpu_count() or 1) - 1)  # ctest runs as many tests at once as there are cores, this one among them
+    lanes = max(1, len(os.sched_getaffinity(0)) - 1)  # ctest runs as many tests at once as there are cores, this one among them
     with contextlib.ExitStack() as loads:
         for lane in range(lanes):
             loads.enter_context(Load(others[lane::lanes]))

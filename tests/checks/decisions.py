@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What decides about a change, or prepares it, in a tree of its own: scripts/stages.sh, scripts/green.sh, tools/changed.py and
-tools/flaky.py."""
+"""Tests scripts/stages.sh, scripts/green.sh, tools/changed.py and tools/flaky.py, which decide about a change or prepare it.
+Each test runs them in a tree of its own."""
 import os
 import signal
 import subprocess
@@ -102,12 +102,12 @@ class Flaky(OwnTree):
     def interrupt(self):
         """Begins three runs of a test that passes, and ends all in the second run: there the test waits for its end."""
         self.write_tests({"passes": self.script("passes", """
-            import os, signal
+            import os, time
             with open(os.environ["BROKEN_STATE"], "a+") as state:
                 print("run", file=state, flush=True)
                 state.seek(0)
                 if len(state.readlines()) == 2:
-                    signal.pause()
+                    time.sleep(60)
             """)}, HANGS_S)
         state = os.path.join(self.folder.name, "state")
         with open(state, "w", encoding="utf-8"):
@@ -115,10 +115,12 @@ class Flaky(OwnTree):
         flaky = subprocess.Popen(self.command("--runs", "3"), cwd=self.tree, env=self.environment, stdout=subprocess.PIPE,
                                  stderr=subprocess.STDOUT, start_new_session=True)
         with flaky:
-            deadline = time.monotonic() + HANGS_S
-            while os.path.getsize(state) < len("run\nrun\n") and time.monotonic() < deadline:
-                time.sleep(0.01)
-            os.killpg(flaky.pid, signal.SIGKILL)
+            try:
+                deadline = time.monotonic() + HANGS_S
+                while os.path.getsize(state) < len("run\nrun\n") and time.monotonic() < deadline:
+                    time.sleep(0.01)
+            finally:
+                os.killpg(flaky.pid, signal.SIGKILL)
         self.assertEqual(len("run\nrun\n"), os.path.getsize(state), f"the second run did not begin within {HANGS_S} s")
 
     def test_goes_on_where_it_was_interrupted(self):
@@ -140,6 +142,8 @@ class Flaky(OwnTree):
         self.interrupt()
         code, output = self.run_in_tree(*self.command("--runs", "3", "-R", "passes"))
         self.assertNotIn("goes on", output)
+        self.assertIn("flaky: run 1 of 3", output)
+        self.assertEqual(0, code, output)
         self.interrupt()
         self.write("new", "")
         code, output = self.run_in_tree(*self.command("--runs", "3"))

@@ -1,6 +1,7 @@
-"""What the tests of the checks share: the tools and scripts in a repository, a build folder and a cache of their own."""
+"""Gives each test of the checks the tools and scripts in a repository, a build folder and a cache of its own."""
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -8,6 +9,7 @@ import textwrap
 import unittest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+HANGS_S = 240  # far above what a command takes: a limit of so long ends a hang. The tests as a whole have 300 s.
 
 
 class OwnTree(unittest.TestCase):
@@ -23,13 +25,16 @@ class OwnTree(unittest.TestCase):
         os.makedirs(self.build)
         self.cache = os.path.join(self.folder.name, "cache", "treadle")
         os.makedirs(self.cache)
-        self.environment = {**os.environ, "XDG_CACHE_HOME": os.path.dirname(self.cache), "PYTHONDONTWRITEBYTECODE": "1"}
+        # No setting of this machine's git may matter: neither a file's nor the repository of a hook that runs this test.
+        self.environment = {**{name: value for name, value in os.environ.items() if not name.startswith("GIT_")},
+                            "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_NOSYSTEM": "1",
+                            "XDG_CACHE_HOME": os.path.dirname(self.cache), "PYTHONDONTWRITEBYTECODE": "1"}
         self.git("init", "-q", "-b", "main")
         self.commit("all")
 
     def git(self, *words):
         git = ["git", "-C", self.tree, "-c", "user.name=nobody", "-c", "user.email=nobody@localhost", *words]
-        return subprocess.run(git, check=True, capture_output=True, text=True).stdout.strip()
+        return subprocess.run(git, env=self.environment, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
 
     def commit(self, message):
         self.git("add", ".")
@@ -47,9 +52,14 @@ class OwnTree(unittest.TestCase):
 
     def run_in_tree(self, *command):
         """The exit code and the output of a command."""
-        ran = subprocess.run(command, cwd=self.tree, env=self.environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                             stderr=subprocess.STDOUT, text=True, check=False)
-        return ran.returncode, ran.stdout
+        with subprocess.Popen(command, cwd=self.tree, env=self.environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.STDOUT, text=True, start_new_session=True) as process:
+            try:
+                output, _ = process.communicate(timeout=HANGS_S)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                raise
+        return process.returncode, output
 
     def write_tests(self, tests, limit_s=60):
         """Makes ctest's tests of the build folder: commands by their names. BROKEN_STATE names a file that is theirs."""

@@ -97,7 +97,14 @@ class Reruns(OwnTree):
 
     def test_each_rerun_is_beside_a_copy_of_what_ran_beside(self):
         lock = "import fcntl, os, sys, time\nfile = open(os.environ['BROKEN_STATE'] + '.lock', 'w')\n"
-        beside = self.script("beside", lock + "fcntl.flock(file, fcntl.LOCK_EX)\ntime.sleep(0.2)\n")
+        # It holds the lock until the other program has seen that: then that program makes the file of its state.
+        beside = self.script("beside", lock + textwrap.dedent("""
+            fcntl.flock(file, fcntl.LOCK_EX)
+            deadline = time.monotonic() + 50
+            while not os.path.exists(os.environ["BROKEN_STATE"]) and time.monotonic() < deadline:
+                time.sleep(0.01)
+            time.sleep(0.2)
+            """))
         late = self.script("late", lock + textwrap.dedent("""
             def somebody_has_it():
                 try:

@@ -36,6 +36,12 @@ def require(condition, text):
         raise Failure(text)
 
 
+def require_running(job):
+    """An event of a job that has ended is not late: it never comes."""
+    code = job.launcher.poll()
+    require(code is None, f"it ended by itself, exit code {code}")
+
+
 class Case:
     """One case: its folder, its programs, and the jobs it has started."""
 
@@ -61,7 +67,7 @@ class Case:
 
     def ends(self, job, code):
         """Waits for the end and checks its exit code and that nothing is left; `code` None: any but 0."""
-        require(job.finish(time.monotonic() + LIMIT_S), f"it did not end within {LIMIT_S} s")
+        require(job.finish(time.monotonic() + LIMIT_S), job.unfinished(LIMIT_S))
         got = job.launcher.returncode
         require(got == code if code is not None else got > 0, f"exit code {got}")
         left = job.leftovers()
@@ -194,7 +200,7 @@ BOTH_VERSIONS = f"version {NEWER}.*version {protocol.VERSION}|version {protocol.
 def peer_of_another_version(case):
     port = free_port()
     master = case.start(case.join, "master", environment=keyed(port, 0))
-    with connected(port) as peer:
+    with connected(master, port) as peer:
         peer.sendall(protocol.frame(protocol.greeting(protocol.HELLO, NEWER, 1, "newer")))
         text = protocol.rejection(protocol.read_frame(peer))
         require(re.search(BOTH_VERSIONS, text), f"it is told: {text}")
@@ -213,7 +219,11 @@ def master_of_another_version(case):
         with server:
             job = case.start(case.join, "worker", environment=keyed(port, 1))
             server.settimeout(LIMIT_S)
-            connection = server.accept()[0]
+            try:
+                connection = server.accept()[0]
+            except TimeoutError:
+                require_running(job)
+                raise
             with connection:
                 protocol.read_frame(connection)
                 connection.sendall(protocol.frame(answer))
@@ -222,13 +232,15 @@ def master_of_another_version(case):
 
 
 @contextlib.contextmanager
-def connected(port):
+def connected(job, port):
+    """A connection to the port on which the job listens, or soon will."""
     deadline = time.monotonic() + LIMIT_S
     while True:
         try:
             connection = socket.create_connection(("127.0.0.1", port), timeout=LIMIT_S)
             break
         except ConnectionRefusedError:
+            require_running(job)
             require(time.monotonic() < deadline, f"the listener on port {port} did not come within {LIMIT_S} s")
             time.sleep(0.01)
     with connection:
@@ -296,18 +308,19 @@ def garbage_while_joining_and_running(case):
     thrower = Thrower(job, port)
     thrower.start()
     try:
-        wait_until(lambda: sum(" joined" in line for _, _, line in list(job.lines)) == 2, "the workers did not join")
+        wait_until(job, lambda: sum(" joined" in line for _, _, line in list(job.lines)) == 2, "the workers did not join")
         thrown = thrower.thrown
-        wait_until(lambda: thrower.thrown > thrown + 100, "more garbage did not reach the running job")
+        wait_until(job, lambda: thrower.thrown > thrown + 100, "more garbage did not reach the running job")
         job.launcher.send_signal(signal.SIGUSR1)
         case.ends(job, 0)
     finally:
         thrower.stop()
 
 
-def wait_until(condition, text):
+def wait_until(job, condition, text):
     deadline = time.monotonic() + LIMIT_S
     while not condition():
+        require_running(job)
         require(time.monotonic() < deadline, f"{text} within {LIMIT_S} s")
         time.sleep(0.01)
 

@@ -42,7 +42,7 @@ def run(binaries, folder, name, workers, kill):
     try:
         job.wait_for_workers(workers, deadline)
         killed = kill and kill_first(job, deadline)
-        found = job.leftovers() if job.finish(deadline) else [f"it did not end within {LIMIT_S} s"]
+        found = job.leftovers() if job.finish(deadline) else [job.unfinished(LIMIT_S)]
     finally:
         job.close()
     return job, killed, found

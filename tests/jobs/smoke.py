@@ -48,7 +48,7 @@ def main():
             try:
                 job.wait_for_workers(4, time.monotonic() + LIMIT_S)
                 ended = job.finish(time.monotonic() + LIMIT_S)
-                found = problems(job, run) if ended else [f"it did not end within {LIMIT_S} s"]
+                found = problems(job, run) if ended else [job.unfinished(LIMIT_S)]
             finally:
                 job.close()
         if found:

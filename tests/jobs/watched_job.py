@@ -130,6 +130,11 @@ class Job:
             reader.join(max(0.0, deadline - time.monotonic()))
         return not any(reader.is_alive() for reader in self.readers)
 
+    def unfinished(self, limit_s):
+        """Why `finish` returned False after `limit_s`."""
+        code = self.launcher.returncode
+        return f"it did not end within {limit_s} s" if code is None else f"exit code {code}, and a process still holds its output"
+
     def processes(self):
         """Living processes of the job, found by session and by mark: (pid, command)."""
         found = []

@@ -12,15 +12,16 @@
 namespace treadle::test {
 
 // Waits until `fd` can be read. `what` names the event in the failure: "a connection".
-inline ::testing::AssertionResult readable(int fd, const std::string& what) {
-  return io::waitFor(fd, POLLIN, patience()) ? ::testing::AssertionSuccess() : waitedInVain(what + " did not come");
+inline ::testing::AssertionResult readable(int fd, const std::string& what, TimePoint deadline = patience()) {
+  return io::waitFor(fd, POLLIN, deadline) ? ::testing::AssertionSuccess() : waitedInVain(what + " did not come");
 }
 
-// What comes up to the end of the stream; or up to where the test's patience ends, which fails the test.
+// Reads up to the end of the stream. If that does not come in time, the test fails, and this returns the bytes so far.
 inline std::string readToEnd(int fd) {
+  const TimePoint deadline = patience();
   std::string text;
   for (std::array<char, 4096> bytes;;) {
-    const auto more = readable(fd, "the end of what is read");
+    const auto more = readable(fd, "the end of the stream", deadline);
     EXPECT_TRUE(more) << text;
     const ssize_t size = more ? ::read(fd, bytes.data(), bytes.size()) : 0;
     if (size <= 0) return text;
@@ -28,11 +29,12 @@ inline std::string readToEnd(int fd) {
   }
 }
 
-// The next line, without its end. It is followed by "(nothing more)" when its end does not come.
+// Returns the next line, without its end. "(nothing more)" follows the line when its end does not come.
 inline std::string readLine(int fd) {
+  const TimePoint deadline = patience();
   std::string line;
   for (char byte = 0;;) {
-    const auto more = readable(fd, "the end of a line");
+    const auto more = readable(fd, "the end of a line", deadline);
     EXPECT_TRUE(more) << line;
     if (!more || ::read(fd, &byte, 1) != 1) return line + "(nothing more)";
     if (byte == '\n') return line;

@@ -41,7 +41,9 @@ struct TlsPair {
     for (;;) {
       Result<bool> done = stream.tls()->shakeHands();
       if (!done.ok() || *done) return done.ok() ? Status() : done.status();
-      EXPECT_TRUE(readable(stream.fd(), "the peer's part of the handshake"));
+      const auto more = readable(stream.fd(), "the peer's part of the handshake");
+      EXPECT_TRUE(more);
+      if (!more) return deadlineExceeded("the handshake did not end in time");
     }
   }
 

@@ -98,7 +98,7 @@ TEST(Barrier, endsAtItsDeadlineAndNamesALostWorker) {
   Job job(2);
   EXPECT_EQ(Code::kDeadlineExceeded, job.at(0).barrier(Clock::now() + 20ms).code());
   std::thread waiting([&] {
-    Status status = job.at(0).barrier(kNever);
+    Status status = job.at(0).barrier(deadlineAfter(60s));
     EXPECT_EQ(Code::kPeerLost, status.code());
     EXPECT_EQ("w1", status.worker());
     EXPECT_NE(std::string::npos, status.message().find("the barrier")) << status.message();
@@ -168,7 +168,7 @@ TEST(Shutdown, namesAWorkerThatIsLostMeanwhile) {
   std::thread killer;
   auto results = job.onAll([&](int rank) {
     if (rank == 1) return job.local->kill(1), Status();
-    return job.at(rank).shutdown(kNever);
+    return job.at(rank).shutdown(deadlineAfter(60s));
   });
   for (int rank : {0, 2}) {
     EXPECT_EQ(Code::kPeerLost, results[static_cast<size_t>(rank)].code());
@@ -179,8 +179,8 @@ TEST(Shutdown, namesAWorkerThatIsLostMeanwhile) {
 // Whoever waits when its own worker goes hears so, and so does who comes after.
 TEST(Coordinator, endsEveryWaitWhenItIsClosed) {
   Job job(2);
-  std::thread barrier([&] { EXPECT_EQ(Code::kCancelled, job.at(0).barrier(kNever).code()); });
-  std::thread shutdown([&] { EXPECT_EQ(Code::kCancelled, job.at(1).shutdown(kNever).code()); });
+  std::thread barrier([&] { EXPECT_EQ(Code::kCancelled, job.at(0).barrier(deadlineAfter(60s)).code()); });
+  std::thread shutdown([&] { EXPECT_EQ(Code::kCancelled, job.at(1).shutdown(deadlineAfter(60s)).code()); });
   job.at(0).close(cancelled("this worker has left the job"));
   job.at(1).close(cancelled("this worker has left the job"));
   barrier.join();

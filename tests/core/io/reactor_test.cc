@@ -50,7 +50,7 @@ TEST(ReactorTimers, comeInTheOrderOfTheirDueTimesAndNotBefore) {
     });
   // Of equal due times the one that was asked for first.
   reactor->at(start + 10ms, [&] { order.push_back(20); });
-  EXPECT_TRUE(polledUntil(*reactor, [&] { return order.size() == 4; }));
+  EXPECT_TRUE(polledUntil(*reactor, [&] { return order.size() >= 4; }));
   EXPECT_EQ((std::vector<int>{1, 2, 20, 3}), order);
 }
 
@@ -121,14 +121,18 @@ TEST(Reactor, missesNothingWhileItPollsBusily) {
   });
   for (int round = 1; round <= 50; ++round) {
     pair.writeToA();
-    ASSERT_TRUE(polledUntil(*reactor, [&] { return readable == round; }));  // from here on it is busy
+    ASSERT_TRUE(polledUntil(*reactor, [&] { return readable >= round; }));  // from here on it is busy
+    EXPECT_EQ(round, readable);
     TimePoint due = Clock::now() + 1ms;
     reactor->at(due, [&] { ++fired; });
-    EXPECT_TRUE(polledUntil(*reactor, [&] { return fired == 2 * round - 1; }));
+    ASSERT_TRUE(polledUntil(*reactor, [&] { return fired >= 2 * round - 1; }));
+    EXPECT_EQ(2 * round - 1, fired);
     EXPECT_GE(Clock::now(), due);
     std::thread other([&] { reactor->soon(soon); });
-    EXPECT_TRUE(polledUntil(*reactor, [&] { return fired == 2 * round; }));
+    EXPECT_TRUE(polledUntil(*reactor, [&] { return fired >= 2 * round; }));
     other.join();
+    EXPECT_EQ(2 * round, fired);
+    if (HasFailure()) break;
   }
   reactor->remove(pair.a.get());
 }
