@@ -11,27 +11,11 @@ namespace treadle::group {
 // Twice a ring's window for all others together. So what is in flight, and kept, grows with the group only beyond 17
 // members.
 DirectReduce::DirectReduce(Setup setup)
-    : Operation(std::move(setup)),
+    : LargeOperation(std::move(setup)),
       segments_(description(), static_cast<uint64_t>(link().size())),
       window_(std::max<uint64_t>(1, 2 * kWindow / static_cast<uint64_t>(link().size() - 1))),
       peers_(static_cast<size_t>(link().size())),
       left_(4 * segments_.chunks() * static_cast<uint64_t>(link().size() - 1)) {}
-
-// The permit may have come before.
-void DirectReduce::onBegin() {
-  tellOthers({});
-  forOthers(&DirectReduce::sendTo);
-}
-
-void DirectReduce::onPermit() {
-  permitted_ = true;
-  forOthers(&DirectReduce::sendTo);
-}
-
-void DirectReduce::onStarted(int member, Buffer data) {
-  if (data.sizeBytes != 0) return violated(member, "data too early");
-  sendTo(member);
-}
 
 void DirectReduce::onChunk(int member, uint64_t position, Buffer data) {
   Peer& from = peer(member);
@@ -64,7 +48,7 @@ void DirectReduce::keepShare(int member, uint64_t chunk, Buffer data) {
   shares_.erase(chunk);
   ++complete_;
   forOthers(&DirectReduce::acknowledge);
-  forOthers(&DirectReduce::sendTo);
+  sendToAll();
 }
 
 // By rank, as the exchange of small data does, so that both give the same bits.
@@ -84,9 +68,7 @@ void DirectReduce::acknowledge(int member) {
   const bool due = done - from.acknowledged >= std::max<uint64_t>(1, window_ / 2) && done < 2 * segments_.chunks();
   if (!due) return;
   from.acknowledged = done;
-  Message ack = message(MessageKind::kAck);
-  ack.position = done;
-  if (Status sent = link().send(member, std::move(ack)); !sent.ok()) finish(sent.withContext(text()));
+  sendAck(member, done);
 }
 
 void DirectReduce::onAck(int member, uint64_t positions) {
@@ -104,16 +86,12 @@ void DirectReduce::forOthers(void (DirectReduce::*f)(int member)) {
 
 void DirectReduce::sendTo(int member) {
   Peer& to = peer(member);
-  while (!ended() && begun() && permitted_ && started(member) && to.sent() - to.acked < window_) {
+  while (maySendTo(member) && to.sent() - to.acked < window_) {
     const bool isResult = to.resultsSent < complete_;
     if (!isResult && to.sharesSent == segments_.chunks()) return;
-    uint64_t& next = isResult ? to.resultsSent : to.sharesSent;
-    Message chunk = message(MessageKind::kChunk);
-    chunk.position = next + (isResult ? segments_.chunks() : 0);
-    MutableBytes bytes = bytesOf(segments_.chunk(isResult ? self() : static_cast<uint64_t>(member), next));
-    chunk.data = Buffer::borrow(bytes.data(), bytes.size());
-    ++next;
-    if (Status sent = link().send(member, std::move(chunk)); !sent.ok()) return finish(sent.withContext(text()));
+    const uint64_t next = isResult ? to.resultsSent++ : to.sharesSent++;
+    sendChunk(member, next + (isResult ? segments_.chunks() : 0),
+              segments_.chunk(isResult ? self() : static_cast<uint64_t>(member), next));
     done();
   }
 }

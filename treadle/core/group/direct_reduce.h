@@ -13,15 +13,13 @@
 #include <map>
 #include <vector>
 
-#include "treadle/core/group/operation.h"
+#include "treadle/core/group/large_operation.h"
 
 namespace treadle::group {
 
-class DirectReduce final : public Operation {
+class DirectReduce final : public LargeOperation {
  public:
   explicit DirectReduce(Setup setup);
-
-  bool large() const override { return true; }
 
  private:
   // Chunks sent to and received from one member.
@@ -37,9 +35,8 @@ class DirectReduce final : public Operation {
     int count = 0;
   };
 
-  void onBegin() override;
-  void onPermit() override;
-  void onStarted(int member, Buffer data) override;
+  void sendToAll() override { forOthers(&DirectReduce::sendTo); }
+  void sendTo(int member) override;
   void onChunk(int member, uint64_t position, Buffer data) override;
   void onAck(int member, uint64_t positions) override;
   void onFinished() override { shares_.clear(); }
@@ -51,13 +48,11 @@ class DirectReduce final : public Operation {
   void combine(const Shares& shares, Range range);
   void acknowledge(int member);
   void forOthers(void (DirectReduce::*f)(int member));
-  void sendTo(int member);
   void done();
 
   const Segments segments_;
   const uint64_t window_;  // to and from each other member
   // In the turn.
-  bool permitted_ = false;
   std::vector<Peer> peers_;            // by rank in the group
   std::map<uint64_t, Shares> shares_;  // by chunk
   uint64_t complete_ = 0;              // chunks of the own segment

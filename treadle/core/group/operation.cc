@@ -86,11 +86,6 @@ Status Operation::mismatch(int member, const Description& theirs) const {
                          " calls " + other + "; all members must call the same operations in the same order");
 }
 
-MutableBytes Operation::bytesOf(Range range) const {
-  const size_t elementBytes = sizeOf(description().dataType);
-  return memory().subspan(range.begin * elementBytes, range.count() * elementBytes);
-}
-
 Message Operation::message(MessageKind kind) const {
   Message message;
   message.sequence = sequence();

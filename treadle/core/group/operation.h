@@ -9,15 +9,11 @@
 
 #include "treadle/core/group/inbox.h"
 #include "treadle/core/group/member_link.h"
-#include "treadle/core/group/segments.h"
 #include "treadle/core/io/future.h"
 
 namespace treadle::group {
 
 class Operation;
-
-// How many chunks a member sends to another one before it waits for an acknowledgement.
-inline constexpr uint64_t kWindow = 8;
 
 // Who told this worker that an operation has failed, for whoever does not know yet must be told.
 enum class FailedBy { kThisWorker, kPeer, kGroup };
@@ -97,7 +93,6 @@ class Operation {
   const MemberLink& link() const { return setup_.link; }
   const Description& description() const { return setup_.description; }
   MutableBytes memory() const { return setup_.memory; }
-  MutableBytes bytesOf(Range range) const;
   Message message(MessageKind kind) const;
   std::string text() const;  // "allReduce (sum) of 170 float32 (operation 3 of group 'trainers')"
 

@@ -7,22 +7,6 @@
 
 namespace treadle::group {
 
-// The permit may come first.
-void RingOperation::onBegin() {
-  tellOthers({});
-  if (!ended()) sendChunks();
-}
-
-void RingOperation::onPermit() {
-  permitted_ = true;
-  sendChunks();
-}
-
-void RingOperation::onStarted(int member, Buffer data) {
-  if (data.sizeBytes != 0) return violated(member, "data too early");
-  sendChunks();
-}
-
 void RingOperation::onChunk(int member, uint64_t position, Buffer data) {
   bool due = member == link().left() && position == received_ && position < plan_.receives();
   if (!due) return violated(member, "a chunk where none was due");
@@ -51,9 +35,7 @@ void RingOperation::acknowledge() {
   bool due = received_ - acknowledged_ >= kWindow / 2 && received_ < plan_.receives();
   if (!due) return;
   acknowledged_ = received_;
-  Message ack = message(MessageKind::kAck);
-  ack.position = received_;
-  if (Status sent = link().send(link().left(), std::move(ack)); !sent.ok()) finish(sent.withContext(text()));
+  sendAck(link().left(), received_);
 }
 
 void RingOperation::onAck(int member, uint64_t positions) {
@@ -64,15 +46,9 @@ void RingOperation::onAck(int member, uint64_t positions) {
 }
 
 void RingOperation::sendChunks() {
-  while (!ended() && begun() && permitted_ && started(link().right()) && sent_ < plan_.sendable(received_) &&
-         sent_ - acked_ < kWindow) {
-    Message chunk = message(MessageKind::kChunk);
-    chunk.position = sent_;
-    MutableBytes bytes = bytesOf(plan_.sent(sent_));
-    chunk.data = Buffer::borrow(bytes.data(), bytes.size());
-    ++sent_;
-    if (Status sent = link().send(link().right(), std::move(chunk)); !sent.ok())
-      return finish(sent.withContext(text()));
+  while (maySendTo(link().right()) && sent_ < plan_.sendable(received_) && sent_ - acked_ < kWindow) {
+    const uint64_t position = sent_++;
+    sendChunk(link().right(), position, plan_.sent(position));
   }
   if (begun() && allStarted() && sent_ == plan_.sends() && received_ == plan_.receives()) finish({});
 }

@@ -1,24 +1,20 @@
 #pragma once
 // A large all-reduce or broadcast: chunks go around the ring by a RingPlan, straight from and into the caller's
-// memory. Nothing is sent before the right neighbour has begun the operation too, so that it always has memory for
-// what comes, and no more than kWindow chunks are on their way to it.
+// memory. At most kWindow chunks that the right neighbour has not acknowledged are in flight to it.
 
-#include "treadle/core/group/operation.h"
+#include "treadle/core/group/large_operation.h"
 #include "treadle/core/group/ring_plan.h"
 
 namespace treadle::group {
 
-class RingOperation final : public Operation {
+class RingOperation final : public LargeOperation {
  public:
   explicit RingOperation(Setup setup)
-      : Operation(std::move(setup)), plan_(description(), link().size(), link().self()) {}
-
-  bool large() const override { return true; }
+      : LargeOperation(std::move(setup)), plan_(description(), link().size(), link().self()) {}
 
  private:
-  void onBegin() override;
-  void onPermit() override;
-  void onStarted(int member, Buffer data) override;
+  void sendToAll() override { sendChunks(); }
+  void sendTo(int) override { sendChunks(); }
   void onChunk(int member, uint64_t position, Buffer data) override;
   void onAck(int member, uint64_t positions) override;
   std::string waitsFor() const override;
@@ -29,7 +25,6 @@ class RingOperation final : public Operation {
 
   const RingPlan plan_;
   // In the turn.
-  bool permitted_ = false;
   uint64_t sent_ = 0, acked_ = 0;             // to and by the right neighbour
   uint64_t received_ = 0, acknowledged_ = 0;  // from and to the left one
 };
