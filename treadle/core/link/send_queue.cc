@@ -86,8 +86,8 @@ Status SendQueue::send(std::vector<std::byte> front, std::span<const Buffer> buf
   lock.lock();
   reservedBytes_ = 0;
   if (begun) {
-    if (broke) broken_ = written;  // the flush that follows tells it, and ends the connection
-    if (!kept.ok()) breakOff(kept);
+    if (broke && broken_.ok()) broken_ = written;  // the flush that follows reports it
+    if (!kept.ok()) breakOff(Status(Code::kPeerLost, kept.message()));
     written = Status();
   } else if (broke && !closed_.ok()) {
     written = closed_;  // this side ended it meanwhile, and has a reason
@@ -126,9 +126,7 @@ SendQueue::Chunks SendQueue::takeQueue() {
 void SendQueue::afterWriting(Chunks left, bool socketIsFull) {
   writing_ = false;
   if (!closed_.ok()) left.clear();
-  if (!left.empty()) {
-    queue_.insert(queue_.begin(), std::make_move_iterator(left.begin()), std::make_move_iterator(left.end()));
-  }
+  queue_.insert(queue_.begin(), std::make_move_iterator(left.begin()), std::make_move_iterator(left.end()));
   queuedBytes_ = bytesOf(queue_);
   halfSentBytes_ = std::min(halfSentBytes_, queuedBytes_);
   room_.notifyAll();
@@ -242,26 +240,22 @@ void SendQueue::queue(Chunks chunks) {
   queue_.insert(queue_.end(), std::make_move_iterator(chunks.begin()), std::make_move_iterator(chunks.end()));
 }
 
-// A frame that was written in part cannot be completed: no other frame may follow it.
-void SendQueue::breakOff(const Status& why) {
-  broken_ = Status(Code::kPeerLost, why.message());
-  end(broken_);
+// Nothing more is sent. The connection is closed from the reactor's thread: the sender may hold locks.
+void SendQueue::breakOff(Status why) {
+  end(Status(Code::kPeerLost, why.message()));
+  if (broken_.ok()) broken_ = std::move(why);
   host_.wantFlush();
 }
 
-// The connection is closed from the reactor's thread: who sends may hold locks.
 Status SendQueue::overflow() {
-  overflow_ = resourceExhausted("it reads nothing of what it is told: " + std::to_string(queuedBytes_) +
-                                " bytes are queued for it");
-  end(Status(Code::kPeerLost, overflow_.message()));
-  host_.wantFlush();
+  breakOff(resourceExhausted("it reads nothing of what it is told: " + std::to_string(queuedBytes_) +
+                             " bytes are queued for it"));
   return closed_;
 }
 
 Status SendQueue::flush() {
   MutexLock lock(mutex_);
   flushSoon_ = false;
-  if (!overflow_.ok()) return overflow_;
   if (!broken_.ok()) return broken_;
   // A thread that is writing sees to what is queued when it is done.
   if (writing_) return {};

@@ -86,7 +86,7 @@ class SendQueue {
   Status writeFromCaller(Chunks& chunks, SendMode mode, TimePoint deadline);
   static Status makeOwned(Chunks& chunks);
   void queue(Chunks chunks) TREADLE_REQUIRES(mutex_);
-  void breakOff(const Status& why) TREADLE_REQUIRES(mutex_);
+  void breakOff(Status why) TREADLE_REQUIRES(mutex_);
   Status overflow() TREADLE_REQUIRES(mutex_);
   void end(const Status& why) TREADLE_REQUIRES(mutex_);
   Status writeQueue(MutexLock& lock) TREADLE_REQUIRES(mutex_);
@@ -106,8 +106,10 @@ class SendQueue {
   bool writing_ TREADLE_GUARDED_BY(mutex_) = false;      // a thread is between the bytes of a frame
   size_t halfSentBytes_ TREADLE_GUARDED_BY(mutex_) =
       0;  // of the queued ones: what is left of one larger than the limit
-  Status closed_ TREADLE_GUARDED_BY(mutex_), overflow_ TREADLE_GUARDED_BY(mutex_);
-  Status broken_ TREADLE_GUARDED_BY(mutex_);  // why a frame that had begun did not end: a socket tells that once
+  Status closed_ TREADLE_GUARDED_BY(mutex_);
+  // Why the connection has to end, which the next flush reports: too much is queued, or a frame that had begun did not
+  // end (a socket reports that once).
+  Status broken_ TREADLE_GUARDED_BY(mutex_);
 };
 
 }  // namespace treadle::link
