@@ -10,6 +10,19 @@ Status notMadeWithin(Duration limit, Engine& engine) {
 
 }  // namespace
 
+EngineUse engineOf(const HandlePtr& handle, std::string_view what) {
+  if (!handle) raise(failedPrecondition("this " + std::string(what) + " refers to nothing"));
+  auto alive = handle->references()->engine();
+  if (!alive) raise(failedPrecondition("this " + std::string(what) + " belongs to a worker that has left its job"));
+  return alive;
+}
+
+EngineUse engineForValue(const HandlePtr& handle, std::string_view what) {
+  auto alive = engineOf(handle, what);
+  throwIfError(handle->references()->failureOf(handle));
+  return alive;
+}
+
 OwnedValue waitForOwned(Engine& engine, const RefId& ref, const std::type_info& type, std::optional<Duration> limit) {
   Duration timeout = limit.value_or(engine.rpcTimeout());
   auto state = std::make_shared<io::FutureState<OwnedValue>>();

@@ -14,6 +14,12 @@ namespace treadle {
 
 namespace rpc {
 
+// The engine of the worker that `handle` belongs to, for the length of a call: the worker may leave meanwhile. Throws
+// StateError when there is none; `what` is the user's name for the reference: "RRef".
+EngineUse engineOf(const HandlePtr& handle, std::string_view what);
+// For what needs the value: throws also what making it threw, if that is known here.
+EngineUse engineForValue(const HandlePtr& handle, std::string_view what);
+
 // What a T does when it is called.
 template <class T>
 constexpr auto callableOf() {
@@ -94,17 +100,8 @@ class RRef : public RRefMethods<T> {
     if (!handle_) raise(failedPrecondition("this RRef refers to nothing"));
     return *handle_;
   }
-  rpc::EngineUse engine() const {
-    auto alive = handle().references()->engine();
-    if (!alive) raise(failedPrecondition("this RRef belongs to a worker that has left its job"));
-    return alive;
-  }
-  // For what needs the value: throws what making it threw, if that is known here.
-  rpc::EngineUse engineForValue() const {
-    auto alive = engine();
-    throwIfError(handle().references()->failureOf(handle_));
-    return alive;
-  }
+  rpc::EngineUse engine() const { return rpc::engineOf(handle_, "RRef"); }
+  rpc::EngineUse engineForValue() const { return rpc::engineForValue(handle_, "RRef"); }
 
   template <auto M, class... A>
   rpc::OutgoingCall member(rpc::Engine& engine, A&&... arguments) const {
@@ -114,6 +111,7 @@ class RRef : public RRefMethods<T> {
     call.target = handle_;
     return call;
   }
+
   // A call that the owner answers when it has the value.
   rpc::OutgoingCall fetchCall(const char* what, std::optional<Duration> limit) const;
   Future<T> fetchHere(rpc::Engine& engine, std::optional<Duration> limit) const;  // at the owner

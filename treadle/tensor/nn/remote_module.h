@@ -99,19 +99,8 @@ class RemoteModule {
     return RRef<Impl>(worker.engine().sendForReference(rpc::makerCall<Impl>(*entry, rank, {}, arguments...)));
   }
 
-  // Held for the length of a call: the worker may leave meanwhile.
-  rpc::EngineUse engine() const {
-    if (!module_.valid()) raise(failedPrecondition("this RemoteModule refers to nothing"));
-    auto alive = module_.share()->references()->engine();
-    if (!alive) raise(failedPrecondition("this RemoteModule belongs to a worker that has left its job"));
-    return alive;
-  }
-  // Throws why the module could not be made, if that is known here.
-  rpc::EngineUse engineForValue() const {
-    auto alive = engine();
-    throwIfError(module_.share()->references()->failureOf(module_.share()));
-    return alive;
-  }
+  rpc::EngineUse engine() const { return rpc::engineOf(module_.share(), "RemoteModule"); }
+  rpc::EngineUse engineForValue() const { return rpc::engineForValue(module_.share(), "RemoteModule"); }
 
   template <class... A>
   rpc::OutgoingCall forwardCall(const A&... arguments) const {
