@@ -184,7 +184,7 @@ class Soak:
         missing, deadline = others, time.monotonic() + NOTICED_S
         while missing and time.monotonic() < deadline:
             victim.say("lost")
-            missing = others - set(victim.answer("lost", HANGS_S).split(" ")[1].split(","))
+            missing = others - victim.lost()
             time.sleep(0.02)
         failures = victim.failures
         victim.kill()

@@ -102,6 +102,10 @@ class Worker:
         except queue.Empty:
             return False
 
+    def lost(self):
+        """Its answer to `lost`: the names of the workers that it has lost."""
+        return set(self.answer("lost", HANGS_S).split(" ")[1].split(",")) - {"-"}
+
     def end(self, limit_s=HANGS_S):
         """How it ended, in words; it is killed if it does not."""
         try:
@@ -191,7 +195,8 @@ class World:
 
     def losses(self):
         """For each worker the names of those that it has lost."""
-        return [set(line.split(" ")[1].split(",")) - {"-"} for line in self.ask("lost")]
+        self.say("lost")
+        return [worker.lost() for worker in self.workers]
 
     def await_loss(self, name, limit_s=NOTICED_S):
         """Until all have lost that worker."""
