@@ -64,6 +64,10 @@ def ours_over_tcp(settings, cases):
     return ours(settings, cases, "--tcp")
 
 
+def ours_without_warm_memory(settings, cases):
+    return ours(settings, cases, "--no-warm-memory")
+
+
 def ours_over_tls(settings, cases):
     return ours(settings, cases, "--tcp", "--tls")
 
@@ -124,6 +128,11 @@ LAUNCHES = [
     Launch("pytorch", pytorch, ("identity_4MB", "identity_40MB", "identity_400MB", "concurrent_10x40MB")),
     Launch("grpc", grpc, ("identity_40MB",)),
     Launch("ours", ours, ("rref_to_here_40MB",)),
+    Launch("ours", ours, ("pointwise_10x40MB",)),
+    Launch("pytorch", pytorch, ("pointwise_10x40MB",)),
+    Launch("grpc", grpc, ("pointwise_10x40MB",)),
+    Launch("ours", ours, ("train_large_activations", "train_large_activations_peak")),
+    Launch("libtorch_allocator", ours_without_warm_memory, ("train_large_activations", "train_large_activations_peak")),
     Launch("ours", ours, ("identity_40MB_first",), times=2),
     Launch("ours", ours, ("small_behind_large",)),
     Launch("ours", ours, ("rss_after_10000",)),

@@ -18,11 +18,12 @@ constexpr int64_t kFloatsPerMegabyte = 1 << 18;
 
 using Case = std::vector<Series> (*)(treadle::Worker& worker, int repetitions);
 
-// By name. Those of calls, of tensors, of memory and of autograd lie in files of their own.
+// By name. Cases of calls, tensors, memory and autograd have a file each.
 using Cases = std::map<std::string, Case>;
 void addCallCases(Cases& cases);
 void addTensorCases(Cases& cases);
 void addMemoryCases(Cases& cases);
+void addWarmMemoryCases(Cases& cases);
 void addAutogradCases(Cases& cases);
 
 // What the other worker offers.
@@ -31,6 +32,7 @@ treadle::Functions served();
 // The functions that are called.
 void nothing();
 at::Tensor identity(at::Tensor tensor);
+at::Tensor pointwise(at::Tensor tensor);                   // 200 operations, each into memory of its own
 int64_t fetched(const treadle::RRef<at::Tensor>& tensor);  // reads the caller's tensor by reference
 int64_t residentBytes();                                   // of the process that it runs in
 int64_t peakBytes();                                       // the most that was resident since resetPeak

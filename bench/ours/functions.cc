@@ -11,6 +11,10 @@ namespace bench {
 
 void nothing() {}
 at::Tensor identity(at::Tensor tensor) { return tensor; }
+at::Tensor pointwise(at::Tensor tensor) {
+  for (int i = 0; i < 100; ++i) tensor = (tensor * 1.0001).add(0.0001);
+  return tensor;
+}
 int64_t fetched(const treadle::RRef<at::Tensor>& tensor) { return tensor.toHere().numel(); }
 
 int64_t residentBytes() {
@@ -44,6 +48,7 @@ treadle::Functions served() {
   return treadle::Functions()
       .add<&nothing>("nothing")
       .add<&identity>("identity")
+      .add<&pointwise>("pointwise")
       .add<&fetched>("fetched")
       .add<&residentBytes>("residentBytes")
       .add<&peakBytes>("peakBytes")

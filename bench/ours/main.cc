@@ -14,7 +14,7 @@ namespace {
 struct Options {
   std::vector<std::string> cases;
   int repetitions = 20;
-  bool tcp = false, tls = false;
+  bool tcp = false, tls = false, noWarmMemory = false;
 };
 
 void run(const Options& options, const bench::Cases& cases) {
@@ -24,6 +24,7 @@ void run(const Options& options, const bench::Cases& cases) {
     join.channels.emplace();
     join.channels->unixSockets = join.channels->sharedMemory = false;
   }
+  if (options.noWarmMemory) join.warmMemory = false;
   if (options.tls) join.tls = treadle::TlsUse::kAlways;
   auto worker = treadle::join(std::move(join));
   if (worker->self().rank == 0)
@@ -40,6 +41,7 @@ int main(int argc, char** argv) try {
   bench::addCallCases(cases);
   bench::addTensorCases(cases);
   bench::addMemoryCases(cases);
+  bench::addWarmMemoryCases(cases);
   bench::addAutogradCases(cases);
   std::vector<std::string> known;
   for (const auto& [name, one] : cases) known.push_back(name);
@@ -52,6 +54,7 @@ int main(int argc, char** argv) try {
       ->check(CLI::PositiveNumber);
   app.add_flag("--tcp", options.tcp, "TCP alone, no UNIX sockets and no shared memory");
   app.add_flag("--tls", options.tls, "TLS on what TCP there is");
+  app.add_flag("--no-warm-memory", options.noWarmMemory, "libtorch's own allocator for tensors");
   CLI11_PARSE(app, argc, argv);
   at::set_num_threads(1);
   run(options, cases);

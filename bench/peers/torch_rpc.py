@@ -74,6 +74,22 @@ def ten_identities(repetitions):
     return timed(1, few(repetitions), tensor.uniform_, body)
 
 
+def pointwise(tensor):
+    for _ in range(100):
+        tensor = (tensor * 1.0001).add(0.0001)
+    return tensor
+
+
+def ten_pointwise(_):
+    """Once, without a warm-up: it takes long."""
+    tensor = torch.rand(40 * FLOATS_PER_MEGABYTE)
+
+    def body():
+        torch.futures.wait_all([rpc.rpc_async(CALLEE, pointwise, args=(tensor,)) for _ in range(10)])
+
+    return timed(0, 1, lambda: None, body)
+
+
 WIDTH, BATCH, CALLS_OF_A_CHAIN = 1000, 32, 50
 
 
@@ -163,6 +179,7 @@ CASES = {
     "identity_40MB": identity_of(40),
     "identity_400MB": identity_of(400),
     "concurrent_10x40MB": ten_identities,
+    "pointwise_10x40MB": ten_pointwise,
 }
 
 

@@ -20,3 +20,14 @@ struct Floats {
   size_t count;
   std::unique_ptr<float[]> values;
 };
+
+// 200 operations, each into memory of its own.
+inline Floats pointwise(Floats tensor) {
+  for (int i = 0; i < 100; ++i) {
+    Floats product(tensor.count), sum(tensor.count);
+    for (size_t j = 0; j < tensor.count; ++j) product.values[j] = tensor.values[j] * 1.0001F;
+    for (size_t j = 0; j < tensor.count; ++j) sum.values[j] = product.values[j] + 0.0001F;
+    tensor = std::move(sum);
+  }
+  return tensor;
+}

@@ -24,16 +24,6 @@ constexpr size_t kFloatsPerMegabyte = 1 << 18;
 
 Floats identity(Floats tensor) { return tensor; }
 
-Floats pointwise(Floats tensor) {
-  for (int i = 0; i < 100; ++i) {
-    Floats product(tensor.count), sum(tensor.count);
-    for (size_t j = 0; j < tensor.count; ++j) product.values[j] = tensor.values[j] * 1.0001F;
-    for (size_t j = 0; j < tensor.count; ++j) sum.values[j] = product.values[j] + 0.0001F;
-    tensor = std::move(sum);
-  }
-  return tensor;
-}
-
 // [
 using Stub = bench::Worker::Stub;
 

@@ -4,10 +4,14 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/CPUAllocator.h>
+
+#include <cstdlib>
 
 #include "tests/support/gate.h"
 #include "tests/support/tensor_job.h"
 #include "treadle/core/memory/block_pool.h"
+#include "treadle/core/memory/warm_cache.h"
 #include "treadle/tensor/bridge/tensor_codec.h"
 
 namespace treadle::tensor_memory_test {
@@ -148,6 +152,66 @@ TEST(TensorMemory, ofOrdinaryOperationsIsSharedOnRequest) {
   EXPECT_EQ(data, tensor.data_ptr());
   at::Tensor ordinary = at::full({kElements}, 3.0);
   EXPECT_EQ(nullptr, bridge::memoryToGive(ordinary));
+}
+
+memory::WarmCounters warm() { return memory::WarmCache::ofProcess().counters(); }
+
+TEST(TensorMemory, ofOrdinaryOperationsIsKeptWarm) {
+  test::TensorJob job({"a", "b"}, functions());
+  at::Tensor tensor = at::full({kElements}, 2.0);
+  const memory::WarmCounters before = warm();
+  for (int i = 0; i < 10; ++i) tensor = tensor + 1.0;
+  const memory::WarmCounters after = warm();
+  EXPECT_EQ(before.taken + 10, after.taken);
+  EXPECT_LE(before.reused + 9, after.reused) << "there are never more than two";
+  EXPECT_EQ(12.0 * kElements, tensor.sum().item<double>());
+  EXPECT_LE(kElements * sizeof(float), job[0].metrics().warm.usedBytes);
+  const size_t used = warm().usedBytes;
+  tensor.reset();
+  EXPECT_GT(used, warm().usedBytes);
+}
+
+// As libtorch's own code asks for memory without a tensor.
+TEST(TensorMemory, withoutATensorIsGivenBackToWhereItCameFrom) {
+  test::TensorJob job({"a", "b"}, functions());
+  c10::Allocator* allocator = c10::GetCPUAllocator();
+  const size_t used = warm().usedBytes;
+  void *small = allocator->raw_allocate(100), *large = allocator->raw_allocate(memory::WarmCache::kSmallest);
+  EXPECT_LT(used, warm().usedBytes);
+  allocator->raw_deallocate(large);
+  EXPECT_EQ(used, warm().usedBytes);
+  allocator->raw_deallocate(small);
+}
+
+// A process has one allocator, so each of these is a process of its own.
+void joinAlone(bool warmMemory) {
+  test::WorkerJob job(
+      {"a", "b"}, functions(), [&](JoinOptions& options) { options.warmMemory = warmMemory; },
+      [](JoinOptions options) { return treadle::join(std::move(options)); });
+}
+
+[[noreturn]] void joinWithoutWarmMemory() {
+  joinAlone(false);
+  const bool left = c10::GetCPUAllocator() == c10::GetDefaultCPUAllocator();
+  std::quick_exit(left && warm().taken == 0 ? 0 : 1);
+}
+
+[[noreturn]] void joinWithAnAllocatorOfTheProgram() {
+  class : public c10::Allocator {
+    c10::DataPtr allocate(size_t sizeBytes) override { return c10::GetDefaultCPUAllocator()->allocate(sizeBytes); }
+    void copy_data(void* to, const void* from, size_t sizeBytes) const override {
+      default_copy_data(to, from, sizeBytes);
+    }
+  } own;
+  c10::SetCPUAllocator(&own);
+  joinAlone(true);
+  std::quick_exit(c10::GetCPUAllocator() == &own ? 0 : 1);
+}
+
+TEST(TensorMemory, isLeftToLibtorchOnRequest) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(joinWithoutWarmMemory(), ::testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(joinWithAnAllocatorOfTheProgram(), ::testing::ExitedWithCode(0), "");
 }
 
 TEST(TensorMemory, isTakenWhereChannelsAllowNoSharing) {

@@ -145,6 +145,7 @@ std::shared_ptr<Block> BlockPool::allocate(size_t sizeBytes) {
   counters_.usedBytes += classBytes(place->sizeClass);
   auto block = std::make_shared<Block>(shared_from_this(), place->offset, place->sizeClass, fresh);
   used_[place->offset] = block;
+  noteHeld();
   lock.unlock();
   return block;
 }
@@ -196,7 +197,11 @@ void BlockPool::giveBack(size_t offset, uint32_t sizeClass, bool fresh, bool ret
   MutexLock lock(mutex_);
   counters_.usedBytes -= classBytes(sizeClass);
   used_.erase(offset);
-  if (retired) return;
+  if (!retired) keepOrDiscard(offset, sizeClass, fresh);
+  noteHeld();
+}
+
+void BlockPool::keepOrDiscard(size_t offset, uint32_t sizeClass, bool fresh) {
   if (fresh) return unused_.give(offset, classBytes(sizeClass));
   counters_.freeBytes += classBytes(sizeClass);
   if (heldBytes() > limitBytes_.load()) return discard(sizeClass, offset);
@@ -213,6 +218,7 @@ void BlockPool::recover(const std::vector<std::shared_ptr<Block>>& blocks, io::P
   MutexLock lock(mutex_);
   for (const Place& place : lost.places) counters_.lostBytes += classBytes(place.sizeClass);
   lost_.push_back(std::move(lost));
+  noteHeld();
 }
 
 // Not what this process still uses itself.
@@ -232,6 +238,11 @@ void BlockPool::takeRecovered() {
 
 size_t BlockPool::heldBytes() const { return counters_.usedBytes + counters_.freeBytes + counters_.lostBytes; }
 
+size_t BlockPool::roomBytes() const {
+  const size_t held = held_.load(), limit = limitBytes_.load();
+  return held < limit ? limit - held : 0;
+}
+
 void BlockPool::limitTo(size_t bytes) {
   size_t limit = limitBytes_.load();
   while (bytes < limit && !limitBytes_.compare_exchange_weak(limit, bytes)) {}
@@ -248,6 +259,7 @@ void BlockPool::trim() {
   discardUnused(0, warmTo_);
   warmTo_ = prefaultTo_ = 0;
   prefaultEnds_.notifyAll();
+  noteHeld();
 }
 
 void BlockPool::discardUnused(size_t begin, size_t end) {

@@ -94,6 +94,8 @@ class BlockPool : public std::enable_shared_from_this<BlockPool> {
   void trim();
   PoolCounters counters() const;
   size_t limitBytes() const { return limitBytes_.load(); }
+  // How much of the limit its blocks leave, in use, kept and lost.
+  size_t roomBytes() const;
   // Lowers the limit, for good; blocks in use over it stay until they are freed.
   void limitTo(size_t bytes);
   // What peers map; not shareable() where the system forbids it.
@@ -120,13 +122,16 @@ class BlockPool : public std::enable_shared_from_this<BlockPool> {
   void prefaultLoop();
   void takeRecovered() TREADLE_REQUIRES(mutex_);
   size_t heldBytes() const TREADLE_REQUIRES(mutex_);  // what the limit is for
+  void noteHeld() TREADLE_REQUIRES(mutex_) { held_.store(heldBytes()); }
   std::optional<Place> takeWarm(uint32_t wanted) TREADLE_REQUIRES(mutex_);
   std::optional<size_t> takeFresh(size_t bytes) TREADLE_REQUIRES(mutex_);
   void discard(uint32_t sizeClass, size_t offset) TREADLE_REQUIRES(mutex_);
   void giveBack(size_t offset, uint32_t sizeClass, bool fresh, bool retired);
+  void keepOrDiscard(size_t offset, uint32_t sizeClass, bool fresh) TREADLE_REQUIRES(mutex_);
 
   const unsigned generation_;       // of the process that made it
   std::atomic<size_t> limitBytes_;  // falls only
+  std::atomic<size_t> held_ = 0;    // heldBytes(), for readers without the lock
   const io::SharedMemory arena_;
   const Status sharing_;
   Copier copier_;

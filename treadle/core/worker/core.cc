@@ -4,6 +4,7 @@
 
 #include "treadle/core/base/log.h"
 #include "treadle/core/cluster/meeting_file.h"
+#include "treadle/core/memory/warm_cache.h"
 #include "treadle/core/worker/meeting.h"
 
 namespace treadle {
@@ -19,6 +20,8 @@ constexpr double kDialShare = 0.75;
 constexpr Duration kFarewell = std::chrono::seconds(1);
 // Below that a socket is faster than a thread that reads the caller's memory (docs/rooms/link.md).
 constexpr size_t kOfferBytes = size_t{1} << 20;
+// Memory of tensors that is kept for so long in vain goes back to the system.
+constexpr Duration kIdleMemory = std::chrono::seconds(10);
 
 TimePoint partOf(TimePoint start, Duration limit, double share) {
   if (limit == kWhilePeerLives) return kNever;
@@ -89,6 +92,7 @@ void Worker::Core::start(Worker& worker, WorkerExtensions extensions) {
                          [this](int nextRank) { takeOver(nextRank); }});
   engine->setIdleHook([this] { coordinator->workDone(); });
   groups = std::make_unique<group::GroupService>(*membership, *reactor, *executor);
+  if (options.warmMemory.value_or(false)) trimWhenIdle();
   membership->setHandler(link::Subject::kCluster, *coordinator);
   membership->setHandler(link::Subject::kRpc, *engine);
   membership->setHandler(link::Subject::kGroup, *groups);
@@ -97,6 +101,14 @@ void Worker::Core::start(Worker& worker, WorkerExtensions extensions) {
     lane.self.purpose = purpose;
     AddressBook::Failures failures;
     return dial(addressBook_.entry(rank), lane, std::min(before, deadlineAfter(link::kHandshakeTimeout)), failures);
+  });
+}
+
+// By a task, as the system may take its time for large blocks, and this is the thread that polls.
+void Worker::Core::trimWhenIdle() {
+  reactor->at(deadlineAfter(kIdleMemory), [this] {
+    executor->post([] { memory::WarmCache::ofProcess().trimIdle(kIdleMemory); });
+    trimWhenIdle();
   });
 }
 

@@ -59,6 +59,7 @@ class Worker::Core {
   Core(JoinOptions joinOptions, Launch launchInfo);
 
   // ---- core.cc
+  void trimWhenIdle();
   Status meetAll();
   Status meetAt(const cluster::MasterAddresses& masters, TimePoint deadline);
   Status setCredentials(TimePoint deadline);

@@ -7,6 +7,7 @@
 
 #include "treadle/core/base/log.h"
 #include "treadle/core/io/serving.h"
+#include "treadle/core/memory/warm_cache.h"
 #include "treadle/core/worker/core.h"
 
 namespace treadle {
@@ -85,6 +86,7 @@ memory::PoolCounters memoryCounters() {
 }  // namespace
 
 void trimMemory() {
+  memory::WarmCache::ofProcess().trim();
   if (memory::BlockPool* pool = memory::BlockPool::ofProcess(); pool != nullptr) pool->trim();
 }
 
@@ -96,10 +98,19 @@ Future<void> Worker::after(Duration delay) {
 Metrics Worker::metrics() const {
   rpc::CallCounts calls = core_->engine->counts();
   rpc::References::Counts references = core_->engine->references().counts();
-  return {calls.sent,          calls.handled,      calls.pending,
-          calls.running,       references.owned,   references.forks,
-          references.held,     references.pending, calls.unansweredBytes,
-          calls.bytesToAnswer, memoryCounters(),   core_->memoryLimitBytes()};
+  return {calls.sent,
+          calls.handled,
+          calls.pending,
+          calls.running,
+          references.owned,
+          references.forks,
+          references.held,
+          references.pending,
+          calls.unansweredBytes,
+          calls.bytesToAnswer,
+          memoryCounters(),
+          core_->memoryLimitBytes(),
+          memory::WarmCache::ofProcess().counters()};
 }
 
 PeerChannels Worker::channelsTo(const To& to) const {

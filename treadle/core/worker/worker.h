@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "treadle/core/group/job.h"
+#include "treadle/core/memory/warm_cache.h"
 #include "treadle/core/worker/call_methods.h"
 #include "treadle/core/worker/options.h"
 
@@ -33,9 +34,10 @@ struct Metrics {
   size_t bytesToAnswer = 0;          // of requests of others
   memory::PoolCounters memory = {};  // blocks for tensors: of the whole process
   size_t memoryLimitBytes = 0;       // of these; 0: none is kept for them
+  memory::WarmCounters warm = {};    // other CPU tensors' memory (JoinOptions::warmMemory): of the whole process
 };
 
-// Gives what this process keeps for tensors to come back to the system. The next ones pay for fresh memory.
+// Returns what this process keeps for tensors to come to the system. The next ones pay for fresh memory.
 void trimMemory();
 
 // Calls with options of their own: worker.with({.timeout = 5s}).call<&f>(peer, x). Must not outlive the worker.

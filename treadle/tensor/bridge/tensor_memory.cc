@@ -8,6 +8,7 @@
 
 #include "treadle/core/base/error.h"
 #include "treadle/core/memory/block_pool.h"
+#include "treadle/core/memory/warm_cache.h"
 
 namespace treadle {
 namespace {
@@ -48,6 +49,65 @@ class SharedAllocator final : public c10::Allocator {
   c10::Allocator& otherwise_;
 };
 
+void giveToCache(void* data) { memory::WarmCache::ofProcess().give(static_cast<std::byte*>(data)); }
+
+// For `raw_deallocate`, which has memory of either kind.
+void giveToOwner(void* data) {
+  if (!memory::WarmCache::ofProcess().give(static_cast<std::byte*>(data)))
+    c10::GetDefaultCPUAllocator()->raw_deallocate(data);
+}
+
+// The process's warm cache, and libtorch's own memory for small sizes and where the cache has none.
+class WarmAllocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(size_t sizeBytes) override {
+    const bool large = sizeBytes >= memory::WarmCache::kSmallest;
+    std::byte* data = large ? memory::WarmCache::ofProcess().take(sizeBytes) : nullptr;
+    if (data == nullptr) return c10::GetDefaultCPUAllocator()->allocate(sizeBytes);
+    return {data, data, &giveToCache, at::kCPU};
+  }
+  c10::DeleterFnPtr raw_deleter() const override { return &giveToOwner; }
+  void copy_data(void* to, const void* from, size_t sizeBytes) const override {
+    default_copy_data(to, from, sizeBytes);
+  }
+};
+
+// libtorch's allocator of this process is the shared one while that is asked for, else the warm one once that is, else
+// what it was before either.
+class AllocatorChoice {
+ public:
+  // Never destroyed: tensors may be the last things that a process destroys.
+  static AllocatorChoice& ofProcess() {
+    static auto* const choice = new AllocatorChoice;  // NOLINT: as long as the process
+    return *choice;
+  }
+  void useShared(bool use) {
+    MutexLock lock(mutex_);
+    shares_ = use;
+    apply();
+  }
+  // A program that brought an allocator of its own keeps it.
+  void useWarm() {
+    MutexLock lock(mutex_);
+    warm_ = &own_ == c10::GetDefaultCPUAllocator();
+    apply();
+  }
+
+ private:
+  AllocatorChoice() : own_(*c10::GetCPUAllocator()), sharedAllocator_(own_) {}
+  void apply() TREADLE_REQUIRES(mutex_) {
+    c10::Allocator* unshared = warm_ ? static_cast<c10::Allocator*>(&warmAllocator_) : &own_;
+    c10::SetCPUAllocator(shares_ ? &sharedAllocator_ : unshared);
+  }
+
+  c10::Allocator& own_;
+  SharedAllocator sharedAllocator_;
+  WarmAllocator warmAllocator_;
+  Mutex mutex_;
+  bool shares_ TREADLE_GUARDED_BY(mutex_) = false;
+  bool warm_ TREADLE_GUARDED_BY(mutex_) = false;
+};
+
 }  // namespace
 
 at::Tensor empty(at::IntArrayRef sizes, at::TensorOptions options) {
@@ -67,16 +127,13 @@ at::Tensor empty(at::IntArrayRef sizes, at::TensorOptions options) {
   return options.requires_grad() ? tensor.set_requires_grad(true) : tensor;
 }
 
-// Never destroyed: tensors made by it may be the last things that a process destroys.
-void useSharedAllocator(bool use) {
-  static c10::Allocator* const own = c10::GetCPUAllocator();
-  static auto* const shared = new SharedAllocator(*own);  // NOLINT: as long as the process
-  c10::SetCPUAllocator(use ? shared : own);
-}
+void useSharedAllocator(bool use) { AllocatorChoice::ofProcess().useShared(use); }
 
 }  // namespace treadle
 
 namespace treadle::bridge {
+
+void useWarmAllocator() { AllocatorChoice::ofProcess().useWarm(); }
 
 at::Tensor tensorOver(Buffer buffer, at::IntArrayRef sizes, at::ScalarType type) {
   c10::Storage storage(c10::Storage::use_byte_size_t(), buffer.sizeBytes, dataOf(buffer.data, std::move(buffer.owner)),

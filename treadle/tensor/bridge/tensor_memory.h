@@ -26,6 +26,10 @@ void useSharedAllocator(bool use);
 
 namespace treadle::bridge {
 
+// From now on libtorch's CPU tensors of 64 KiB and more lie in the process's warm cache (core/memory/warm_cache.h),
+// unless useSharedAllocator is on, or the program has set a CPU allocator of its own. Process-wide.
+void useWarmAllocator();
+
 // A contiguous tensor over the bytes of `buffer`, which are exactly as many as it needs and are owned.
 at::Tensor tensorOver(Buffer buffer, at::IntArrayRef sizes, at::ScalarType type);
 

@@ -4,6 +4,7 @@
 #include "treadle/tensor/autograd/interceptor.h"
 #include "treadle/tensor/autograd/pass_end.h"
 #include "treadle/tensor/bridge/operators.h"
+#include "treadle/tensor/bridge/tensor_memory.h"
 #include "treadle/tensor/optim/optimizer_functions.h"
 
 namespace treadle {
@@ -15,6 +16,8 @@ constexpr size_t kPrefaultBytes = 64U << 20;
 
 std::shared_ptr<Worker> join(JoinOptions options, AutogradOptions defaults) {
   if (!options.prefaultBytes) options.prefaultBytes = kPrefaultBytes;
+  if (!options.warmMemory) options.warmMemory = true;
+  if (*options.warmMemory) bridge::useWarmAllocator();
   WorkerExtensions extensions;
   const AutogradMode usual = defaults.mode.value_or(AutogradMode::kSmart);
   extensions.interceptor = [usual](Worker& worker) {

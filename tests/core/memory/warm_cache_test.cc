@@ -1,0 +1,229 @@
+#include "treadle/core/memory/warm_cache.h"
+
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <thread>
+
+#include "gtest/gtest.h"
+#include "tests/support/seeds.h"
+#include "treadle/core/memory/block_pool.h"
+
+namespace treadle::memory {
+namespace {
+
+constexpr size_t kMiB = 1U << 20;
+
+WarmCache cacheOf(size_t limitBytes) {
+  return WarmCache([limitBytes] { return limitBytes; });
+}
+
+bool allAre(const std::byte* block, size_t sizeBytes, unsigned char value) {
+  return std::all_of(block, block + sizeBytes, [value](std::byte byte) { return byte == std::byte{value}; });
+}
+
+TEST(WarmCache, takesTheBlockThatWasGivenLast) {
+  WarmCache cache = cacheOf(64 * kMiB);
+  std::byte *a = cache.take(kMiB), *b = cache.take(kMiB);
+  ASSERT_TRUE(a != nullptr && b != nullptr && a != b);
+  EXPECT_TRUE(cache.give(a));
+  EXPECT_TRUE(cache.give(b));
+  EXPECT_EQ(b, cache.take(kMiB));
+  EXPECT_EQ(a, cache.take(kMiB - 100));
+  EXPECT_EQ(2U, cache.counters().reused);
+}
+
+TEST(WarmCache, takesABlockOfTheNextClassBeforeFreshMemory) {
+  WarmCache cache = cacheOf(64 * kMiB);
+  std::byte *next = cache.take(kMiB + kMiB / 4), *far = cache.take(4 * kMiB);
+  cache.give(far);
+  cache.give(next);
+  EXPECT_EQ(next, cache.take(kMiB));
+  EXPECT_NE(far, cache.take(kMiB)) << "most of it would lie idle";
+}
+
+TEST(WarmCache, leavesOtherMemoryAlone) {
+  WarmCache cache = cacheOf(64 * kMiB);
+  std::byte other{};
+  EXPECT_FALSE(cache.give(&other));
+  EXPECT_FALSE(cache.give(nullptr));
+  std::byte* block = cache.take(kMiB);
+  EXPECT_FALSE(cache.give(block + 64));
+  EXPECT_TRUE(cache.give(block));
+  EXPECT_FALSE(cache.give(block)) << "it was given already";
+}
+
+TEST(WarmCache, hasNoMoreThanTheSystem) {
+  WarmCache cache = cacheOf(64 * kMiB);
+  EXPECT_EQ(nullptr, cache.take(size_t{1} << 60));
+  EXPECT_EQ(0U, cache.counters().usedBytes);
+}
+
+TEST(WarmCache, keepsNothingBeyondItsLimit) {
+  WarmCache cache = cacheOf(3 * kMiB);
+  std::byte* blocks[] = {cache.take(kMiB), cache.take(kMiB), cache.take(kMiB), cache.take(kMiB)};
+  for (std::byte* block : blocks) ASSERT_NE(nullptr, block) << "the limit is for what is kept";
+  EXPECT_EQ(4 * kMiB, cache.counters().usedBytes);
+  cache.give(blocks[0]);
+  EXPECT_EQ(0U, cache.counters().keptBytes) << "three in use are the limit";
+  cache.give(blocks[1]);
+  EXPECT_EQ(kMiB, cache.counters().keptBytes);
+  std::byte* large = cache.take(2 * kMiB);
+  EXPECT_EQ(0U, cache.counters().keptBytes) << "what is kept gives way to fresh memory";
+  for (std::byte* block : {blocks[2], blocks[3], large}) cache.give(block);
+}
+
+TEST(WarmCache, givesBackTheOldestFirst) {
+  WarmCache cache = cacheOf(3 * kMiB);
+  std::byte *a = cache.take(kMiB), *b = cache.take(kMiB), *c = cache.take(kMiB);
+  for (std::byte* block : {b, a, c}) cache.give(block);
+  std::byte* other = cache.take(kMiB / 2);  // which one of them has to make room for
+  EXPECT_EQ(2 * kMiB, cache.counters().keptBytes);
+  EXPECT_EQ(c, cache.take(kMiB));
+  EXPECT_EQ(a, cache.take(kMiB));
+  cache.give(other);
+}
+
+TEST(WarmCache, trimReturnsWhatIsKeptAndNothingElse) {
+  WarmCache cache = cacheOf(64 * kMiB);
+  std::byte *used = cache.take(kMiB), *kept = cache.take(kMiB);
+  std::memset(used, 7, kMiB);
+  cache.give(kept);
+  cache.trim();
+  EXPECT_EQ(0U, cache.counters().keptBytes);
+  EXPECT_EQ(-1, ::madvise(kept, kMiB, MADV_NORMAL)) << "its pages are mapped still";
+  EXPECT_TRUE(allAre(used, kMiB, 7));
+}
+
+TEST(WarmCache, trimIdleReturnsWhatNobodyTookForThatLong) {
+  WarmCache cache = cacheOf(64 * kMiB);
+  std::byte *a = cache.take(kMiB), *b = cache.take(2 * kMiB);
+  cache.give(a);
+  cache.give(b);
+  cache.trimIdle(std::chrono::hours(1));
+  EXPECT_EQ(3 * kMiB, cache.counters().keptBytes);
+  cache.trimIdle(Duration::zero());
+  EXPECT_EQ(0U, cache.counters().keptBytes);
+}
+
+// Against a list of what is in use, each block full of its own byte.
+TEST(WarmCache, isRightForAnyOrderOfSizes) {
+  test::forSeeds(50, [](test::Random& random) {
+    constexpr size_t kLimit = 24 * kMiB;
+    WarmCache cache = cacheOf(kLimit);
+    struct Use {
+      std::byte* block;
+      size_t sizeBytes;
+      unsigned char value;
+    };
+    std::vector<Use> uses;
+    size_t peak = 0;
+    for (int i = 0; i < 400; ++i) {
+      if (uses.empty() || (uses.size() < 20 && test::pick(random, 2) == 0)) {
+        const size_t size = WarmCache::kSmallest + test::pick(random, 2 * kMiB);
+        Use use{cache.take(size), size, static_cast<unsigned char>(i)};
+        ASSERT_NE(nullptr, use.block);
+        std::memset(use.block, use.value, size);
+        uses.push_back(use);
+      } else {
+        std::swap(uses[test::pick(random, uses.size())], uses.back());
+        ASSERT_TRUE(allAre(uses.back().block, uses.back().sizeBytes, uses.back().value));
+        ASSERT_TRUE(cache.give(uses.back().block));
+        uses.pop_back();
+      }
+      const WarmCounters now = cache.counters();
+      size_t asked = 0;
+      for (const Use& use : uses) asked += use.sizeBytes;
+      peak = std::max(peak, now.usedBytes);
+      ASSERT_GE(now.usedBytes, asked);
+      ASSERT_LE(now.usedBytes + now.keptBytes, std::max(now.usedBytes, kLimit));
+      ASSERT_LE(static_cast<double>(now.usedBytes + now.keptBytes),
+                static_cast<double>(peak) * (1 + WarmCache::kMostBeyondPeak));
+    }
+    for (const Use& use : uses) ASSERT_TRUE(cache.give(use.block));
+    ASSERT_EQ(0U, cache.counters().usedBytes);
+  });
+}
+
+TEST(WarmCache, servesManyThreads) {
+  WarmCache cache = cacheOf(64 * kMiB);
+  std::vector<std::thread> threads;
+  for (unsigned char value = 1; value <= 4; ++value) {
+    threads.emplace_back([&cache, value] {
+      test::Random random(value);
+      for (int i = 0; i < 500; ++i) {
+        const size_t size = WarmCache::kSmallest * (1 + test::pick(random, 4));
+        std::byte* block = cache.take(size);
+        ASSERT_NE(nullptr, block);
+        std::memset(block, value, size);
+        if (i % 100 == 0) cache.trim();
+        if (i % 100 == 50) cache.trimIdle(Duration::zero());
+        EXPECT_TRUE(allAre(block, size, value));
+        EXPECT_TRUE(cache.give(block));
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(0U, cache.counters().usedBytes);
+}
+
+constexpr size_t kForkedBytes = 128U << 10;
+
+// The child's exit code: what it found.
+int inAForkedChild(std::byte* block) {
+  ::alarm(20);  // instead of waiting for a lock that nobody holds here
+  WarmCache& cache = WarmCache::ofProcess();
+  if (!allAre(block, kForkedBytes, 1)) return 1;
+  std::memset(block, 2, kForkedBytes);
+  if (!cache.give(block)) return 2;
+  std::byte* again = cache.take(kForkedBytes);
+  if (again != block) return 3;
+  std::memset(again, 3, kForkedBytes);
+  return allAre(again, kForkedBytes, 3) ? 0 : 4;
+}
+
+TEST(WarmCache, ofAForkedChildIsACopy) {
+  std::byte* block = WarmCache::ofProcess().take(kForkedBytes);
+  ASSERT_NE(nullptr, block);
+  std::memset(block, 1, kForkedBytes);
+  std::atomic<bool> over = false;
+  std::thread other([&over] {
+    while (!over) WarmCache::ofProcess().give(WarmCache::ofProcess().take(kForkedBytes));
+  });
+  for (int i = 0; i < 50 && !HasFailure(); ++i) {
+    const pid_t child = ::fork();
+    if (child == 0) ::_exit(inAForkedChild(block));
+    int status = -1;
+    EXPECT_EQ(child, ::waitpid(child, &status, 0));
+    EXPECT_EQ(0, status) << "after fork " << i;
+    EXPECT_TRUE(allAre(block, kForkedBytes, 1)) << "the child wrote to its parent's memory";
+  }
+  over = true;
+  other.join();
+  EXPECT_TRUE(WarmCache::ofProcess().give(block));
+}
+
+TEST(WarmCache, keepsWithinWhatTravellingTensorsLeave) {
+  auto pool = valueOrThrow(BlockPool::make(8 * kMiB));
+  WarmCache cache([&pool] { return pool->roomBytes(); });
+  auto travels = pool->allocate(7 * kMiB);
+  travels->fill(std::vector<std::byte>(kMiB, std::byte{1}));
+  EXPECT_EQ(kMiB, pool->roomBytes());
+  std::byte *a = cache.take(kMiB), *b = cache.take(kMiB);
+  cache.give(a);
+  cache.give(b);
+  EXPECT_EQ(kMiB, cache.counters().keptBytes);
+  travels.reset();
+  EXPECT_EQ(kMiB, pool->roomBytes()) << "a block that is kept counts too";
+  pool->trim();
+  EXPECT_EQ(8 * kMiB, pool->roomBytes());
+  pool->limitTo(0);
+  cache.give(cache.take(kMiB));
+  EXPECT_EQ(0U, cache.counters().keptBytes);
+}
+
+}  // namespace
+}  // namespace treadle::memory
