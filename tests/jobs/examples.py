@@ -8,6 +8,7 @@ import argparse
 import os
 import re
 import signal
+import subprocess
 import sys
 import tempfile
 import time
@@ -74,21 +75,46 @@ def loses_a_worker(binaries, folder, name, workers, _, victim):
     return job, found
 
 
+def says_hello(binaries, folder):
+    """The README's first program: its whole output."""
+    job, _, found = run(binaries, folder, "hello", 2, kill=False)
+    said = [line for _, _, line in job.lines]
+    if job.launcher.returncode != 0 or said != ["[0] the sum is 12"]:
+        found.append(f"exit code {job.launcher.returncode} and not just the sum")
+    return job, found
+
+
+def names_the_launcher_that_is_missing(binaries, _):
+    """The same without a launcher; None in place of the job, of which there is none."""
+    alone = {name: value for name, value in os.environ.items() if name not in ("TREADLE_RANK", "RANK", "WORLD_SIZE")}
+    ended = subprocess.run([os.path.join(binaries, "hello")], env=alone, capture_output=True, text=True, timeout=LIMIT_S)
+    found = []
+    if ended.returncode != 1 or "treadle run" not in ended.stderr:
+        found.append(f"exit code {ended.returncode}, and not how to start it but {ended.stderr!r}")
+    return None, found
+
+
+def report(name, started, job, found):
+    if found:
+        output = f"\n--- output, seconds since the start\n{job.output()}---" if job else ""
+        print(f"FAILED {name}: {'; '.join(found)}{output}")
+    else:
+        print(f"ok     {name} ({time.monotonic() - started:.1f} s)")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", default="build/dev", help="the build folder [build/dev]")
     binaries = os.path.join(os.path.abspath(parser.parse_args().build), "bin")
+    cases = [("hello", says_hello, ()), ("hello", names_the_launcher_that_is_missing, ())]
+    cases += [(example[0], case, example) for example in EXAMPLES for case in (trains, loses_a_worker)]
     failed = False
-    for example in EXAMPLES:
-        for case in (trains, loses_a_worker):
-            with tempfile.TemporaryDirectory(prefix="treadle-examples-") as folder:
-                job, found = case(binaries, folder, *example)
-            failed = failed or bool(found)
-            name = f"{example[0]} {case.__name__}"
-            if found:
-                print(f"FAILED {name}: {'; '.join(found)}\n--- output, seconds since the start\n{job.output()}---")
-            else:
-                print(f"ok     {name} ({time.monotonic() - job.started:.1f} s)")
+    for name, case, arguments in cases:
+        started = time.monotonic()
+        with tempfile.TemporaryDirectory(prefix="treadle-examples-") as folder:
+            job, found = case(binaries, folder, *arguments)
+        failed = failed or bool(found)
+        report(f"{name} {case.__name__}", started, job, found)
     print(f"examples: {'FAILED' if failed else 'ok'}")
     return 1 if failed else 0
 

@@ -144,11 +144,20 @@ TEST_F(Join, refusesRanksThatDoNotFitTheWorld) {
 }
 
 TEST_F(Join, refusesNamesThatNoWorkerMayHave) {
-  for (std::string name :
-       {std::string(), std::string("a b"), std::string("ä"), std::string("a/b"), std::string(128, 'n')})
+  for (std::string name : {std::string("a b"), std::string("ä"), std::string("a/b"), std::string(128, 'n')})
     EXPECT_TRUE(contains(messageOf<ArgumentError>([&] { Worker::join(options(name, 0, 1)); }), "'" + name + "'"));
   Worker::join(options(std::string(127, 'n'), 0, 1))->shutdown();
   Worker::join(options("A-z_0.9:", 0, 1))->shutdown();
+}
+
+TEST_F(Join, namesAWorkerByItsRankUnlessItHasAName) {
+  auto first = std::async(std::launch::async, [this] { return Worker::join(options("", 0, 2)); });
+  auto second = Worker::join(options("", 1, 2));
+  EXPECT_EQ("worker1", second->self().name);
+  EXPECT_EQ("worker0", second->peer(0).name);
+  auto done = std::async(std::launch::async, [&first] { first.get()->shutdown(); });
+  second->shutdown();
+  done.get();
 }
 
 TEST_F(Join, refusesAddressesBeyondThisHost) {

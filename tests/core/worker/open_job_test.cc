@@ -128,6 +128,11 @@ TEST_F(OpenJob, waitsForAWorkerByItsName) {
   shutdown({a, b});
 }
 
+TEST_F(OpenJob, needsAName) {
+  EXPECT_TRUE(contains(messageOf<ArgumentError>([&] { Worker::join(options("", true)); }), "JoinOptions::name"));
+  EXPECT_TRUE(contains(messageOf<ArgumentError>([&] { Worker::join(options("")); }), "JoinOptions::name"));
+}
+
 TEST_F(OpenJob, refusesANameThatIsInUse) {
   auto a = join("a", true);
   EXPECT_TRUE(contains(messageOf<ArgumentError>([&] { join("a"); }), "'a' is used already"));

@@ -25,7 +25,7 @@ Status checkAnnounced(const std::optional<std::string>& text) {
 }  // namespace
 
 Status JoinOptions::validate() const {
-  if (name.empty() || name.size() > link::kNameBytes || !std::all_of(name.begin(), name.end(), mayStandInName))
+  if (name.size() > link::kNameBytes || !std::all_of(name.begin(), name.end(), mayStandInName))
     return invalidArgument("'" + name +
                            "' cannot be a worker's name: use 1 to 127 of the characters A-Z a-z 0-9 _ . : -");
   for (auto [what, limit] :

@@ -25,7 +25,9 @@ struct Certificates {
 };
 
 struct JoinOptions {
-  std::string name = {};                             // unique in the job; [A-Za-z0-9_.:-], at most 127 characters
+  // Unique in the job; [A-Za-z0-9_.:-], at most 127 characters. Default: "worker" and the rank, "worker0"; a worker of
+  // an open job has no rank yet and needs a name.
+  std::string name = {};
   Functions functions = {};                          // what peers may call here, and the names of what is called there
   std::optional<Launch> launch = {};                 // default: Launch::detect()
   Duration rpcTimeout = std::chrono::seconds(60);    // of a call that says nothing else, from its start to its answer

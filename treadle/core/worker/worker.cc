@@ -14,10 +14,20 @@ namespace treadle {
 
 std::shared_ptr<Worker> Worker::join(JoinOptions options) { return join(std::move(options), {}); }
 
+namespace {
+
+std::string nameByRank(const Launch& launch) {
+  if (launch.open()) raise(invalidArgument("a worker of an open job needs a name of its own: set JoinOptions::name"));
+  return "worker" + std::to_string(launch.rank);
+}
+
+}  // namespace
+
 std::shared_ptr<Worker> Worker::join(JoinOptions options, WorkerExtensions extensions) {
   throwIfError(options.validate());
   Launch launch = options.launch ? *options.launch : valueOrThrow(Launch::detect());
   throwIfError(launch.validate());
+  if (options.name.empty()) options.name = nameByRank(launch);
   cluster::tellLauncher(options.name);
   std::shared_ptr<Worker> worker(std::make_unique<Worker>(Core::make(std::move(options), std::move(launch))).release(),
                                  &Worker::destroy);
