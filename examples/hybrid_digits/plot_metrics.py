@@ -16,8 +16,7 @@ try:
     from matplotlib import pyplot
 except ImportError as error:
     sys.exit(
-        f"{sys.executable} has no matplotlib ({error}); install it there, "
-        "or name another Python in TREADLE_PYTHON"
+        f"{sys.executable} has no matplotlib ({error}); install it there, or use another Python"
     )
 
 COLOURS = ["#3b6fb6", "#d1702c", "#3a8f5c", "#8b5fbf", "#b0413e", "#6b6b6b"]

@@ -1,9 +1,9 @@
 #include "examples/hybrid_digits/single.h"
 
 #include <cstdio>
+#include <iomanip>
 #include <iostream>
 
-#include "examples/hybrid_digits/plot.h"
 #include "examples/hybrid_digits/progress.h"
 
 namespace hybrid {
@@ -32,13 +32,9 @@ void runSingle(const Options& options) {
 }
 
 void finishRun(const RunFolder& folder) {
-  std::string problem =
-      drawMetrics(pythonProgram(), HYBRID_DIGITS_PLOT_SCRIPT, folder.metricsPath(), folder.plotPath());
-  if (problem.empty()) {
-    std::cout << "metrics.jsonl, metrics.png and model.safetensors are in " << folder.path() << std::endl;
-  } else {
-    std::cout << problem << "\nmetrics.jsonl and model.safetensors are in " << folder.path() << std::endl;
-  }
+  std::cout << "metrics.jsonl and model.safetensors are in " << folder.path() << "; this draws the metrics:\npython3 "
+            << std::quoted(HYBRID_DIGITS_PLOT_SCRIPT) << ' ' << std::quoted(folder.metricsPath()) << ' '
+            << std::quoted(folder.plotPath()) << std::endl;
 }
 
 }  // namespace hybrid

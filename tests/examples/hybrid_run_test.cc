@@ -1,4 +1,4 @@
-// What surrounds the training in hybrid_digits: command line, run folder, metrics, progress, plot.
+// What surrounds the training in hybrid_digits: command line, run folder, metrics, progress.
 
 #include <gtest/gtest.h>
 
@@ -11,16 +11,12 @@
 #include <vector>
 
 #include "examples/hybrid_digits/options.h"
-#include "examples/hybrid_digits/plot.h"
 #include "examples/hybrid_digits/progress.h"
 #include "tests/examples/temp_folder.h"
-#include "tests/support/gate.h"
-#include "tests/support/places.h"
 
 namespace hybrid {
 namespace {
 
-const std::string kScript = treadle::test::sourcePath("examples/hybrid_digits/plot_metrics.py");
 const EpochMetrics kEpoch{2, "trainer1", 0.5, 0.875, 900.5, 1.25};
 
 std::optional<int> parse(std::vector<std::string> arguments, Options& options) {
@@ -137,60 +133,6 @@ TEST(Progress, IsOneBarThatFitsOnATerminal) {
   EXPECT_LE(widths[1], 75u) << "with room for a launcher's prefix";
   EXPECT_EQ(widths[1], widths[2]) << "a shorter bar wipes the longer one before it";
   EXPECT_NE(text.find("=] loss 0.001  accuracy 1.000  9 steps/s"), std::string::npos) << text;
-}
-
-TEST(Plot, CommandsReportExitCodeAndOutput) {
-  CommandResult result = runCommand({"sh", "-c", "echo out; echo err >&2; exit 3"}, std::chrono::seconds(60));
-  EXPECT_EQ(result.exitCode, 3);
-  EXPECT_EQ(result.output, "out\nerr\n");
-  EXPECT_FALSE(result.timedOut);
-  EXPECT_THROW(runCommand({"/no/such/program"}, std::chrono::seconds(60)), std::runtime_error);
-}
-
-TEST(Plot, ACommandThatHangsIsKilledInTime) {
-  EXPECT_TRUE(treadle::test::withLongerLimits(std::chrono::seconds(2), [](treadle::Duration limit) {
-    CommandResult talking = runCommand({"sh", "-c", "echo begun; exec sleep 1000"},
-                                       std::chrono::duration_cast<std::chrono::milliseconds>(limit));
-    EXPECT_TRUE(talking.timedOut);
-    EXPECT_EQ(talking.exitCode, -1);
-    EXPECT_TRUE(talking.output.empty() || talking.output == "begun\n") << talking.output;
-    return !talking.output.empty();
-  }));
-  CommandResult silent = runCommand({"sh", "-c", "exec >&- 2>&-; exec sleep 1000"}, std::chrono::milliseconds(200));
-  EXPECT_TRUE(silent.timedOut);
-}
-
-std::string buildPython() {
-  if (std::getenv("TREADLE_PYTHON") != nullptr) return pythonProgram();
-  std::string inTree = treadle::test::sourcePath(".venv/bin/python");
-  return std::filesystem::exists(inTree) ? inTree : "python3";
-}
-
-TEST(Plot, DrawsAPicture) {
-  TempFolder temp;
-  {
-    MetricsWriter metrics(temp / "m");
-    for (int64_t epoch = 1; epoch <= 3; ++epoch)
-      metrics.write({epoch, "trainer0", 1.0 / static_cast<double>(epoch), 0.9, 10, static_cast<double>(epoch)});
-    metrics.write({1, "trainer1", std::numeric_limits<double>::infinity(), 0.9, 10, 1});
-  }
-  EXPECT_EQ(drawMetrics(buildPython(), kScript, temp / "m", temp / "p.png"), "");
-  EXPECT_EQ(readFile(temp / "p.png").substr(1, 3), "PNG");
-}
-
-TEST(Plot, SaysInOneLineWhyThereIsNone) {
-  TempFolder temp;
-  writeFile(temp / "m", "{\"epoch\": 1}\n");
-  std::string told = drawMetrics(buildPython(), kScript, temp / "m", temp / "p.png");
-  EXPECT_EQ(told, "no " + (temp / "p.png") + ": " + (temp / "m") + ":1: not a line of metrics");
-  told = drawMetrics("/no/such/python", kScript, temp / "m", temp / "p.png");
-  EXPECT_NE(told.find("/no/such/python cannot be started"), std::string::npos) << told;
-  // A Python without matplotlib: one that cannot import anything but what comes with it.
-  writeFile(temp / "bare", "#!/bin/sh\nexec \"" + buildPython() + "\" -S -E \"$@\"\n");
-  std::filesystem::permissions(temp / "bare", std::filesystem::perms::owner_all);
-  told = drawMetrics(temp / "bare", kScript, temp / "m", temp / "p.png");
-  EXPECT_NE(told.find("has no matplotlib"), std::string::npos) << told;
-  EXPECT_EQ(told.find('\n'), std::string::npos);
 }
 
 }  // namespace

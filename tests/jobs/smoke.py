@@ -7,14 +7,41 @@ import argparse
 import json
 import os
 import re
+import shlex
+import subprocess
 import sys
 import tempfile
 import time
 
 from watched_job import Job
 
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 EPOCHS = 2
 LIMIT_S = 100
+
+
+def drawing_problems(job, run):
+    """The command that the run printed draws a picture; of a damaged file it says where, in one sentence."""
+    said = [line for _, _, line in job.lines if line.startswith("[0] python3 ")]
+    if len(said) != 1:
+        return ["it does not say how to draw the metrics"]
+    _, _, script, metrics, picture = shlex.split(said[0])
+    python = os.environ.get("TREADLE_PYTHON") or os.path.join(ROOT, ".venv", "bin", "python")
+
+    def draw(of):
+        return subprocess.run([python, script, of, picture], env={**os.environ, "MPLCONFIGDIR": run}, capture_output=True,
+                              text=True, timeout=LIMIT_S)
+
+    damaged = os.path.join(run, "damaged")
+    with open(damaged, "w", encoding="utf-8") as file:
+        file.write('{"epoch": 1}\n')
+    refused, drawn = draw(damaged), draw(metrics)
+    found = []
+    if refused.returncode != 1 or refused.stderr != f"{damaged}:1: not a line of metrics\n":
+        found.append(f"of a damaged file it says {refused.stderr!r}")
+    if drawn.returncode != 0 or not open(picture, "rb").read().startswith(b"\x89PNG"):
+        found.append(f"it does not draw the metrics: {drawn.stderr}")
+    return found
 
 
 def problems(job, run):
@@ -26,6 +53,7 @@ def problems(job, run):
         found.append("the last line is not the result")
     elif float(result[1]) < 0.8 or abs(float(result[1]) - float(result[2])) > 0.05:
         found.append(f"after {EPOCHS} epochs the accuracy is {result[1]}, in one process {result[2]}")
+    found += drawing_problems(job, run)
     missing = [name for name in ("metrics.jsonl", "metrics.png", "model.safetensors") if not os.path.exists(os.path.join(run, name))]
     found += [f"there is no {name}" for name in missing]
     if "metrics.jsonl" not in missing:
@@ -41,16 +69,15 @@ def main():
     parser.add_argument("--build", default="build/dev", help="the build folder [build/dev]")
     binaries = os.path.join(os.path.abspath(parser.parse_args().build), "bin")
     with tempfile.TemporaryDirectory(prefix="treadle-smoke-") as folder:
-        run, cache = os.path.join(folder, "run"), tempfile.TemporaryDirectory(prefix="treadle-smoke-cache-")
-        with cache:
-            job = Job([os.path.join(binaries, "treadle"), "run", "-n", "4", "--", os.path.join(binaries, "hybrid_digits"),
-                       "--epochs", str(EPOCHS), "--run-folder", run], folder, {"MPLCONFIGDIR": cache.name})
-            try:
-                job.wait_for_workers(4, time.monotonic() + LIMIT_S)
-                ended = job.finish(time.monotonic() + LIMIT_S)
-                found = problems(job, run) if ended else [job.unfinished(LIMIT_S)]
-            finally:
-                job.close()
+        run = os.path.join(folder, "run")
+        job = Job([os.path.join(binaries, "treadle"), "run", "-n", "4", "--", os.path.join(binaries, "hybrid_digits"),
+                   "--epochs", str(EPOCHS), "--run-folder", run], folder)
+        try:
+            job.wait_for_workers(4, time.monotonic() + LIMIT_S)
+            ended = job.finish(time.monotonic() + LIMIT_S)
+            found = problems(job, run) if ended else [job.unfinished(LIMIT_S)]
+        finally:
+            job.close()
         if found:
             print(f"FAILED smoke: {'; '.join(found)}\n--- output, seconds since the start\n{job.output()}---")
     print(f"smoke: {'FAILED' if found else 'ok'}")
