@@ -19,6 +19,8 @@ import pathlib
 import sys
 import time
 
+import experiment
+import namespaces
 import programs
 import report
 import rows
@@ -57,6 +59,9 @@ def parse_arguments():
     if options.rounds < 1 or options.repetitions < 1:
         parser.error("--rounds and --repetitions must be at least 1")
     options.complete = not options.only and not options.quick
+    if not namespaces.available():
+        print("bench: rows between two network namespaces need root and the command `ip`; they are left out")
+        options.cases = [case for case in options.cases if case not in experiment.NETWORK_CASES.values()]
     return options
 
 
@@ -76,7 +81,7 @@ def take(figures, who, outputs):
 
 def measure(options, settings, figures, failures):
     for number in range(options.rounds):
-        for launch in programs.LAUNCHES:
+        for launch in programs.LAUNCHES + experiment.LAUNCHES:
             cases = [case for case in launch.cases if case in options.cases]
             if not cases or (launch.who, cases[0]) in failures:
                 continue

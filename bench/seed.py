@@ -9,17 +9,16 @@ the two processes see each other through a pair of veth interfaces alone (needs 
 
 import argparse
 import contextlib
-import os
 import pathlib
 import re
-import secrets
 import sys
 
+import experiment
 import namespaces
 import programs
 import report
 from figures import lines_of
-from processes import Failed, end_orderly, run, run_together
+from processes import Failed, end_orderly
 from programs import PEERS, ROOT
 
 SIZES = (4, 40, 400)
@@ -40,42 +39,7 @@ def arguments(full):
     return ["--sizes", ",".join(map(str, SIZES)), "--pointwise-up-to", 400 if full else 40]
 
 
-def ours(settings, places, full, timeout):
-    program = settings.build / "bench" / "treadle_bench_seed"
-    if places == namespaces.LOOPBACK:
-        return [run("ours", settings.job(2, program, *arguments(full)), timeout)]
-    # By hand what `treadle run` does on one host.
-    shared = ["WORLD_SIZE=2", f"MASTER_ADDR={places[0].address}", f"MASTER_PORT={programs.free_port()}"]
-    shared.append(f"TREADLE_JOB_KEY={secrets.token_hex(16)}")
-    pair = [
-        [*place.prefix, "env", f"RANK={rank}", *shared, program, "--listen", f"tcp://{place.address}:0"]
-        + arguments(full)
-        for rank, place in reversed(list(enumerate(places)))
-    ]
-    return run_together("ours", pair, timeout)
-
-
-def pytorch(settings, places, full, timeout):
-    command = [settings.python, PEERS / "torch_seed.py", "--port", programs.free_port()]
-    command += ["--master", places[0].address, *arguments(full)]
-    pair = [
-        [*places[rank].prefix, *command, "--rank", rank, "--interface", places[rank].interface] for rank in (1, 0)
-    ]
-    return run_together("PyTorch RPC", pair, timeout)
-
-
-def grpc(settings, places, full, timeout):
-    program = settings.grpc_build / "grpc_seed"
-    if places == namespaces.LOOPBACK:
-        addresses = [f"unix-abstract:treadle-seed-{os.getpid()}-{rank}" for rank in (0, 1)]
-    else:
-        addresses = [f"{place.address}:{programs.free_port()}" for place in places]
-    serve = [*places[1].prefix, program, "--own", addresses[1]]
-    call = [*places[0].prefix, program, "--own", addresses[0], "--call", addresses[1], *arguments(full)]
-    return run_together("gRPC", [serve, call], timeout)
-
-
-SYSTEMS = {"ours": ours, "pytorch": pytorch, "grpc": grpc}
+SYSTEMS = {"ours": experiment.ours, "pytorch": experiment.pytorch, "grpc": experiment.grpc}
 
 
 def lines_of_code(paths):
@@ -100,7 +64,7 @@ def measure(settings, network, full, failures):
         for name, start in SYSTEMS.items():
             print(f"seed experiment, {network}: {name}", flush=True)
             try:
-                lines = lines_of("\n".join(start(settings, both, full, TIMEOUT_FULL if full else TIMEOUT)))
+                lines = lines_of("\n".join(start(settings, both, arguments(full), TIMEOUT_FULL if full else TIMEOUT)))
             except Failed as failure:
                 failures["seed", name] = str(failure)
                 print(f"bench: seed experiment: {failure}", flush=True)
