@@ -69,6 +69,9 @@ makeEnvironment() {
   printf '%s\n' "$want" >.venv/wanted.txt
   .venv/bin/python -m pip install --disable-pip-version-check --no-input -r .venv/wanted.txt </dev/null ||
     fail "pip could not install the packages of scripts/requirements.txt; its own lines above say why."
+  # g++ takes two files with #pragma once for one when contents and second of change are the same, as those of two of torch's
+  # headers are or are not, as pip happens to write them. With one time for all, all checkouts compile the same text.
+  find .venv -path '*/torch/include/*' -type f -exec touch -d '2001-01-01' {} +
   mv .venv/wanted.txt "$stamp"
   stageDone "set-up: Python environment ready"
 }
