@@ -62,6 +62,8 @@ def parse_arguments():
     if not namespaces.available():
         print("bench: rows between two network namespaces need root and the command `ip`; they are left out")
         options.cases = [case for case in options.cases if case not in experiment.NETWORK_CASES.values()]
+        if not options.cases:
+            parser.error("nothing is left to measure")
     return options
 
 

@@ -13,7 +13,7 @@ namespace {
 using treadle::Future;
 using treadle::Worker;
 
-constexpr int64_t kWidth = 4096, kBatch = 2048;
+constexpr int64_t kLargeWidth = 4096, kLargeBatch = 2048;
 constexpr int kSteps = 4;
 
 // Once: it takes long, and the first time counts too.
@@ -31,7 +31,7 @@ std::vector<Series> tenPointwise(Worker& worker, int) {
 torch::nn::Sequential makeModel() {
   torch::nn::Sequential model;
   for (int layer = 0; layer < 3; ++layer) {
-    model->push_back(torch::nn::Linear(kWidth, kWidth));
+    model->push_back(torch::nn::Linear(kLargeWidth, kLargeWidth));
     model->push_back(torch::nn::GELU());
     model->push_back(torch::nn::Tanh());
   }
@@ -41,7 +41,7 @@ torch::nn::Sequential makeModel() {
 // Forward and backward of three layers, in this process alone: a batch's activations are 32 MiB each.
 std::vector<Series> largeActivations(Worker&, int) {
   torch::nn::Sequential model = makeModel();
-  at::Tensor batch = at::rand({kBatch, kWidth});
+  at::Tensor batch = at::rand({kLargeBatch, kLargeWidth});
   resetPeak();
   Series steps =
       timed(1, kSteps, [&] { model->zero_grad(); }, [&] { model->forward(batch).square().mean().backward(); });

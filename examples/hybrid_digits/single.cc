@@ -1,6 +1,7 @@
 #include "examples/hybrid_digits/single.h"
 
 #include <cstdio>
+#include <cstdlib>
 #include <iomanip>
 #include <iostream>
 
@@ -31,10 +32,12 @@ void runSingle(const Options& options) {
               result.stepsPerS, result.seconds);
 }
 
+// TREADLE_PYTHON names a Python that has what the project's scripts need.
 void finishRun(const RunFolder& folder) {
-  std::cout << "metrics.jsonl and model.safetensors are in " << folder.path() << "; this draws the metrics:\npython3 "
-            << std::quoted(HYBRID_DIGITS_PLOT_SCRIPT) << ' ' << std::quoted(folder.metricsPath()) << ' '
-            << std::quoted(folder.plotPath()) << std::endl;
+  const char* python = std::getenv("TREADLE_PYTHON");
+  std::cout << "metrics.jsonl and model.safetensors are in " << folder.path() << "; this draws the metrics:\n"
+            << std::quoted(python != nullptr ? python : "python3") << ' ' << std::quoted(HYBRID_DIGITS_PLOT_SCRIPT) << ' '
+            << std::quoted(folder.metricsPath()) << ' ' << std::quoted(folder.plotPath()) << std::endl;
 }
 
 }  // namespace hybrid

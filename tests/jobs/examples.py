@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The small examples as a user starts them: each has to reach the loss that it states, and to end with an error that names
-the worker when one is killed.
+"""The small examples as a user starts them: hello prints its sum; each of the others reaches the loss that it states, and ends
+with an error that names the worker when one is killed.
 
 usage: examples.py [--build FOLDER]
 """

@@ -171,6 +171,16 @@ TEST(TensorMemory, ofOrdinaryOperationsIsKeptWarm) {
   EXPECT_GT(used, warm().usedBytes);
 }
 
+TEST(TensorMemory, thatNobodyNeedsGoesBackToTheSystem) {
+  test::TensorJob job({"a", "b"}, functions());
+  at::full({kElements}, 2.0);
+  EXPECT_LT(0U, warm().keptBytes);
+  trimMemory();
+  EXPECT_EQ(0U, warm().keptBytes);
+  at::full({kElements}, 2.0);
+  EXPECT_TRUE(test::eventually([] { return warm().keptBytes == 0; })) << "after " << memory::WarmCache::kIdle.count();
+}
+
 // As libtorch's own code asks for memory without a tensor.
 TEST(TensorMemory, withoutATensorIsGivenBackToWhereItCameFrom) {
   test::TensorJob job({"a", "b"}, functions());
@@ -196,7 +206,8 @@ void joinAlone(bool warmMemory) {
   std::quick_exit(left && warm().taken == 0 ? 0 : 1);
 }
 
-[[noreturn]] void joinWithAnAllocatorOfTheProgram() {
+[[noreturn]] void joinWithAnAllocatorOfTheProgram(bool joinBefore) {
+  if (joinBefore) joinAlone(true);
   class : public c10::Allocator {
     c10::DataPtr allocate(size_t sizeBytes) override { return c10::GetDefaultCPUAllocator()->allocate(sizeBytes); }
     void copy_data(void* to, const void* from, size_t sizeBytes) const override {
@@ -211,7 +222,8 @@ void joinAlone(bool warmMemory) {
 TEST(TensorMemory, isLeftToLibtorchOnRequest) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(joinWithoutWarmMemory(), ::testing::ExitedWithCode(0), "");
-  EXPECT_EXIT(joinWithAnAllocatorOfTheProgram(), ::testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(joinWithAnAllocatorOfTheProgram(false), ::testing::ExitedWithCode(0), "");
+  EXPECT_EXIT(joinWithAnAllocatorOfTheProgram(true), ::testing::ExitedWithCode(0), "");
 }
 
 TEST(TensorMemory, isTakenWhereChannelsAllowNoSharing) {

@@ -9,7 +9,7 @@ namespace treadle::io {
 // `sizeBytes` of zeros, from the start of a page; null when the system has no address space left. Pages come when they
 // are first written, huge ones where they fit and the system has some.
 std::byte* mapPrivate(size_t sizeBytes);
-// Gives what mapPrivate gave back to the system, whole.
+// Unmaps all of what mapPrivate returned.
 void unmapPrivate(std::byte* pages, size_t sizeBytes);
 
 }  // namespace treadle::io

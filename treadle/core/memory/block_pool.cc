@@ -138,6 +138,7 @@ std::shared_ptr<Block> BlockPool::allocate(size_t sizeBytes) {
   }
   if (!place) {
     ++counters_.refused;
+    noteHeld();  // idle blocks may have given way in vain
     lock.unlock();
     return nullptr;
   }

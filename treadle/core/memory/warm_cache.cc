@@ -3,133 +3,163 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <atomic>
+#include <mutex>
 
 #include "treadle/core/base/check.h"
 #include "treadle/core/io/private_pages.h"
 #include "treadle/core/memory/block_pool.h"
 
 namespace treadle::memory {
+namespace {
 
-WarmCache::~WarmCache() {
-  trim();
-  for (auto [block, sizeClass] : used_) io::unmapPrivate(block, classBytes(sizeClass));
+// A child of fork(2) finds both as they were at that moment, so nothing here is made when it is first needed.
+constinit std::mutex makingMutex;
+constinit std::atomic<WarmCache*> cacheOfProcess = nullptr;
+
+}  // namespace
+
+const int WarmCache::forkHandlers_ =
+    ::pthread_atfork(&WarmCache::beforeFork, &WarmCache::afterFork, &WarmCache::afterFork);
+
+// No other thread is inside while the process is copied, so the child's cache is whole.
+void WarmCache::beforeFork() {
+  makingMutex.lock();
+  if (WarmCache* cache = cacheOfProcess.load()) cache->mutex_.lock();
+}
+
+void WarmCache::afterFork() {
+  if (WarmCache* cache = cacheOfProcess.load()) cache->mutex_.unlock();
+  makingMutex.unlock();
 }
 
 WarmCache& WarmCache::ofProcess() {
-  static WarmCache* const cache = [] {
-    const BlockPool* const pool = BlockPool::ofProcess();
-    return new WarmCache([pool] { return pool != nullptr ? pool->roomBytes() : 0; });  // NOLINT: never destroyed
-  }();
-  // No other thread is inside while the process is copied, so the child's cache is whole.
-  static const int handlers =
-      ::pthread_atfork([] { cache->mutex_.lock(); }, [] { cache->mutex_.unlock(); }, [] { cache->mutex_.unlock(); });
-  TREADLE_CHECK(handlers == 0, "the C library has memory for another fork handler");
-  return *cache;
+  if (WarmCache* cache = cacheOfProcess.load(std::memory_order_acquire)) return *cache;
+  TREADLE_CHECK(forkHandlers_ == 0, "the C library has memory for another fork handler");
+  const BlockPool* const pool = BlockPool::ofProcess();
+  const std::scoped_lock lock(makingMutex);
+  if (cacheOfProcess.load() == nullptr)
+    cacheOfProcess = new WarmCache([pool] { return pool != nullptr ? pool->roomBytes() : 0; });  // NOLINT: for good
+  return *cacheOfProcess.load();
+}
+
+WarmCache::~WarmCache() {
+  trim();
+  unmap(used_);
 }
 
 std::byte* WarmCache::take(size_t sizeBytes) {
+  const size_t limit = limit_();
+  if (sizeBytes > std::min(limit, kLargest)) return nullptr;
   const uint32_t wanted = sizeClass(sizeBytes);
-  Dropped dropped;
+  const size_t bytes = classBytes(wanted);
+  Blocks dropped;
   MutexLock lock(mutex_);
   ++counters_.taken;
   if (std::byte* kept = takeKept(wanted)) return kept;
-  const size_t bytes = classBytes(wanted);
-  dropOldest(mayKeep(bytes), dropped);
+  if (counters_.usedBytes + bytes > limit) return nullptr;
+  countUsed(bytes);
+  dropOldest(mayKeep(limit), dropped);
   lock.unlock();
   unmap(dropped);
   std::byte* fresh = io::mapPrivate(bytes);
-  if (fresh == nullptr) return nullptr;
   lock.lock();
-  used_.emplace(fresh, wanted);
-  counters_.usedBytes += bytes;
-  peakBytes_ = std::max(peakBytes_, counters_.usedBytes);
-  return fresh;
+  if (fresh != nullptr && enter(fresh, wanted)) return fresh;
+  counters_.usedBytes -= bytes;
+  return nullptr;
 }
 
 std::byte* WarmCache::takeKept(uint32_t wanted) {
   for (uint32_t sizeClass : {wanted, wanted + 1}) {
-    auto blocks = kept_.find(sizeClass);
-    if (blocks == kept_.end()) continue;
-    std::byte* block = blocks->second.back().block;
-    blocks->second.pop_back();
-    if (blocks->second.empty()) kept_.erase(blocks);
-    used_.emplace(block, sizeClass);
+    Blocks& kept = kept_[sizeClass];
+    if (kept.empty()) continue;
+    const auto block = std::prev(kept.end());
+    block->used = true;
+    used_.splice(used_.end(), kept, block);
     counters_.keptBytes -= classBytes(sizeClass);
-    counters_.usedBytes += classBytes(sizeClass);
-    peakBytes_ = std::max(peakBytes_, counters_.usedBytes);
+    countUsed(classBytes(sizeClass));
     ++counters_.reused;
-    return block;
+    return block->data;
   }
   return nullptr;
 }
 
-bool WarmCache::give(std::byte* block) {
-  Dropped dropped;
+bool WarmCache::enter(std::byte* fresh, uint32_t sizeClass) try {
+  Blocks one(1, Block{fresh, sizeClass, true, {}});
+  blocks_.emplace(fresh, one.begin());
+  used_.splice(used_.end(), one);
+  return true;
+} catch (const std::bad_alloc&) {
+  io::unmapPrivate(fresh, classBytes(sizeClass));
+  return false;
+}
+
+void WarmCache::countUsed(size_t bytes) {
+  counters_.usedBytes += bytes;
+  peakBytes_ = std::max(peakBytes_, counters_.usedBytes);
+}
+
+bool WarmCache::give(std::byte* data) {
+  const size_t limit = limit_();
+  Blocks dropped;
   {
     MutexLock lock(mutex_);
-    auto found = used_.find(block);
-    if (found == used_.end()) return false;
-    const uint32_t sizeClass = found->second;
-    used_.erase(found);
-    counters_.usedBytes -= classBytes(sizeClass);
-    counters_.keptBytes += classBytes(sizeClass);
-    kept_[sizeClass].push_back({block, Clock::now()});
-    dropOldest(mayKeep(0), dropped);
+    const auto found = blocks_.find(data);
+    if (found == blocks_.end() || !found->second->used) return false;
+    const auto block = found->second;
+    const TimePoint now = Clock::now();
+    block->used = false;
+    block->since = now;
+    kept_[block->sizeClass].splice(kept_[block->sizeClass].end(), used_, block);
+    counters_.usedBytes -= classBytes(block->sizeClass);
+    counters_.keptBytes += classBytes(block->sizeClass);
+    dropOldest(mayKeep(limit), dropped);
+    if (now >= nextTrim_) dropIdle(now - kIdle, dropped);
   }
   unmap(dropped);
   return true;
 }
 
-// With `wantedBytes` more in use.
-size_t WarmCache::mayKeep(size_t wantedBytes) const {
-  const size_t used = counters_.usedBytes + wantedBytes, peak = std::max(peakBytes_, used);
-  const size_t most = std::min(limit_(), peak + static_cast<size_t>(kMostBeyondPeak * static_cast<double>(peak)));
-  return most > used ? most - used : 0;
+size_t WarmCache::mayKeep(size_t limit) const {
+  const auto beyond = static_cast<size_t>(kMostBeyondPeak * static_cast<double>(peakBytes_));
+  const size_t most = std::min(limit, peakBytes_ + beyond);
+  return most > counters_.usedBytes ? most - counters_.usedBytes : 0;
 }
 
-void WarmCache::dropOldest(size_t mostKeptBytes, Dropped& dropped) {
-  while (counters_.keptBytes > mostKeptBytes)
-    dropFirst(
-        std::min_element(kept_.begin(), kept_.end(),
-                         [](const auto& a, const auto& b) { return a.second.front().since < b.second.front().since; }),
-        dropped);
-}
-
-void WarmCache::dropFirst(std::map<uint32_t, std::deque<Kept>>::iterator blocks, Dropped& dropped) {
-  const size_t bytes = classBytes(blocks->first);
-  dropped.push_back({blocks->second.front().block, bytes});
-  counters_.keptBytes -= bytes;
-  blocks->second.pop_front();
-  if (blocks->second.empty()) kept_.erase(blocks);
-}
-
-// Without the lock: the system takes its time for large blocks.
-void WarmCache::unmap(const Dropped& dropped) {
-  for (const Pages& pages : dropped) io::unmapPrivate(pages.block, pages.sizeBytes);
-}
-
-void WarmCache::trim() {
-  Dropped dropped;
-  {
-    MutexLock lock(mutex_);
-    dropOldest(0, dropped);
-    peakBytes_ = counters_.usedBytes;
+void WarmCache::dropOldest(size_t mostKeptBytes, Blocks& dropped) {
+  while (counters_.keptBytes > mostKeptBytes) {
+    Blocks* oldest = nullptr;
+    for (Blocks& kept : kept_)
+      if (!kept.empty() && (oldest == nullptr || kept.front().since < oldest->front().since)) oldest = &kept;
+    dropFirst(*oldest, dropped);
   }
-  unmap(dropped);
 }
+
+void WarmCache::dropIdle(TimePoint before, Blocks& dropped) {
+  for (Blocks& kept : kept_)
+    while (!kept.empty() && kept.front().since <= before) dropFirst(kept, dropped);
+  peakBytes_ = std::min(peakBytes_, counters_.usedBytes + counters_.keptBytes);
+  nextTrim_ = Clock::now() + kIdle;
+}
+
+void WarmCache::dropFirst(Blocks& kept, Blocks& dropped) {
+  counters_.keptBytes -= classBytes(kept.front().sizeClass);
+  blocks_.erase(kept.front().data);
+  dropped.splice(dropped.end(), kept, kept.begin());
+}
+
+// To be called without the lock: unmapping large blocks is slow.
+void WarmCache::unmap(const Blocks& dropped) {
+  for (const Block& block : dropped) io::unmapPrivate(block.data, classBytes(block.sizeClass));
+}
+
+void WarmCache::trim() { trimIdle(Duration::zero()); }
 
 void WarmCache::trimIdle(Duration idle) {
-  const TimePoint before = Clock::now() - idle;
-  Dropped dropped;
+  Blocks dropped;
   {
     MutexLock lock(mutex_);
-    for (auto blocks = kept_.begin(); blocks != kept_.end();) {
-      auto next = std::next(blocks);
-      for (size_t left = blocks->second.size(); left > 0 && blocks->second.front().since <= before; --left)
-        dropFirst(blocks, dropped);
-      blocks = next;
-    }
-    peakBytes_ = counters_.usedBytes + counters_.keptBytes;
+    dropIdle(Clock::now() - idle, dropped);
   }
   unmap(dropped);
 }

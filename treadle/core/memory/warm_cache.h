@@ -3,18 +3,17 @@
 // most operations on them cost. It is private: no peer can map it, and a child of fork(2) copies it on write and goes
 // on with a cache of its own. (Tensors that travel without a copy lie in a BlockPool.)
 //
-// Of one size class the block that was freed last is taken first, and one of the next class serves before fresh memory
-// is mapped. What is in use and what is kept together stay within the limit and within kMostBeyondPeak of the most that
-// was ever in use at once; blocks that were idle for longest go first. `trimIdle` returns blocks that nobody needs.
+// Within a size class, the block freed last is taken first, and a block of the next class serves before fresh memory is
+// mapped. Used and kept blocks together stay within the limit and within kMostBeyondPeak of the peak use; the blocks
+// that were idle for longest go first, and those that were idle for kIdle go when they are noticed.
 //
-// Any thread may call anything. Budget of `take` and `give`: one uncontended lock, one entry of a hash table, no system
-// call where a block is kept.
+// Any thread may call anything. Budget of `take` and `give`: one uncontended lock and one look into a hash table; no
+// allocation and no system call where a block is kept.
 
-#include <deque>
+#include <array>
 #include <functional>
-#include <map>
+#include <list>
 #include <unordered_map>
-#include <vector>
 
 #include "treadle/core/base/clock.h"
 #include "treadle/core/base/mutex.h"
@@ -23,7 +22,7 @@
 namespace treadle::memory {
 
 struct WarmCounters {
-  size_t usedBytes = 0;  // of blocks in use
+  size_t usedBytes = 0;  // of blocks in use; a block is up to a quarter larger than what was asked for
   size_t keptBytes = 0;  // of blocks kept for later use
   uint64_t taken = 0, reused = 0;
 };
@@ -32,53 +31,63 @@ class WarmCache {
  public:
   // Smaller sizes are left to the C library, which keeps them itself.
   static constexpr size_t kSmallest = 64U << 10;
+  // More than any machine has.
+  static constexpr size_t kLargest = size_t{1} << 48;
   // The part of the peak use that kept blocks may add to it.
   static constexpr double kMostBeyondPeak = 0.125;
+  static constexpr Duration kIdle = std::chrono::seconds(10);
 
-  // `limit` returns how many bytes the blocks in use and the kept ones may have together. Blocks in use may exceed it:
-  // none are kept then.
+  // `limit` returns how many bytes used and kept blocks may have together.
   explicit WarmCache(std::function<size_t()> limit) : limit_(std::move(limit)) {}
-  // Returns all memory, also what is in use.
+  // Returns all memory to the system, used blocks too.
   ~WarmCache();
   WarmCache(const WarmCache&) = delete;
   WarmCache& operator=(const WarmCache&) = delete;
-  // The cache of this process, never destroyed: tensors may live as long as they like. Its limit is what the process's
-  // BlockPool leaves of the memory limit.
+  // The cache of this process, never destroyed: tensors may live as long as they like. Its limit is what the blocks of
+  // the process's BlockPool leave of the memory limit.
   static WarmCache& ofProcess();
 
-  // At least `sizeBytes` from the start of a page, contents undefined. Null when the system has no memory.
+  // At least `sizeBytes` from the start of a page, contents undefined. Null beyond the limit, and when the system has
+  // no memory: use other memory then.
   std::byte* take(size_t sizeBytes);
-  // Gives back what `take` gave. False, without effect, for any other address.
+  // Gives back what `take` gave. False, without effect, for any other address. Does not throw.
   bool give(std::byte* block);
 
   // Returns all kept memory to the system.
   void trim();
-  // Returns the blocks that have been kept for `idle` or longer. The peak falls to what is left, in use and kept.
-  void trimIdle(Duration idle);
+  // Returns the blocks that have been kept for `idle` or longer. The peak falls to what is left, used and kept.
+  void trimIdle(Duration idle = kIdle);
   WarmCounters counters() const;
 
  private:
-  struct Kept {
-    std::byte* block;
-    TimePoint since;
+  struct Block {
+    std::byte* data;
+    uint32_t sizeClass;
+    bool used;
+    TimePoint since;  // when it was given back
   };
-  struct Pages {
-    std::byte* block;
-    size_t sizeBytes;
-  };
-  using Dropped = std::vector<Pages>;
+  using Blocks = std::list<Block>;
+
+  static void beforeFork();
+  static void afterFork();
+  static const int forkHandlers_;
 
   std::byte* takeKept(uint32_t wanted) TREADLE_REQUIRES(mutex_);
-  size_t mayKeep(size_t wantedBytes) const TREADLE_REQUIRES(mutex_);
-  void dropOldest(size_t mostKeptBytes, Dropped& dropped) TREADLE_REQUIRES(mutex_);
-  void dropFirst(std::map<uint32_t, std::deque<Kept>>::iterator blocks, Dropped& dropped) TREADLE_REQUIRES(mutex_);
-  static void unmap(const Dropped& dropped);
+  bool enter(std::byte* fresh, uint32_t sizeClass) TREADLE_REQUIRES(mutex_);
+  void countUsed(size_t bytes) TREADLE_REQUIRES(mutex_);
+  size_t mayKeep(size_t limit) const TREADLE_REQUIRES(mutex_);
+  void dropOldest(size_t mostKeptBytes, Blocks& dropped) TREADLE_REQUIRES(mutex_);
+  void dropIdle(TimePoint before, Blocks& dropped) TREADLE_REQUIRES(mutex_);
+  void dropFirst(Blocks& kept, Blocks& dropped) TREADLE_REQUIRES(mutex_);
+  static void unmap(const Blocks& dropped);
 
   const std::function<size_t()> limit_;
   mutable Mutex mutex_;
-  std::unordered_map<std::byte*, uint32_t> used_ TREADLE_GUARDED_BY(mutex_);  // -> size class
-  std::map<uint32_t, std::deque<Kept>> kept_ TREADLE_GUARDED_BY(mutex_);      // by size class, none empty; oldest first
-  size_t peakBytes_ TREADLE_GUARDED_BY(mutex_) = 0;                           // of usedBytes
+  std::unordered_map<std::byte*, Blocks::iterator> blocks_ TREADLE_GUARDED_BY(mutex_);
+  Blocks used_ TREADLE_GUARDED_BY(mutex_);
+  std::array<Blocks, sizeClass(kLargest) + 2> kept_ TREADLE_GUARDED_BY(mutex_);  // by size class, oldest first
+  size_t peakBytes_ TREADLE_GUARDED_BY(mutex_) = 0;                              // of usedBytes
+  TimePoint nextTrim_ TREADLE_GUARDED_BY(mutex_) = {};
   WarmCounters counters_ TREADLE_GUARDED_BY(mutex_);
 };
 

@@ -20,8 +20,6 @@ constexpr double kDialShare = 0.75;
 constexpr Duration kFarewell = std::chrono::seconds(1);
 // Below that a socket is faster than a thread that reads the caller's memory (docs/rooms/link.md).
 constexpr size_t kOfferBytes = size_t{1} << 20;
-// Memory of tensors that is kept for so long in vain goes back to the system.
-constexpr Duration kIdleMemory = std::chrono::seconds(10);
 
 TimePoint partOf(TimePoint start, Duration limit, double share) {
   if (limit == kWhilePeerLives) return kNever;
@@ -104,10 +102,10 @@ void Worker::Core::start(Worker& worker, WorkerExtensions extensions) {
   });
 }
 
-// By a task, as the system may take its time for large blocks, and this is the thread that polls.
+// Trims in a task: unmapping large blocks is slow, and this thread polls.
 void Worker::Core::trimWhenIdle() {
-  reactor->at(deadlineAfter(kIdleMemory), [this] {
-    executor->post([] { memory::WarmCache::ofProcess().trimIdle(kIdleMemory); });
+  reactor->at(deadlineAfter(memory::WarmCache::kIdle), [this] {
+    executor->post([] { memory::WarmCache::ofProcess().trimIdle(); });
     trimWhenIdle();
   });
 }
@@ -233,6 +231,7 @@ void Worker::Core::leave(const std::string& reason) {
   if (groups) groups->close(why);
   if (engine) engine->close(why);
   if (executor) executor->stop();
+  if (options.warmMemory.value_or(false)) memory::WarmCache::ofProcess().trim();  // nobody else looks for idle memory
 }
 
 }  // namespace treadle

@@ -70,9 +70,10 @@ struct JoinOptions {
   // Memory for tensors that is faulted in ahead, in the background, by the first worker of a process, so that the first
   // tensors travel as fast as later ones. Default: 64 MiB for a worker with tensors (treadle::join), else none.
   std::optional<size_t> prefaultBytes = {};
-  // libtorch's CPU tensors of 64 KiB and more lie in memory that is kept when they are freed, up to `memoryLimitBytes`,
-  // and returned to the system when nobody has needed it for 10 s: fresh memory costs more than most operations on it.
-  // For the whole process, from its first worker that wants it. Default: true for a worker with tensors
+  // libtorch's CPU tensors of 64 KiB and more lie in memory that is kept when they are freed, within
+  // `memoryLimitBytes`, and returned to the system when nobody has needed it for 10 s: fresh memory costs more than
+  // most operations on it. For the whole process, from the join of its first worker that wants it: other threads should
+  // not make tensors at that moment, as libtorch does not lock its allocator. Default: true for a worker with tensors
   // (treadle::join).
   std::optional<bool> warmMemory = {};
   // Blocks for tensors that this process has, in use and kept for later; the lowest that any of its workers asked for

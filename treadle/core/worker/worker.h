@@ -37,7 +37,7 @@ struct Metrics {
   memory::WarmCounters warm = {};    // other CPU tensors' memory (JoinOptions::warmMemory): of the whole process
 };
 
-// Returns what this process keeps for tensors to come to the system. The next ones pay for fresh memory.
+// Returns to the system the memory that this process keeps for later tensors. The next ones pay for fresh memory.
 void trimMemory();
 
 // Calls with options of their own: worker.with({.timeout = 5s}).call<&f>(peer, x). Must not outlive the worker.

@@ -49,9 +49,7 @@ class SharedAllocator final : public c10::Allocator {
   c10::Allocator& otherwise_;
 };
 
-void giveToCache(void* data) { memory::WarmCache::ofProcess().give(static_cast<std::byte*>(data)); }
-
-// For `raw_deallocate`, which has memory of either kind.
+// Memory of either kind: `raw_deallocate` has one deleter for both.
 void giveToOwner(void* data) {
   if (!memory::WarmCache::ofProcess().give(static_cast<std::byte*>(data)))
     c10::GetDefaultCPUAllocator()->raw_deallocate(data);
@@ -64,7 +62,7 @@ class WarmAllocator final : public c10::Allocator {
     const bool large = sizeBytes >= memory::WarmCache::kSmallest;
     std::byte* data = large ? memory::WarmCache::ofProcess().take(sizeBytes) : nullptr;
     if (data == nullptr) return c10::GetDefaultCPUAllocator()->allocate(sizeBytes);
-    return {data, data, &giveToCache, at::kCPU};
+    return {data, data, &giveToOwner, at::kCPU};
   }
   c10::DeleterFnPtr raw_deleter() const override { return &giveToOwner; }
   void copy_data(void* to, const void* from, size_t sizeBytes) const override {
@@ -89,6 +87,8 @@ class AllocatorChoice {
   // A program that brought an allocator of its own keeps it.
   void useWarm() {
     MutexLock lock(mutex_);
+    const c10::Allocator* now = c10::GetCPUAllocator();
+    if (now != c10::GetDefaultCPUAllocator() && now != &sharedAllocator_) return;
     warm_ = &own_ == c10::GetDefaultCPUAllocator();
     apply();
   }
@@ -96,8 +96,10 @@ class AllocatorChoice {
  private:
   AllocatorChoice() : own_(*c10::GetCPUAllocator()), sharedAllocator_(own_) {}
   void apply() TREADLE_REQUIRES(mutex_) {
-    c10::Allocator* unshared = warm_ ? static_cast<c10::Allocator*>(&warmAllocator_) : &own_;
-    c10::SetCPUAllocator(shares_ ? &sharedAllocator_ : unshared);
+    c10::Allocator* wanted = &own_;
+    if (warm_) wanted = &warmAllocator_;
+    if (shares_) wanted = &sharedAllocator_;
+    c10::SetCPUAllocator(wanted);
   }
 
   c10::Allocator& own_;

@@ -17,7 +17,7 @@ constexpr size_t kPrefaultBytes = 64U << 20;
 std::shared_ptr<Worker> join(JoinOptions options, AutogradOptions defaults) {
   if (!options.prefaultBytes) options.prefaultBytes = kPrefaultBytes;
   if (!options.warmMemory) options.warmMemory = true;
-  if (*options.warmMemory) bridge::useWarmAllocator();
+  const bool warmMemory = *options.warmMemory;
   WorkerExtensions extensions;
   const AutogradMode usual = defaults.mode.value_or(AutogradMode::kSmart);
   extensions.interceptor = [usual](Worker& worker) {
@@ -29,7 +29,9 @@ std::shared_ptr<Worker> join(JoinOptions options, AutogradOptions defaults) {
   extensions.functions.merge(optim::optimizerFunctions());
   extensions.functions.merge(bridge::operatorFunctions());
   extensions.state = optim::makeWorkerState();
-  return Worker::join(std::move(options), std::move(extensions));
+  auto worker = Worker::join(std::move(options), std::move(extensions));
+  if (warmMemory) bridge::useWarmAllocator();
+  return worker;
 }
 
 }  // namespace treadle
