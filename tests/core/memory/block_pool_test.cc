@@ -1,6 +1,5 @@
 #include "treadle/core/memory/block_pool.h"
 
-#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,22 +11,18 @@
 #include "tests/support/bytes.h"
 #include "tests/support/gate.h"
 #include "tests/support/readable.h"
+#include "tests/support/resident.h"
 #include "treadle/core/base/error.h"
 #include "treadle/core/io/socket.h"
 
 namespace treadle::memory::block_pool_test {
 namespace {
 
+using test::residentBytes;
+
 constexpr size_t kMiB = 1U << 20;
 
 std::shared_ptr<BlockPool> poolOf(size_t limitBytes) { return valueOrThrow(BlockPool::make(limitBytes)); }
-
-// The pages of [data, data + size) that are in memory.
-size_t residentBytes(const std::byte* data, size_t size) {
-  std::vector<unsigned char> pages((size + 4095) / 4096);
-  EXPECT_EQ(0, ::mincore(const_cast<std::byte*>(data), size, pages.data()));
-  return 4096 * static_cast<size_t>(std::count_if(pages.begin(), pages.end(), [](auto page) { return page & 1; }));
-}
 
 TEST(BlockPool, takesTheBlockThatWasFreedLast) {
   auto pool = poolOf(16 * kMiB);

@@ -6,9 +6,13 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <string>
+#include <vector>
 
 namespace treadle::io {
 namespace {
@@ -24,6 +28,61 @@ Fd newMemfd() {
   if (fd.valid() || errno != EINVAL) return fd;
 #endif
   return Fd(::memfd_create("treadle", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+}
+
+void punch(const Fd& fd, SharedMemory::Range range) {
+  (void)::fallocate(fd.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(range.begin),
+                    static_cast<off_t>(range.size));
+}
+
+// Note [Claims]
+// Locks of the kernel (fcntl(2), "open file description locks") tell which processes may use which bytes. The maker
+// locks the byte behind the end. Each adopter locks all of the memory for reading, which others may do too, and unlocks
+// what it uses no longer. So a range that can be locked for writing belongs to nobody. A lock belongs to an open file
+// description and ends with the last descriptor or mapping of it. The maker's lock therefore lasts until the children
+// that it forked are gone too, and the lock of an adopter that is killed ends by itself. An adopter opens a description
+// of its own: a mapping of the maker's would keep the maker's lock.
+flock lockOf(short type, SharedMemory::Range range) {
+  flock lock{};
+  lock.l_type = type;
+  lock.l_whence = SEEK_SET;
+  lock.l_start = static_cast<off_t>(range.begin);
+  lock.l_len = static_cast<off_t>(range.size);
+  return lock;
+}
+
+bool setLock(const Fd& fd, short type, SharedMemory::Range range) {
+  flock lock = lockOf(type, range);
+  return ::fcntl(fd.get(), F_OFD_SETLK, &lock) == 0;
+}
+
+SharedMemory::Range placeOfMakersLock(size_t sizeBytes) { return {sizeBytes, 1}; }
+
+// True also when the system does not tell.
+bool makerLives(const Fd& fd, size_t sizeBytes) {
+  flock lock = lockOf(F_WRLCK, placeOfMakersLock(sizeBytes));
+  return ::fcntl(fd.get(), F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
+}
+
+// Not valid when the system has no such locks, or the maker has not locked its place.
+Fd openAndClaim(const Fd& memfd, size_t sizeBytes) {
+  Fd fd(::open(("/proc/self/fd/" + std::to_string(memfd.get())).c_str(), O_RDWR | O_CLOEXEC));
+  if (!fd.valid() || !setLock(fd, F_RDLCK, {0, sizeBytes}) || !makerLives(fd, sizeBytes)) return {};
+  return fd;
+}
+
+// The whole pages outside of `kept`.
+std::vector<SharedMemory::Range> gapsBetween(std::span<const SharedMemory::Range> kept, size_t sizeBytes) {
+  const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+  std::vector<SharedMemory::Range> gaps;
+  size_t at = 0;
+  for (const SharedMemory::Range& range : kept) {
+    const size_t begin = range.begin / page * page;
+    if (begin > at) gaps.push_back({at, begin - at});
+    at = std::max(at, (range.begin + range.size + page - 1) / page * page);
+  }
+  if (at < sizeBytes) gaps.push_back({at, sizeBytes - at});
+  return gaps;
 }
 
 }  // namespace
@@ -43,6 +102,7 @@ Result<SharedMemory> SharedMemory::create(size_t sizeBytes) {
                        "shared memory cannot be sized and sealed; have the container or its seccomp profile allow "
                        "ftruncate(2) and F_ADD_SEALS",
                        errno);
+  (void)setLock(fd, F_WRLCK, placeOfMakersLock(sizeBytes));  // without it peers reclaim nothing
   return map(std::move(fd), sizeBytes);
 }
 
@@ -65,8 +125,13 @@ Result<SharedMemory> SharedMemory::adopt(Fd fd) {
   if (kind.f_type != TMPFS_MAGIC) return dataLoss("it shared memory of huge pages");
   struct stat info{};
   if (::fstat(fd.get(), &info) != 0 || info.st_size <= 0) return dataLoss("it shared memory of no size");
-  Result<SharedMemory> memory = map(std::move(fd), static_cast<size_t>(info.st_size));
-  if (memory.ok()) memory->fd_.reset();  // the mapping stays, and peers cost no descriptors
+  const auto sizeBytes = static_cast<size_t>(info.st_size);
+  Fd claimed = openAndClaim(fd, sizeBytes);
+  const bool reclaimable = claimed.valid();
+  Result<SharedMemory> memory = map(reclaimable ? std::move(claimed) : std::move(fd), sizeBytes);
+  if (!memory.ok()) return memory;
+  memory->adopted_ = true;
+  if (!reclaimable) memory->fd_.reset();  // the mapping stays
   return memory;
 }
 
@@ -82,6 +147,7 @@ Result<SharedMemory> SharedMemory::map(Fd fd, size_t sizeBytes) {
 
 SharedMemory::SharedMemory(SharedMemory&& other) noexcept
     : fd_(std::move(other.fd_)),
+      adopted_(other.adopted_),
       data_(std::exchange(other.data_, nullptr)),
       sizeBytes_(std::exchange(other.sizeBytes_, 0)),
       identity_(other.identity_) {}
@@ -111,10 +177,38 @@ bool SharedMemory::populate(size_t offsetBytes, size_t sizeBytes) const {
 
 void SharedMemory::discard(size_t offsetBytes, size_t sizeBytes) const {
   if (shareable()) {
-    (void)::fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offsetBytes),
-                      static_cast<off_t>(sizeBytes));
+    punch(fd_, {offsetBytes, sizeBytes});
   } else {
     (void)::madvise(data_ + offsetBytes, sizeBytes, MADV_DONTNEED);
+  }
+}
+
+// Unlocks first and looks then: of those that let go of a range, the last one finds it free.
+void SharedMemory::reclaim(std::span<const Range> kept) const {
+  if (!reclaimable()) return;
+  const std::vector<Range> gaps = gapsBetween(kept, sizeBytes_);
+  for (const Range& gap : gaps)
+    if (!setLock(fd_, F_UNLCK, gap)) return;
+  if (makerLives(fd_, sizeBytes_)) return;
+  for (const Range& gap : gaps) punchUnclaimed(gap);
+}
+
+void SharedMemory::punchUnclaimed(Range gap) const {
+  std::vector<Range> left = {gap};
+  while (!left.empty()) {
+    const Range range = left.back();
+    left.pop_back();
+    flock other = lockOf(F_WRLCK, range);
+    if (::fcntl(fd_.get(), F_OFD_GETLK, &other) != 0) return;
+    if (other.l_type == F_UNLCK) {
+      punch(fd_, range);
+      continue;
+    }
+    const size_t end = range.begin + range.size;
+    const size_t otherBegin = std::max(range.begin, static_cast<size_t>(other.l_start));
+    const size_t otherEnd = other.l_len == 0 ? end : std::min(end, static_cast<size_t>(other.l_start + other.l_len));
+    if (otherBegin > range.begin) left.push_back({range.begin, otherBegin - range.begin});
+    if (otherEnd < end) left.push_back({otherEnd, end - otherEnd});
   }
 }
 
