@@ -341,7 +341,9 @@ Buffer copyTo(BlockPool* pool, Bytes bytes) {
 
 PoolCounters BlockPool::counters() const {
   MutexLock lock(mutex_);
-  return counters_;
+  PoolCounters counters = counters_;
+  counters.orphanedBytes = reclaimer_.keptBytes();
+  return counters;
 }
 
 }  // namespace treadle::memory

@@ -24,6 +24,7 @@
 #include "treadle/core/io/shared_memory.h"
 #include "treadle/core/memory/copier.h"
 #include "treadle/core/memory/free_ranges.h"
+#include "treadle/core/memory/reclaimer.h"
 #include "treadle/core/memory/size_class.h"
 
 namespace treadle::memory {
@@ -58,9 +59,10 @@ class Block final : public Memory {
 };
 
 struct PoolCounters {
-  size_t usedBytes = 0;  // of blocks in use
-  size_t freeBytes = 0;  // kept for later use
-  size_t lostBytes = 0;  // of blocks that a lost peer's process may still write to; they count towards the limit
+  size_t usedBytes = 0;      // of blocks in use
+  size_t freeBytes = 0;      // kept for later use
+  size_t lostBytes = 0;      // of blocks that a lost peer's process may still write to; they count towards the limit
+  size_t orphanedBytes = 0;  // of tensors here in memory of peers that are gone; they count towards no limit
   uint64_t allocations = 0, reused = 0;
   uint64_t refused = 0;  // over the limit
 };
@@ -103,6 +105,7 @@ class BlockPool : public std::enable_shared_from_this<BlockPool> {
   // OK when it is shareable(), otherwise why it is not.
   const Status& sharing() const { return sharing_; }
   Copier& copier() { return copier_; }
+  Reclaimer& reclaimer() { return reclaimer_; }  // of the memory that peers have shared
   // False in a child of fork(2): there the blocks are still the parent's, and so are their pages.
   bool ofThisProcess() const;
 
@@ -135,6 +138,7 @@ class BlockPool : public std::enable_shared_from_this<BlockPool> {
   const io::SharedMemory arena_;
   const Status sharing_;
   Copier copier_;
+  Reclaimer reclaimer_;
   mutable Mutex mutex_;
   FreeRanges unused_ TREADLE_GUARDED_BY(mutex_);                             // no pages behind them
   std::map<uint32_t, std::vector<size_t>> warm_ TREADLE_GUARDED_BY(mutex_);  // by class; the last was freed last
