@@ -3,9 +3,11 @@
 #include <signal.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <thread>
 
 #include "tests/faults/survivor.h"
+#include "tests/support/resident.h"
 
 namespace treadle::killed_sharer_test {
 namespace {
@@ -176,6 +178,22 @@ TEST_F(KilledSharer, whileTheSurvivorHoldsItsBlock) {
     link::Message held = survivor.mailbox.take().back();
     EXPECT_EQ(std::byte{5}, held.buffers.at(0).data[kVictimBytes - 1]);
     held.buffers[0].data[0] = std::byte{6};
+  }
+  survivor.expectNothingLeft();
+}
+
+// What lies beside it goes with the process that made it.
+TEST_F(KilledSharer, whileTheSurvivorHoldsOneOfManyBlocks) {
+  meet("lendsManyBlocks");
+  survivor.mailbox.arrived.waitFor(test::kVictimBlocks / 2);
+  survivor.waitUntilThere();
+  {
+    Buffer kept = survivor.mailbox.take().at(2).buffers.at(0);
+    EXPECT_LE(test::kVictimBlocks * kVictimBytes, test::residentAround(kept.data));
+    survivor.kill();
+    EXPECT_TRUE(test::eventuallyReleased([&] { return test::residentAround(kept.data) == kVictimBytes; }));
+    EXPECT_TRUE(std::ranges::all_of(kept.bytes(), [](std::byte byte) { return byte == std::byte{4}; }));
+    EXPECT_TRUE(test::eventually([&] { return survivor.pool->counters().orphanedBytes == kVictimBytes; }));
   }
   survivor.expectNothingLeft();
 }

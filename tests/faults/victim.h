@@ -13,6 +13,7 @@
 namespace treadle::test {
 
 inline constexpr size_t kVictimBytes = size_t{1} << 20;    // of a buffer that the victim sends or lends
+inline constexpr int kVictimBlocks = 16;                   // that it fills, where it lends every second one
 inline constexpr size_t kOfferedBytes = size_t{48} << 20;  // of one that it lets the survivor read
 
 inline void sendWithDescriptor(const io::Fd& to, Bytes bytes, int descriptor) {

@@ -124,10 +124,15 @@ class Victim {
 
   // ---- memory of its own
 
-  void offersItsArena() {
-    pool_ = valueOrThrow(memory::BlockPool::make(4 * kVictimBytes));
-    test::sendWithDescriptor(asks_, wire::frameFront(FrameKind::kArena, 0, {}), pool_->arena().fd());
-    front(asks_);  // mapped
+  void offersItsArena() { offerArenaOf(4 * kVictimBytes); }
+  // Messages of a block each, from an arena that has more of them than it lends.
+  void lendsManyBlocks() {
+    offerArenaOf(2 * test::kVictimBlocks * kVictimBytes);
+    for (int i = 0; i < test::kVictimBlocks; ++i) {
+      blocks_.push_back(pool_->allocate(kVictimBytes));
+      blocks_.back()->fill(std::vector<std::byte>(kVictimBytes, static_cast<std::byte>(i)));
+      if (i % 2 == 0) write(asks_, message({kVictimBytes, Place::kLent, blocks_.back()->offset()}));
+    }
   }
   void lendsABlock() {
     offersItsArena();
@@ -182,6 +187,11 @@ class Victim {
   }
 
  private:
+  void offerArenaOf(size_t limitBytes) {
+    pool_ = valueOrThrow(memory::BlockPool::make(limitBytes));
+    test::sendWithDescriptor(asks_, wire::frameFront(FrameKind::kArena, 0, {}), pool_->arena().fd());
+    front(asks_);  // mapped
+  }
   io::Fd accept() {
     io::waitFor(listener_.get(), POLLIN, kNever);
     return valueOrThrow(io::acceptFrom(listener_.get()));
@@ -223,6 +233,7 @@ class Victim {
   BufferEntry lent_;
   std::shared_ptr<memory::BlockPool> pool_;
   std::shared_ptr<memory::Block> block_;
+  std::vector<std::shared_ptr<memory::Block>> blocks_;
   const std::shared_ptr<link::OfferTable> table_ = std::make_shared<link::OfferTable>();
   std::vector<Buffer> buffer_;
   std::optional<link::MemoryOffer> offer_;
@@ -249,6 +260,7 @@ const std::map<std::string, Point> kPoints = {{"takesNothing", &Victim::takesNot
                                               {"releasesHalf", &Victim::releasesHalf},
                                               {"offersItsArena", &Victim::offersItsArena},
                                               {"lendsABlock", &Victim::lendsABlock},
+                                              {"lendsManyBlocks", &Victim::lendsManyBlocks},
                                               {"takesTheTable", &Victim::takesTheTable},
                                               {"answersTheTable", &Victim::answersTheTable},
                                               {"takesAnOffer", &Victim::takesAnOffer},

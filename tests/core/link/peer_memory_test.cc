@@ -1,22 +1,22 @@
 #include "treadle/core/link/peer_memory.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
 
 #include <array>
 
 #include "gtest/gtest.h"
+#include "tests/core/link/lent_blocks.h"
 #include "treadle/core/base/error.h"
 
 namespace treadle::link::peer_memory_test {
 namespace {
 
+using test::arenaOf;
+using test::blockOf;
+using test::bytesOf;
+using test::kMiB;
 using wire::BufferEntry;
 using wire::Place;
-
-constexpr size_t kMiB = 1U << 20;
-
-io::Fd arenaOf(const memory::BlockPool& pool) { return io::Fd(::fcntl(pool.arena().fd(), F_DUPFD_CLOEXEC, 0)); }
 
 // Two workers' memories that know each other.
 struct Two {
@@ -38,18 +38,6 @@ struct Two {
   std::shared_ptr<memory::BlockPool> aPool, bPool;
   std::shared_ptr<PeerMemory> a, b;
 };
-
-std::vector<std::byte> bytesOf(size_t size, int value) {
-  return std::vector<std::byte>(size, static_cast<std::byte>(value));
-}
-
-// A block of the pool's, as a tensor that `treadle::empty` made would have it.
-Buffer blockOf(memory::BlockPool& pool, size_t size, int value) {
-  auto block = pool.allocate(size);
-  block->fill(bytesOf(size, value));
-  std::byte* data = block->data();
-  return {data, size, std::move(block), true};
-}
 
 TEST(PeerMemory, lendsACopyThatComesBackWhenThePeerIsDone) {
   Two two;

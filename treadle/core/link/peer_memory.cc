@@ -153,7 +153,7 @@ Result<Buffer> PeerMemory::resolve(const wire::BufferEntry& entry) {
   std::shared_ptr<memory::Block> block = sameProcess_ ? pool_->find(entry.at) : nullptr;
   if (sameProcess_ && (!block || block->capacity() < entry.sizeBytes))
     return dataLoss("it lent memory that is not in use");
-  if (!borrowed_.insert(entry.at).second) return dataLoss("it lent the same memory twice");
+  if (!borrowed_.emplace(entry.at, entry.sizeBytes).second) return dataLoss("it lent the same memory twice");
   auto owner = std::make_shared<Borrowed>(shared_from_this(), entry.at, std::move(block), mapping_);
   return Buffer{peerArena_.data() + entry.at, entry.sizeBytes, std::move(owner)};
 }
@@ -178,7 +178,10 @@ std::optional<uint64_t> PeerMemory::pulse() const {
 void PeerMemory::giveBack(uint64_t offset) {
   MutexLock lock(mutex_);
   borrowed_.erase(offset);
-  if (closed_) return;
+  if (closed_) {
+    lock.unlock();
+    return pool_->reclaimer().hurry();
+  }
   releases_.push_back(offset);
   if (releasesWait_.exchange(true)) return;
   if (releaseHook_) releaseHook_();
@@ -227,6 +230,24 @@ void PeerMemory::close() {
   lock.unlock();
   // A worker of this process holds its own share of each block that it still needs.
   if (pool_ != nullptr && !here) pool_->recover(held, std::move(holder));
+  if (mapping) reclaim(std::move(mapping));
+}
+
+// Also when nothing is borrowed: this worker may be the last one that claims the pages which others wait for.
+void PeerMemory::reclaim(std::shared_ptr<const io::SharedMemory> mapping) {
+  // A child of fork(2) has its parent's locks before it.
+  if (!mapping->reclaimable() || !pool_->ofThisProcess()) return;
+  pool_->reclaimer().add(std::move(mapping), [weak = weak_from_this()] {
+    auto self = weak.lock();  // each borrowed block holds it
+    return self ? self->borrowed() : std::vector<io::SharedMemory::Range>();
+  });
+}
+
+std::vector<io::SharedMemory::Range> PeerMemory::borrowed() const {
+  std::vector<io::SharedMemory::Range> ranges;
+  MutexLock lock(mutex_);
+  for (auto [offset, sizeBytes] : borrowed_) ranges.push_back({offset, sizeBytes});
+  return ranges;
 }
 
 }  // namespace treadle::link

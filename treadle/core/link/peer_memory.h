@@ -7,7 +7,8 @@
 // Nothing that the peer says is trusted: a place must lie in the arena that it shared, and a block that comes back must
 // have been lent to it. What it holds when it is lost is used again only when its process is known to be gone.
 //
-// Held by the peer's connections and by every block borrowed from the peer. Any thread may call anything.
+// Held by the peer's connections and by every block borrowed from the peer. Any thread may call anything. When the peer
+// is gone and a tensor here still lies in its arena, the pool's reclaimer gives the rest of the arena back.
 //
 // Budget of a buffer, of uncontended locks and small allocations: lent as a copy, two locks and an entry, beside the
 // block's own and the copy; given away, one lock and an entry; received, one lock and two allocations (its entry, its
@@ -17,7 +18,6 @@
 #include <atomic>
 #include <functional>
 #include <map>
-#include <set>
 #include <vector>
 
 #include "treadle/core/base/mutex.h"
@@ -81,6 +81,8 @@ class PeerMemory : public std::enable_shared_from_this<PeerMemory> {
   std::optional<uint64_t> give(const Buffer& buffer, wire::Place& place);
   std::shared_ptr<memory::Block> endLoan(uint64_t offset, size_t sizeBytes) TREADLE_REQUIRES(mutex_);
   void giveBack(uint64_t offset);
+  void reclaim(std::shared_ptr<const io::SharedMemory> mapping);
+  std::vector<io::SharedMemory::Range> borrowed() const;
 
   memory::BlockPool* const pool_;
   const size_t lendLimitBytes_;
@@ -91,12 +93,12 @@ class PeerMemory : public std::enable_shared_from_this<PeerMemory> {
   std::map<uint64_t, std::shared_ptr<memory::Block>> lent_ TREADLE_GUARDED_BY(mutex_);
   size_t lentBytes_ TREADLE_GUARDED_BY(mutex_) = 0;
   io::ProcessHandle holder_ TREADLE_GUARDED_BY(mutex_);  // of what is lent
-  // Held here until `close` and by each block borrowed: then the memory of a peer that is gone goes too.
+  // Held here until `close`, then by the reclaimer and by each block borrowed.
   std::shared_ptr<const io::SharedMemory> mapping_ TREADLE_GUARDED_BY(mutex_);
   MutableBytes peerArena_ TREADLE_GUARDED_BY(mutex_);
-  bool sameProcess_ TREADLE_GUARDED_BY(mutex_) = false;     // the peer is a worker here: its arena is ours
-  uint64_t* pulse_ TREADLE_GUARDED_BY(mutex_) = nullptr;    // in the peer's arena
-  std::set<uint64_t> borrowed_ TREADLE_GUARDED_BY(mutex_);  // of the peer, held here
+  bool sameProcess_ TREADLE_GUARDED_BY(mutex_) = false;             // the peer is a worker here: its arena is ours
+  uint64_t* pulse_ TREADLE_GUARDED_BY(mutex_) = nullptr;            // in the peer's arena
+  std::map<uint64_t, size_t> borrowed_ TREADLE_GUARDED_BY(mutex_);  // of the peer, held here: offsets and sizes
   std::vector<uint64_t> releases_ TREADLE_GUARDED_BY(mutex_);
   std::function<void()> releaseHook_ TREADLE_GUARDED_BY(mutex_);
   int connections_ TREADLE_GUARDED_BY(mutex_) = 0;
