@@ -10,6 +10,7 @@
 
 #include "gtest/gtest.h"
 #include "tests/support/seeds.h"
+#include "treadle/core/base/error.h"
 #include "treadle/core/memory/block_pool.h"
 
 namespace treadle::memory::warm_cache_test {

@@ -104,7 +104,7 @@ void Worker::Core::start(Worker& worker, WorkerExtensions extensions) {
 
 // Trims in a task: unmapping large blocks is slow, and this thread polls.
 void Worker::Core::trimWhenIdle() {
-  reactor->at(deadlineAfter(memory::WarmCache::kIdle), [this] {
+  reactor->at(deadlineAfter(memory::WarmCache::kIdle / 2), [this] {
     executor->post([] { memory::WarmCache::ofProcess().trimIdle(); });
     trimWhenIdle();
   });
