@@ -36,8 +36,8 @@ void runSingle(const Options& options) {
 void finishRun(const RunFolder& folder) {
   const char* python = std::getenv("TREADLE_PYTHON");
   std::cout << "metrics.jsonl and model.safetensors are in " << folder.path() << "; this draws the metrics:\n"
-            << std::quoted(python != nullptr ? python : "python3") << ' ' << std::quoted(HYBRID_DIGITS_PLOT_SCRIPT) << ' '
-            << std::quoted(folder.metricsPath()) << ' ' << std::quoted(folder.plotPath()) << std::endl;
+            << std::quoted(python != nullptr ? python : "python3") << ' ' << std::quoted(HYBRID_DIGITS_PLOT_SCRIPT)
+            << ' ' << std::quoted(folder.metricsPath()) << ' ' << std::quoted(folder.plotPath()) << std::endl;
 }
 
 }  // namespace hybrid
