@@ -84,7 +84,9 @@ function(treadle_make_torch_pch)
   file(CONFIGURE OUTPUT "${empty}" CONTENT "// Carries the precompiled header of torch.\n")
   add_library(treadle_torch_pch OBJECT "${empty}")
   target_link_libraries(treadle_torch_pch PRIVATE treadle::torch Threads::Threads)
-  target_precompile_headers(treadle_torch_pch PRIVATE "${PROJECT_SOURCE_DIR}/cmake/torch_pch.h")
+  # Not by its full path, which another checkout would find in the compiler's cache, as a dependency that it may not have.
+  target_include_directories(treadle_torch_pch PRIVATE "${PROJECT_SOURCE_DIR}")
+  target_precompile_headers(treadle_torch_pch PRIVATE <cmake/torch_pch.h>)
   target_compile_options(treadle_torch_pch PRIVATE -fpch-preprocess)
 endfunction()
 
