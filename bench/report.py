@@ -27,7 +27,7 @@ def result_of(row, figures):
 
 
 def within_bar(row, result):
-    return (row.bar is None or result["ratio"] <= row.bar) and (row.at_most is None or result["ours"] <= row.at_most)
+    return row.bar is None or result["ratio"] <= row.bar
 
 
 def shown(value, unit):
@@ -44,10 +44,7 @@ def digits(value):
 
 
 def bar_of(row):
-    if row.bar is None:
-        return "none"
-    text = f"{row.bar:g}"
-    return text if row.at_most is None else f"{text}, and {shown(row.at_most, row.unit)}"
+    return "none" if row.bar is None else f"{row.bar:g}"
 
 
 def kept_of(row, result):

@@ -39,19 +39,25 @@ std::vector<Series> callEmptyTcp(Worker& worker, int repetitions) {
   return emptyCall(worker, repetitions, Echo::Way::kTcp, "raw_tcp");
 }
 
-// Time per call with many in flight: one client thread.
+// Time per call with many in flight: one client thread. The limit is a raw round trip of its own.
 std::vector<Series> asyncCall(Worker& worker, int repetitions) {
   constexpr int kCalls = 20'000;
-  Series series = timed(
-      1, repetitions, [] {},
+  Echo echo(Echo::Way::kUnix, 64);
+  std::array<char, 64> message{};
+  std::vector<Series> both = alternated(
+      "raw", 1, repetitions, [] {},
       [&] {
         std::vector<Future<void>> futures;
         futures.reserve(kCalls);
         for (int i = 0; i < kCalls; ++i) futures.push_back(worker.async<&nothing>(kServer));
         for (Future<void>& future : futures) future.wait();
+      },
+      [&] {
+        for (int i = 0; i < kBlock; ++i) echo.roundTrip(message.data());
       });
-  for (double& time : series.values) time /= kCalls;
-  return {series};
+  for (double& time : both[0].values) time /= kCalls;
+  for (double& time : both[1].values) time /= kBlock;
+  return both;
 }
 
 // Times of calls one after the other, for so long.
