@@ -1,7 +1,8 @@
 #include "treadle/core/io/retry.h"
 
 #include <algorithm>
-#include <thread>
+
+#include "treadle/core/io/interruption.h"
 
 namespace treadle::io {
 
@@ -9,8 +10,8 @@ bool waitForRetry(Duration& interval, TimePoint deadline) {
   constexpr Duration kFirst = std::chrono::milliseconds(2), kMost = std::chrono::milliseconds(100);
   interval = std::clamp(interval * 2, kFirst, kMost);
   if (deadline - Clock::now() < interval) return false;
-  std::this_thread::sleep_for(interval);
-  return true;
+  (void)waitFor(-1, 0, deadlineAfter(interval));
+  return Interruption::here() == nullptr || !Interruption::here()->came();
 }
 
 Result<Fd> connectWithRetry(const Address& address, TimePoint deadline) {

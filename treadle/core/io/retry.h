@@ -9,7 +9,7 @@ namespace treadle::io {
 // listens there or the deadline passes; then the last failure.
 Result<Fd> connectWithRetry(const Address& address, TimePoint deadline);
 
-// Waits for the next try: false when the deadline comes first.
+// Waits for the next try: false when the deadline or an Interruption comes first.
 bool waitForRetry(Duration& interval, TimePoint deadline);
 
 }  // namespace treadle::io

@@ -7,8 +7,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <climits>
+
+#include "treadle/core/io/interruption.h"
 
 namespace treadle::io {
 namespace {
@@ -135,10 +138,13 @@ int millisecondsUntil(TimePoint deadline) {
 }
 
 bool waitFor(int fd, short events, TimePoint deadline) {
-  pollfd waited{fd, events, 0};
+  Interruption* interruption = Interruption::here();
+  std::array<pollfd, 2> waited = {pollfd{fd, events, 0}, pollfd{-1, POLLIN, 0}};
   for (;;) {
-    int ready = ::poll(&waited, 1, millisecondsUntil(deadline));
-    if (ready > 0) return true;
+    if (interruption != nullptr) waited[1].fd = interruption->fd();
+    int ready = ::poll(waited.data(), waited.size(), millisecondsUntil(deadline));
+    if (ready > 0 && waited[0].revents != 0) return true;
+    if (ready > 0 && waited[1].revents != 0 && interruption->look()) return false;
     if (ready == 0 && Clock::now() >= deadline) return false;
   }
 }

@@ -43,7 +43,8 @@ void probeWhileIdle(int fd, Duration limit);
 // EAGAIN.
 Status makeBlocking(int fd, Duration look);
 
-// Waits until `fd` has one of the poll(2) `events` (or an error): false when the deadline passed first.
+// Waits until `fd` has one of the poll(2) `events` (or an error): false when the deadline passed or an Interruption
+// came first. A negative `fd` has none.
 bool waitFor(int fd, short events, TimePoint deadline);
 
 // Milliseconds from now to the deadline for poll(2) and epoll_wait(2), rounded up; -1 for kNever.
