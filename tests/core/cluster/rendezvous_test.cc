@@ -1,5 +1,7 @@
 #include "treadle/core/cluster/rendezvous.h"
 
+#include <sys/eventfd.h>
+
 #include <atomic>
 #include <future>
 #include <thread>
@@ -9,6 +11,7 @@
 #include "tests/support/meeting_at.h"
 #include "tests/support/reactor_thread.h"
 #include "treadle/core/cluster/rendezvous_messages.h"
+#include "treadle/core/io/interruption.h"
 
 namespace treadle::cluster::rendezvous_test {
 namespace {
@@ -262,6 +265,31 @@ TEST(Rendezvous, namesTheFirstLossToWhoGivesUpForAConsequence) {
   expectTold(second->giveUp(consequence, patience()), Code::kPeerLost, "worker 'dying' (rank 2) was lost");
 }
 
+// Somebody else knows that a worker which never came is why the others leave.
+TEST(Rendezvous, namesWhatIsBehindALossInPlaceOfWhatItSaw) {
+  Meeting meeting(3);
+  const Status behind = peerLost("rank 2", "rank 2 was killed");
+  meeting.server->setCause([&](const Status& why) {
+    expectTold(why, Code::kPeerLost, "worker 'leaving' (rank 1) was lost");
+    return behind;
+  });
+  auto first = meeting.connect("w0", 0), leaving = meeting.connect("leaving", 1);
+  leaving.reset();
+  const Status told = first->exchange(3, {}, patience()).status();
+  EXPECT_EQ(behind.toString(), told.toString());
+  EXPECT_EQ("rank 2", told.worker());
+}
+
+TEST(Rendezvous, failsForAllWithTheFirstReason) {
+  Meeting meeting(3);
+  auto first = meeting.connect("w0", 0);
+  const Status why = peerLost("rank 2", "rank 2 was killed");
+  EXPECT_EQ(why.toString(), meeting.server->fail(why).toString());
+  EXPECT_EQ(why.toString(), meeting.server->fail(peerLost("w1", "a later reason")).toString());
+  for (const Status& told : {first->exchange(3, {}, patience()).status(), meeting.meet("late", 1, 3).status()})
+    EXPECT_EQ(why.toString(), told.toString());
+}
+
 // The roster and the bad news that follows it may come in one piece.
 TEST(Rendezvous, losesNoNewsThatComeTogether) {
   for (int round = 0; round < 30; ++round) {
@@ -313,6 +341,15 @@ TEST(Rendezvous, waitsForLateComersNoLongerThanItsLimit) {
   meeting.connect("dying", 1).reset();
   meeting.server->tellLateComers(Clock::now() + 20ms);
   SUCCEED() << "it ends";
+}
+
+TEST(Rendezvous, waitsForLateComersUntilItIsInterrupted) {
+  Meeting meeting(3);
+  meeting.connect("dying", 1).reset();
+  const io::Fd event(::eventfd(1, EFD_NONBLOCK | EFD_CLOEXEC));
+  io::Interruption ended(event.get(), [] { return true; });
+  meeting.server->tellLateComers(kNever);
+  EXPECT_TRUE(ended.came());
 }
 
 TEST(Rendezvous, goesOnWhileStrangersSendGarbage) {

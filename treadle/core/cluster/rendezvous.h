@@ -37,6 +37,12 @@ class RendezvousServer {
   // The reactor's thread must have stopped.
   ~RendezvousServer();
 
+  // The server asks before it reports a failure: `causeOf` returns that failure, or what is behind it if somebody else
+  // knows. It is called under the server's lock, by any thread, until `stop`.
+  using CauseOf = std::function<Status(const Status& why)>;
+  void setCause(CauseOf causeOf);
+  // Reports to all that the job does not start because of `why`, unless it failed before. Returns why it failed.
+  Status fail(const Status& why);
   // When the job does not start: waits until all ranks have come, and so have been told why, at most until the
   // deadline.
   void tellLateComers(TimePoint deadline);
@@ -95,6 +101,7 @@ class RendezvousClient {
 
   const WorkerInfo server_;  // rank 0, or who keeps the open job
   io::Stream stream_;
+  Status verdict_;  // why the job does not start, once rank 0 has said so
   std::function<void(int rank)> onGone_ = [](int) {};
 };
 

@@ -10,10 +10,13 @@ namespace {
 // How long whoever answers at one of several ports may take to show that it is rank 0.
 constexpr Duration kStrangersTime = std::chrono::seconds(2);
 
-Status say(io::Stream& stream, Bytes message, TimePoint deadline) {
-  return io::writeAll(
-      stream, wire::frameFront(wire::FrameKind::kMessage, static_cast<uint8_t>(link::Subject::kCluster), message, {}),
-      deadline);
+// A failure does not count: whoever says something reads on, as rank 0 may have said why before it went. If it did not,
+// reading fails too.
+void say(io::Stream& stream, Bytes message, TimePoint deadline) {
+  io::writeAll(stream,
+               wire::frameFront(wire::FrameKind::kMessage, static_cast<uint8_t>(link::Subject::kCluster), message, {}),
+               deadline)
+      .ignore();
 }
 
 }  // namespace
@@ -32,7 +35,9 @@ Result<RendezvousMessage> RendezvousClient::next(TimePoint deadline) {
                ? deadlineExceeded(whereTheyMeet() + "said nothing before the join timeout").withWorker(server_.name)
                : serverLost(frame.status());
   if (frame->header.kind == wire::FrameKind::kLeave) return serverLost(cancelled("it left"));
-  return parseRendezvous(frame->payload);
+  Result<RendezvousMessage> message = parseRendezvous(frame->payload);
+  if (message.ok() && message->step == Step::kFail) verdict_ = message->failure;
+  return message;
 }
 
 // Of one address "nobody there" alone may pass by waiting; a wrong key or version will not. Of several each may be a
@@ -98,8 +103,7 @@ Result<int> RendezvousClient::awaitRank(TimePoint deadline) {
 
 Result<Present> RendezvousClient::comeIn(const std::vector<std::string>& addresses, TimePoint deadline) {
   Duration timeLeft = deadline == kNever ? kWhilePeerLives : deadline - Clock::now();
-  Status said = say(stream_, encodeRegistration({kOpenWorld, addresses, timeLeft}), deadline);
-  if (!said.ok()) return serverLost(said);
+  say(stream_, encodeRegistration({kOpenWorld, addresses, timeLeft}), deadline);
   Result<RendezvousMessage> message = receive(Step::kPresent, deadline);
   if (!message.ok()) return std::move(message).status();
   return std::move(message->present);
@@ -108,22 +112,20 @@ Result<Present> RendezvousClient::comeIn(const std::vector<std::string>& address
 Result<Roster> RendezvousClient::exchange(int worldSize, const std::vector<std::string>& addresses,
                                           TimePoint deadline) {
   Duration timeLeft = deadline == kNever ? kWhilePeerLives : deadline - Clock::now();
-  Status said = say(stream_, encodeRegistration({worldSize, addresses, timeLeft}), deadline);
-  if (!said.ok()) return serverLost(said);
+  say(stream_, encodeRegistration({worldSize, addresses, timeLeft}), deadline);
   Result<RendezvousMessage> message = receive(Step::kRoster, deadline);
   if (!message.ok()) return std::move(message).status();
   return std::move(message->roster);
 }
 
 Status RendezvousClient::ready(TimePoint deadline) {
-  Status said = say(stream_, encodeStep(Step::kReady), deadline);
-  if (!said.ok()) return serverLost(said);
+  say(stream_, encodeStep(Step::kReady), deadline);
   return receive(Step::kGo, deadline).status();
 }
 
-// Reads also where it could not write: rank 0 may have said why before it went.
 Status RendezvousClient::giveUp(const Status& why, TimePoint deadline) {
-  say(stream_, encodeFailure(why), deadline).ignore();
+  if (!verdict_.ok()) return verdict_;
+  say(stream_, encodeFailure(why), deadline);
   Result<RendezvousMessage> verdict = next(deadline);
   if (!verdict.ok()) return verdict.status().code() == Code::kPeerLost ? verdict.status() : why;
   return verdict->step == Step::kFail ? verdict->failure : why;

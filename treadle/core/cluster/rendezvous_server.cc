@@ -1,5 +1,7 @@
 // Rank 0's side of the rendezvous.
 
+#include <sys/eventfd.h>
+
 #include <map>
 
 #include "treadle/core/base/log.h"
@@ -13,18 +15,27 @@ namespace treadle::cluster {
 // from the roster on; over, whether all went or all failed.
 class RendezvousServer::Core : public std::enable_shared_from_this<Core> {
  public:
-  Core(io::Reactor& reactor, std::string name, int worldSize, Duration joinTimeout)
-      : reactor_(reactor), name_(std::move(name)), worldSize_(worldSize), joinTimeout_(joinTimeout) {}
+  Core(io::Reactor& reactor, std::string name, int worldSize, Duration joinTimeout, io::Fd allCame)
+      : reactor_(reactor),
+        name_(std::move(name)),
+        worldSize_(worldSize),
+        joinTimeout_(joinTimeout),
+        allCame_(std::move(allCame)) {}
 
   void begin(TimePoint deadline) {
     MutexLock lock(mutex_);
     endAt(deadline);
   }
+  void setCause(CauseOf causeOf) {
+    MutexLock lock(mutex_);
+    causeOf_ = std::move(causeOf);
+  }
+  Status fail(const Status& why);
   Status check(const link::Hello& hello) const;
   void accept(io::Stream stream, const link::Hello& hello);
   void onMessage(int rank, Bytes payload);
   void onClosed(int rank, const Status& why);
-  void waitForAll(TimePoint deadline);
+  void waitForAll(TimePoint deadline) const { (void)io::waitFor(allCame_.get(), POLLIN, deadline); }
   void end();
 
  private:
@@ -45,12 +56,13 @@ class RendezvousServer::Core : public std::enable_shared_from_this<Core> {
   const std::string name_;
   const int worldSize_;
   const Duration joinTimeout_;
+  const io::Fd allCame_;  // an eventfd, so that an Interruption ends the wait for it
   mutable Mutex mutex_;
   TimePoint deadline_ TREADLE_GUARDED_BY(mutex_) = kNever;
   io::Reactor::TimerId timer_ TREADLE_GUARDED_BY(mutex_) = 0;
-  CondVar changed_;  // one more has come
   Stage stage_ TREADLE_GUARDED_BY(mutex_) = Stage::kGathering;
   Status failure_ TREADLE_GUARDED_BY(mutex_);  // why the job does not start
+  CauseOf causeOf_ TREADLE_GUARDED_BY(mutex_) = [](const Status& why) { return why; };
   std::map<int, std::shared_ptr<Guest>> guests_ TREADLE_GUARDED_BY(mutex_);
   std::vector<std::shared_ptr<Guest>> twice_ TREADLE_GUARDED_BY(mutex_);  // have the rank of another, and hear so
 };
@@ -110,7 +122,7 @@ void RendezvousServer::Core::accept(io::Stream stream, const link::Hello& hello)
       link::Connection::start(reactor_, std::move(stream), link::Connection::Kind::kServing, options, *guest);
   if (!connection.ok()) return failAll(connection.status());
   guest->connection = std::move(*connection);
-  changed_.notifyAll();
+  if (guests_.size() == static_cast<size_t>(worldSize_)) (void)::eventfd_write(allCame_.get(), 1);
   if (!failure_.ok()) return say(*guest, encodeFailure(failure_));
   if (!first)
     failAll(failedPrecondition("rank " + std::to_string(rank) + " was started twice, as '" +
@@ -209,9 +221,15 @@ std::string RendezvousServer::Core::missing() const {
 // The reason is kept for those who come later, who would wait for a job that will not start.
 void RendezvousServer::Core::failAll(const Status& why) {
   stage_ = Stage::kOver;
-  failure_ = why;
-  logWarn(name_, "the job does not start: " + why.message());
-  sayToAll(encodeFailure(why));
+  failure_ = causeOf_(why);
+  logWarn(name_, "the job does not start: " + failure_.message());
+  sayToAll(encodeFailure(failure_));
+}
+
+Status RendezvousServer::Core::fail(const Status& why) {
+  MutexLock lock(mutex_);
+  if (stage_ != Stage::kOver) failAll(why);
+  return failure_.ok() ? why : failure_;
 }
 
 std::vector<std::shared_ptr<RendezvousServer::Core::Guest>> RendezvousServer::Core::allConnected() const {
@@ -230,12 +248,6 @@ void RendezvousServer::Core::say(Guest& guest, Bytes message) {
 
 void RendezvousServer::Core::sayToAll(Bytes message) {
   for (const auto& guest : allConnected()) say(*guest, message);
-}
-
-void RendezvousServer::Core::waitForAll(TimePoint deadline) {
-  MutexLock lock(mutex_);
-  while (guests_.size() < static_cast<size_t>(worldSize_))
-    if (!changed_.waitUntil(lock, deadline)) return;
 }
 
 void RendezvousServer::Core::end() {
@@ -259,6 +271,10 @@ RendezvousServer::RendezvousServer(std::shared_ptr<Core> core, std::unique_ptr<l
 
 RendezvousServer::~RendezvousServer() { stop(); }
 
+void RendezvousServer::setCause(CauseOf causeOf) { core_->setCause(std::move(causeOf)); }
+
+Status RendezvousServer::fail(const Status& why) { return core_->fail(why); }
+
 void RendezvousServer::tellLateComers(TimePoint deadline) { core_->waitForAll(deadline); }
 
 void RendezvousServer::stop() {
@@ -272,7 +288,9 @@ Result<std::unique_ptr<RendezvousServer>> RendezvousServer::start(io::Reactor& r
                                                                   Duration joinTimeout, TimePoint deadline) {
   Result<io::Fd> listener = io::listenOnFirst(addresses);
   if (!listener.ok()) return listener.status().withContext("rank 0 cannot serve the rendezvous");
-  auto core = std::make_shared<Core>(reactor, credentials.self.worker.name, worldSize, joinTimeout);
+  io::Fd allCame(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!allCame.valid()) return io::errnoStatus(Code::kResourceExhausted, "no eventfd can be made", errno);
+  auto core = std::make_shared<Core>(reactor, credentials.self.worker.name, worldSize, joinTimeout, std::move(allCame));
   link::Acceptor::Host host;
   host.check = [core](const link::Hello& hello) { return core->check(hello); };
   host.accept = [core](io::Stream stream, link::Hello hello) { core->accept(std::move(stream), hello); };
