@@ -22,6 +22,10 @@ class Story {
     workers_[rank].toldFailureAt = start_ + std::chrono::milliseconds(at);
     return *this;
   }
+  Story& givesUp(size_t rank) {
+    workers_[rank].gaveUp = true;
+    return *this;
+  }
   Story& stops(size_t rank, int at) {
     workers_[rank].stop = WorkerRecord::Stop{start_ + std::chrono::milliseconds(at), SIGSTOP};
     return *this;
@@ -50,6 +54,23 @@ class Story {
 TEST(Report, takesTheWordOfAWorkerThatFailsByItself) {
   EXPECT_EQ(1, Story(3).exits(0, 1, 5).tellsFailure(1, 4).exits(1, 1, 900).exits(2, 1, 6).first());
   EXPECT_EQ(2, Story(3).exits(0, 1, 5).tellsFailure(1, 4).exits(1, 1, 9).dies(2, SIGKILL, 3).first());
+}
+
+TEST(Report, namesNoWorkerThatGaveUpBecauseOfAnother) {
+  EXPECT_EQ(1, Story(3).exits(0, 1, 5).givesUp(0).exits(1, 3, 900).exits(2, 1, 6).givesUp(2).first());
+  EXPECT_EQ(1, Story(2).exits(0, 1, 5).givesUp(0).dies(1, SIGKILL, 5000).first());
+  EXPECT_EQ(1, Story(2).dies(0, SIGSEGV, 7).givesUp(0).exits(1, 3, 6).first()) << "it crashed on its way out";
+  EXPECT_EQ(2,
+            Story(3).exits(0, 1, 5).givesUp(0).exits(1, 1, 6).givesUp(1).stops(2, 1).endedByUs(2, SIGKILL, 9).first());
+}
+
+TEST(Report, saysSoWhenAllGaveUp) {
+  Story story = Story(3).exits(0, 1, 6).givesUp(0).exits(1, 1, 5).givesUp(1).exits(2, 0, 1);
+  EXPECT_EQ(1, story.first());
+  EXPECT_EQ(
+      "rank 1 (pid 101) ended with exit code 1 because of another worker; rank 0 then ended with exit code 1; "
+      "rank 2 had ended well",
+      story.text());
 }
 
 TEST(Report, findsNobodyWhenAllEndWell) {

@@ -1,7 +1,10 @@
 // `treadle run` when workers are lost: who is named, which exit code comes out, that nothing is left over.
 // The tests direct the workers by signals, so that nothing depends on how fast the machine is.
 
+#include <array>
+
 #include "tests/cli/launcher.h"
+#include "tests/support/places.h"
 #include "tests/support/readable.h"
 
 namespace treadle::cli::run_failure_test {
@@ -144,6 +147,67 @@ TEST(Run, waitsForTheOthersWhenOneEndsWell) {
   EXPECT_FALSE(io::waitFor(launcher.endFd(), POLLIN, deadlineAfter(100ms)));
   launcher.signalWorker(1, SIGUSR2);
   EXPECT_EQ(0, launcher.finish());
+}
+
+// Three workers, of which one does not join; the others have the time to wait for it for an hour.
+class RunWithoutOne : public testing::TestWithParam<int> {
+ protected:
+  void SetUp() override {
+    for (int rank : others_)
+      if (victim_ != 0) launcher_.waitForErr("(rank " + std::to_string(rank) + ") has registered");
+  }
+  // The others end because of the victim, and say so.
+  void expectOthersLost(const std::string& how) {
+    const std::string name = "worker" + std::to_string(victim_);
+    const std::string loss = "] lost " + name + ": worker '" + name + "' (rank " + std::to_string(victim_) + ") " +
+                             how + " before all had joined; look at its output";
+    for (int rank : others_) EXPECT_NE(std::string::npos, launcher_.err().find(std::to_string(rank) + loss));
+    EXPECT_FALSE(HasFailure()) << launcher_.err();
+    expectAllGone(launcher_, 3);
+  }
+  void expectVictimFirst(const std::string& how) {
+    const std::string last = launcher_.lastErrLine();
+    EXPECT_TRUE(last.starts_with("treadle run: " + identity(launcher_, victim_) + " " + how + " first; ")) << last;
+  }
+
+  const int victim_ = GetParam();
+  const std::array<int, 2> others_ = {(victim_ + 1) % 3, (victim_ + 2) % 3};
+  Launcher launcher_ = Launcher::withWorkers(3, kLongGrace, {"without", std::to_string(victim_)});
+};
+
+TEST_P(RunWithoutOne, endsTheJoinsOfTheOthersWhenItIsKilled) {
+  launcher_.signalWorker(victim_, SIGKILL);
+  EXPECT_EQ(128 + SIGKILL, launcher_.finish());
+  expectOthersLost("was killed by SIGKILL");
+  expectVictimFirst("was killed by SIGKILL");
+}
+
+TEST_P(RunWithoutOne, endsTheJoinsOfTheOthersWhenItFails) {
+  launcher_.signalWorker(victim_, SIGUSR1);
+  EXPECT_EQ(1, launcher_.finish());
+  expectOthersLost("ended with exit code 1");
+  expectVictimFirst("ended with exit code 1");
+}
+
+TEST_P(RunWithoutOne, endsTheJoinsOfTheOthersWhenItEndsWell) {
+  launcher_.signalWorker(victim_, SIGUSR2);
+  EXPECT_EQ(1, launcher_.finish());
+  expectOthersLost("ended with exit code 0");
+  const std::string last = launcher_.lastErrLine();
+  EXPECT_NE(std::string::npos, last.find(" ended with exit code 1 because of another worker; ")) << last;
+}
+
+INSTANTIATE_TEST_SUITE_P(OfRank, RunWithoutOne, testing::Values(0, 1, 2));
+
+// It tells no name, and may end before the others begin to join.
+TEST(Run, endsTheJoinsOfTheOthersWhenAProgramWithoutTreadleFails) {
+  Launcher launcher = Launcher::shell(
+      3, "[ $RANK = 1 ] && exit 7; exec '" + test::testProgram("cli_worker_program") + "' without 1", kLongGrace);
+  EXPECT_EQ(7, launcher.finish());
+  for (const char* rank : {"[0] ", "[2] "})
+    EXPECT_NE(std::string::npos, launcher.err().find(rank + std::string("lost rank 1: rank 1 ended with exit code 7 "
+                                                                        "before all had joined")))
+        << launcher.err();
 }
 
 TEST(Run, passesSignalsOnAndExitsWithThem) {

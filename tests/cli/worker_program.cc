@@ -1,14 +1,36 @@
 // A worker whose life the test directs. It tells its name ("worker0"), prints "ready RANK PID" and waits for
 // a signal: SIGUSR1 makes it exit with 1, SIGUSR2 with 0. With the argument "deaf" it ignores SIGTERM and
-// SIGINT.
+// SIGINT. With the arguments "without" and a rank, the workers of the other ranks join the job instead and wait for
+// that one for an hour. They log what rank 0 sees; a loss is the line "lost WORKER: ..." and exit code 1.
 
 #include <signal.h>
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
-#include "treadle/core/cluster/launch.h"
+#include "treadle/core/base/log.h"
+#include "treadle/core/cluster/status_socket.h"
+#include "treadle/core/worker/worker.h"
+
+namespace {
+
+int joinWithoutOne(const treadle::Launch& launch) {
+  treadle::setLogLevel(treadle::LogLevel::kDebug);
+  try {
+    treadle::JoinOptions options;
+    options.name = "worker" + std::to_string(launch.rank);
+    options.joinTimeout = std::chrono::hours(1);
+    treadle::Worker::join(options);
+    return 0;
+  } catch (const treadle::PeerLostError& error) {
+    std::fprintf(stderr, "lost %s: %s\n", error.worker().c_str(), error.what());
+    return 1;
+  }
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   auto launch = treadle::Launch::detect();
@@ -28,6 +50,8 @@ int main(int argc, char** argv) {
   treadle::cluster::tellLauncher("worker" + std::to_string(launch->rank));
   std::printf("ready %d %d\n", launch->rank, getpid());
   std::fflush(stdout);
+  if (argc > 2 && std::strcmp(argv[1], "without") == 0 && std::atoi(argv[2]) != launch->rank)
+    return joinWithoutOne(*launch);
   int got = 0;
   sigwait(&awaited, &got);
   return got == SIGUSR1 ? 1 : 0;

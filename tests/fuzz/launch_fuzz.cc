@@ -1,12 +1,12 @@
-// The environment as launchers leave it (cluster/launch.h), and what workers tell `treadle run` about themselves. An
-// input is a row of variables, each with its value.
+// The environment as launchers leave it (cluster/launch.h), and the messages of the status socket, in both directions
+// (cluster/status_socket.h). An input is a row of variables, each with its value, which is read as a message too.
 
 #include <algorithm>
 #include <cstdlib>
 
 #include "tests/fuzz/fuzzer.h"
 #include "tests/support/launch_environment.h"
-#include "treadle/core/cluster/launch.h"
+#include "treadle/core/cluster/status_socket.h"
 
 namespace treadle::fuzz::launch_fuzz {
 namespace {
@@ -42,11 +42,19 @@ void checkFailure(const Status& why) {
   promise(why.message().size() < 1000, "a message is a sentence");
 }
 
-void checkName(std::string_view text) {
-  std::string name = cluster::nameFromMessage(text.data(), text.size());
+void checkMessage(std::string_view text) {
+  std::string name = cluster::nameFromMessage(text);
   promise(name.empty() || name == text, "a name is believed whole or not at all");
   promise(name.size() <= cluster::kMaxNameLength, "a name is as long as is stated");
-  promise(name.empty() || !cluster::tellsFailure(text.data(), text.size()), "no name tells a failure");
+  const int meanings = !name.empty() + cluster::tellsFailure(text) + cluster::tellsGivingUp(text);
+  promise(meanings <= 1, "a message has one meaning");
+  std::optional<cluster::FirstEnd> end = cluster::parseFirstEnd(text);
+  if (!end) return;
+  promise(cluster::parseFirstEnd(cluster::encodeFirstEnd(*end)) == end, "an end is read as it was written");
+  promise(end->reader >= 0 && end->reader < end->worldSize && end->rank >= 0 && end->rank < end->worldSize,
+          "the ranks of an end are in the world");
+  promise(cluster::nameFromMessage(end->name) == end->name, "the name in an end is one that a worker may have");
+  for (char c : end->how) promise(c >= ' ' && c < 0x7f, "how it ended holds no control characters");
 }
 
 void feed(Bytes input) {
@@ -57,7 +65,7 @@ void feed(Bytes input) {
     const size_t size = choices.below(96);
     std::string value = choices.text(size);
     if (index == kJobKey && size > kMark.size()) value.insert(0, kMark);
-    checkName(value);
+    checkMessage(value);
     environment.set(kNames[index], value);
   }
   Result<Launch> launch = Launch::detect();
@@ -101,7 +109,9 @@ Inputs seeds() {
                      {"SLURM_JOB_ID", "5"},
                      {"SLURM_STEP_ID", "0"},
                      {"SLURM_STEP_NODELIST", "gpu[003-010,12],login"}}),
-          variables({{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"MPI_LOCALNRANKS", "2"}})};
+          variables({{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}, {"MPI_LOCALNRANKS", "2"}}),
+          variables({{"RANK", "?"}, {"RANK", "!"}}),
+          variables({{"RANK", cluster::encodeFirstEnd({1, 4, "127.0.0.1:4000", 2, "t0", "was killed by SIGKILL"})}})};
 }
 
 const Fuzzer kLaunch("launch", feed, seeds);

@@ -1,5 +1,5 @@
 #pragma once
-// The socket by which `treadle run` hears from a worker (cluster/launch.h), held at both ends by a test.
+// The socket between `treadle run` and a worker (cluster/status_socket.h), held at both ends by a test.
 
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -35,6 +35,10 @@ class StatusSocket {
     std::array<char, 1000> bytes;
     const ssize_t size = ::recv(launcher_.get(), bytes.data(), bytes.size(), 0);
     return size > 0 ? std::string(bytes.data(), static_cast<size_t>(size)) : "";
+  }
+  // A message of the launcher's.
+  void send(const std::string& message) {
+    EXPECT_EQ(static_cast<ssize_t>(message.size()), ::send(launcher_.get(), message.data(), message.size(), 0));
   }
 
  private:

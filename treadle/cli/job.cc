@@ -6,7 +6,7 @@
 
 #include <array>
 
-#include "treadle/core/cluster/launch.h"
+#include "treadle/core/cluster/status_socket.h"
 
 namespace treadle::cli {
 namespace {
@@ -15,6 +15,10 @@ using namespace std::chrono_literals;
 
 // Between SIGTERM and SIGKILL: enough to flush a file, too short to be noticed.
 constexpr Duration kTermToKill = 1s;
+
+// Messages that are read at a time: more than a socket holds, so that all of a worker that ended are read, and no
+// worker keeps the launcher busy.
+constexpr int kMessagesAtOnce = 1'000;
 
 struct StatusSocket {
   io::Fd ours, theirs;
@@ -40,11 +44,12 @@ Job::~Job() {
   disarm();
   for (auto& worker : workers_) {
     reactor_.remove(worker->process.endFd());
-    reactor_.remove(worker->names.get());
+    reactor_.remove(worker->status.get());
   }
 }
 
 Status Job::start(uint16_t masterPort, const JobKey& jobKey) {
+  master_ = masterAt(masterPort);
   for (int rank = 0; rank < options_.workers; ++rank) {
     Status status = startWorker(rank, masterPort, jobKey);
     if (status.ok()) continue;
@@ -75,9 +80,9 @@ Status Job::startWorker(int rank, uint16_t masterPort, const JobKey& jobKey) {
   worker.record.pid = worker.process.pid();
   // The ends are watched by descriptors and not by SIGCHLD: the reactor hands descriptors out in the order in
   // which they became ready, so that of two ends between two looks the earlier one is told first.
-  auto onName = std::make_shared<OnEvents>([this, &worker] { takeMessages(worker); });
+  auto onMessage = std::make_shared<OnEvents>([this, &worker] { takeMessages(worker); });
   auto onEnd = std::make_shared<OnEvents>([this, &worker] { this->onEnd(worker); });
-  TREADLE_RETURN_IF_ERROR(reactor_.add(worker.names.get(), EPOLLIN, std::move(onName)));
+  TREADLE_RETURN_IF_ERROR(reactor_.add(worker.status.get(), EPOLLIN, std::move(onMessage)));
   TREADLE_RETURN_IF_ERROR(reactor_.add(worker.process.endFd(), EPOLLIN, std::move(onEnd)));
   TREADLE_RETURN_IF_ERROR(relay_.add(rank, Stream::kOut, std::move(worker.process.standardOutput())));
   return relay_.add(rank, Stream::kErr, std::move(worker.process.standardError()));
@@ -86,15 +91,38 @@ Status Job::startWorker(int rank, uint16_t masterPort, const JobKey& jobKey) {
 void Job::takeMessages(Worker& worker) {
   // One byte more than a name may have tells a name that is too long.
   std::array<char, cluster::kMaxNameLength + 1> bytes;
-  ssize_t size = 0;
-  while ((size = ::recv(worker.names.get(), bytes.data(), bytes.size(), MSG_DONTWAIT)) > 0) {
-    auto length = static_cast<size_t>(size);
-    if (cluster::tellsFailure(bytes.data(), length) && !worker.record.toldFailureAt)
-      worker.record.toldFailureAt = Clock::now();
-    std::string name = cluster::nameFromMessage(bytes.data(), length);
-    if (!name.empty()) worker.record.name = name;
+  for (int i = 0; i < kMessagesAtOnce; ++i) {
+    ssize_t size = ::recv(worker.status.get(), bytes.data(), bytes.size(), MSG_DONTWAIT);
+    if (size > 0) {
+      takeMessage(worker.record, {bytes.data(), static_cast<size_t>(size)});
+      continue;
+    }
+    if (size == 0 || errno != EAGAIN) reactor_.remove(worker.status.get());
+    return;
   }
-  if (size == 0 || errno != EAGAIN) reactor_.remove(worker.names.get());
+}
+
+// The last word counts: a program may catch that it has to give up, and join again or fail by itself.
+void Job::takeMessage(WorkerRecord& record, std::string_view message) {
+  std::string name = cluster::nameFromMessage(message);
+  const bool failed = cluster::tellsFailure(message), gaveUp = cluster::tellsGivingUp(message);
+  if (failed && !record.toldFailureAt) record.toldFailureAt = Clock::now();
+  if (!name.empty()) record.name = name;
+  if (failed || gaveUp || !name.empty()) record.gaveUp = gaveUp;
+}
+
+// Workers that still join would wait for it in vain; the others do not listen. An end because of another one is no
+// news, nor is one that the launcher brought about. Rank 0 is told first: it does not take a worker that gives up over
+// this for the first that was lost.
+void Job::reportFirstEnd(const WorkerRecord& ended) {
+  if (reported_ || ended.gaveUp || ended.sentSignal != 0) return;
+  reported_ = true;
+  for (auto& worker : workers_) {
+    if (worker->record.end) continue;
+    std::string message = cluster::encodeFirstEnd(
+        {worker->record.rank, options_.workers, master_, ended.rank, ended.name, howItEnded(ended)});
+    (void)::send(worker->status.get(), message.data(), message.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  }
 }
 
 void Job::onChildrenChanged() {
@@ -120,6 +148,7 @@ void Job::onEnd(Worker& worker) {
   reactor_.remove(worker.process.endFd());
   takeMessages(worker);  // it may have told its name and died before we looked
   --left_;
+  reportFirstEnd(record);
   bool first = phase_ == Phase::kWorking && !record.end->good() && left_ > 0;
   if (first)
     console_.notice("treadle run: " + identify(record) + " " + howItEnded(record) + "; the others have " +

@@ -64,12 +64,14 @@ class Job {
   struct Worker {
     io::Process process;
     WorkerRecord record;
-    io::Fd names;  // the launcher's end of the socket on which it tells its name
+    io::Fd status;  // the launcher's end of the status socket (cluster/status_socket.h)
   };
 
   Status startWorker(int rank, uint16_t masterPort, const JobKey& jobKey);
   void onEnd(Worker& worker);
   void takeMessages(Worker& worker);
+  static void takeMessage(WorkerRecord& record, std::string_view message);
+  void reportFirstEnd(const WorkerRecord& ended);
   void reconsider();
   bool anyFailed() const;
   bool onlyStoppedLeft() const;
@@ -87,6 +89,8 @@ class Job {
   const RunOptions options_;
   std::vector<std::unique_ptr<Worker>> workers_;  // by rank
   int left_ = 0;                                  // workers that have not ended
+  std::string master_;                            // host:port
+  bool reported_ = false;                         // the workers know which of them ended first
   Phase phase_ = Phase::kWorking;
   std::optional<io::Reactor::TimerId> timer_;
   int interrupts_ = 0;

@@ -12,7 +12,8 @@ namespace {
 using namespace std::chrono_literals;
 
 // Note [First failure]
-// The order of the ends is nearly the answer, with three exceptions.
+// The order of the ends is nearly the answer, with four exceptions.
+// * A worker that ends because of another one says so. It counts only when no worker failed by itself.
 // * A worker that ends by an exception of its own says so before it leaves the job. It may well take longer to be gone
 //   than those that end because it left.
 // * A worker that is stopped (SIGSTOP) ends last, when the launcher kills it. It failed when it stopped; a SIGCONT
@@ -36,6 +37,7 @@ bool failed(const WorkerRecord& worker) {
 
 // A death that the loss of a peer does not bring about.
 bool isCause(const WorkerRecord& worker) {
+  if (worker.gaveUp) return false;
   return worker.toldFailureAt || (!worker.stop && worker.end->killed && worker.end->value != SIGABRT);
 }
 
@@ -54,10 +56,13 @@ std::string fateOf(const WorkerRecord& worker, TimePoint first, bool plural) {
 
 std::optional<size_t> firstFailure(std::span<const WorkerRecord> workers) {
   std::optional<size_t> first;
-  // Ties go to the lower rank: the ends of one look are told apart by their time stamps already.
-  auto earlier = [&](size_t index) { return !first || failedAt(workers[index]) < failedAt(workers[*first]); };
+  auto earlier = [&](size_t index) {
+    const WorkerRecord &one = workers[index], &other = workers[*first];
+    // Ties go to the lower rank: the ends of one look are told apart by their time stamps already.
+    return one.gaveUp != other.gaveUp ? other.gaveUp : failedAt(one) < failedAt(other);
+  };
   for (size_t i = 0; i < workers.size(); ++i)
-    if (failed(workers[i]) && earlier(i)) first = i;
+    if (failed(workers[i]) && (!first || earlier(i))) first = i;
   if (!first || workers[*first].stop || isCause(workers[*first])) return first;
 
   TimePoint latest = workers[*first].endedAt + kReportDelay;
@@ -76,7 +81,9 @@ std::string identify(const WorkerRecord& worker) {
 
 std::string howItEnded(const WorkerRecord& worker) {
   if (worker.stop) return "was stopped by " + io::signalName(worker.stop->signal);
-  if (!worker.end->killed) return "ended with exit code " + std::to_string(worker.end->value);
+  if (!worker.end->killed)
+    return "ended with exit code " + std::to_string(worker.end->value) +
+           (worker.gaveUp ? " because of another worker" : "");
   return "was killed by " + io::signalName(worker.end->value) + (worker.end->coreDumped ? " (core dumped)" : "");
 }
 
@@ -94,7 +101,7 @@ std::string describeFailure(std::span<const WorkerRecord> workers, size_t first)
     if (group == groups.end()) group = groups.insert(group, {i, {}});
     group->second.push_back(workers[i].rank);
   }
-  text += " first";
+  if (!workers[first].gaveUp) text += " first";
   for (const auto& [example, ranks] : groups)
     text += "; " + rankList(ranks) + " " + fateOf(workers[example], when, ranks.size() > 1);
   return text;

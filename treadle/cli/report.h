@@ -27,6 +27,7 @@ struct WorkerRecord {
   std::optional<io::ProcessEnd> end;  // nothing while it runs
   TimePoint endedAt;
   std::optional<TimePoint> toldFailureAt;  // when it said that it fails by itself, and not over the loss of another
+  bool gaveUp = false;                     // it said that it ends because of another worker
   std::optional<Stop> stop;                // since when it has been stopped, or was when it ended
   int sentSignal = 0;                      // the signal by which the launcher asked it to end, if it did before the end
 };

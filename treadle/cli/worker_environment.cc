@@ -14,7 +14,7 @@
 #include <cstdio>
 
 #include "treadle/core/cluster/job_key.h"
-#include "treadle/core/cluster/launch.h"
+#include "treadle/core/cluster/status_socket.h"
 
 namespace treadle::cli {
 namespace {
@@ -76,13 +76,15 @@ Result<JobKey> makeJobKey() {
   return made;
 }
 
+std::string masterAt(uint16_t port) { return kMasterAddress + (":" + std::to_string(port)); }
+
 std::vector<std::pair<std::string, std::string>> environmentOf(const WorkerPlace& place) {
   std::string rank = std::to_string(place.rank), size = std::to_string(place.worldSize);
   std::string port = std::to_string(place.masterPort);
   std::vector<std::pair<std::string, std::string>> variables = {
       {"TREADLE_RANK", rank},
       {"TREADLE_WORLD_SIZE", size},
-      {"TREADLE_MASTER", std::string(kMasterAddress) + ":" + port},
+      {"TREADLE_MASTER", masterAt(place.masterPort)},
       {cluster::kJobKeyDescriptor, place.jobKey},
       {cluster::kJobKeyFile, ""},
       {cluster::kJobKey, ""},  // of this shell, perhaps: not this job's

@@ -33,10 +33,13 @@ struct WorkerPlace {
   int rank = 0, worldSize = 1;
   uint16_t masterPort = 0;
   std::string jobKey;        // "descriptor:inode", see cluster/job_key.h
-  std::string statusSocket;  // "descriptor:inode", see cluster/launch.h
+  std::string statusSocket;  // "descriptor:inode", see cluster/status_socket.h
   bool terminal = false;     // what it writes to standard output is shown on a terminal
   size_t columns = 0;        // how wide a line may be there
 };
+
+// Where rank 0 listens, as host:port.
+std::string masterAt(uint16_t port);
 
 std::vector<std::pair<std::string, std::string>> environmentOf(const WorkerPlace& place);
 

@@ -1,6 +1,5 @@
 #include "treadle/core/cluster/launch.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -12,7 +11,6 @@
 
 #include "gtest/gtest.h"
 #include "tests/support/launch_environment.h"
-#include "tests/support/status_socket.h"
 #include "treadle/core/io/fd.h"
 
 namespace treadle::cluster::launch_test {
@@ -322,49 +320,6 @@ TEST(Launch, validatesWhatAProgramFillsIn) {
   EXPECT_TRUE(file.validate().ok());
   file.meetingFile = "meeting";
   EXPECT_EQ(Code::kInvalidArgument, file.validate().code());
-}
-
-class StatusSocket : public testing::Test {
- protected:
-  std::string variable(ino_t more = 0) const { return socket_.variableOf(socket_.worker(), more); }
-  std::string received() {
-    const std::string message = socket_.received();
-    return nameFromMessage(message.data(), message.size());
-  }
-  test::StatusSocket socket_;
-};
-
-TEST_F(StatusSocket, carriesTheNameToTheLauncher) {
-  Environment environment({{kStatusVariable, variable()}});
-  tellLauncher("trainer0");
-  EXPECT_EQ("trainer0", received());
-  EXPECT_NE(0, ::fcntl(socket_.worker(), F_GETFD) & FD_CLOEXEC) << "what the worker starts does not get it";
-}
-
-TEST_F(StatusSocket, isLeftAloneWhenItIsNotTheOneThatWasGiven) {
-  for (const std::string& value : {variable(1), std::string("1:0"), std::string("99999:1"), std::string("x"),
-                                   std::string(":"), std::string("-1:-1"), socket_.variableOf(STDOUT_FILENO)}) {
-    Environment environment({{kStatusVariable, value}});
-    tellLauncher("trainer0");
-    EXPECT_EQ("", received()) << value;
-  }
-  Environment environment;
-  tellLauncher("trainer0");
-  EXPECT_EQ("", received());
-}
-
-TEST_F(StatusSocket, doesNotKillTheWorkerWhenTheLauncherIsGone) {
-  Environment environment({{kStatusVariable, variable()}});
-  socket_.closeLauncher();
-  tellLauncher("trainer0");
-}
-
-TEST_F(StatusSocket, believesOnlyNames) {
-  for (std::string bad :
-       {std::string(128, 'a'), std::string("a b"), std::string("a\n"), std::string("\x1b[2J"), std::string("a\0b", 3)})
-    EXPECT_EQ("", nameFromMessage(bad.data(), bad.size()));
-  std::string longest(127, 'a');
-  EXPECT_EQ(longest, nameFromMessage(longest.data(), longest.size()));
 }
 
 }  // namespace

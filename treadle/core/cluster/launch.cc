@@ -1,15 +1,9 @@
 #include "treadle/core/cluster/launch.h"
 
-#include <fcntl.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-
 #include <array>
 #include <charconv>
 #include <optional>
-#include <string_view>
 
-#include "treadle/core/base/environment.h"
 #include "treadle/core/base/hash.h"
 #include "treadle/core/cluster/job_key.h"
 #include "treadle/core/cluster/launch_variables.h"
@@ -88,47 +82,6 @@ Status Launch::validate() const {
                            std::to_string(kMinJobKeyLength) + " to " + std::to_string(kMaxJobKeyLength) +
                            "; `openssl rand -hex 32` makes a good one");
   return {};
-}
-
-namespace {
-
-constexpr std::string_view kFailure = "!";  // no name has this character
-
-// The inode is compared because a program may have closed the descriptor and opened something else under its
-// number; writing a name into a file of the user's would be worse than not telling it.
-void sayToLauncher(std::string_view message) {
-  std::string where = base::environment(kStatusVariable).value_or("");
-  std::string_view text = where;
-  size_t colon = text.find(':');
-  if (colon == std::string_view::npos) return;
-  int fd = -1;
-  uint64_t inode = 0;
-  (void)std::from_chars(text.data(), text.data() + colon, fd);
-  (void)std::from_chars(text.data() + colon + 1, text.data() + text.size(), inode);
-  struct stat info{};
-  if (fd < 0 || ::fstat(fd, &info) != 0 || !S_ISSOCK(info.st_mode) || info.st_ino != inode) return;
-  // What this worker starts is not this worker.
-  (void)::fcntl(fd, F_SETFD, FD_CLOEXEC);
-  (void)::send(fd, message.data(), message.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-}
-
-}  // namespace
-
-void tellLauncher(const std::string& name) { sayToLauncher(name); }
-
-void tellLauncherOfFailure() { sayToLauncher(kFailure); }
-
-bool tellsFailure(const char* bytes, size_t size) { return std::string_view(bytes, size) == kFailure; }
-
-// What workers may be called (JoinOptions::name). It ends up on a terminal, so nothing else is believed.
-std::string nameFromMessage(const char* bytes, size_t size) {
-  constexpr std::string_view kOthers = "_.:-";
-  if (size > kMaxNameLength) return {};
-  for (char c : std::string_view(bytes, size)) {
-    bool alphanumeric = (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
-    if (!alphanumeric && kOthers.find(c) == std::string_view::npos) return {};
-  }
-  return {bytes, size};
 }
 
 }  // namespace treadle::cluster

@@ -55,24 +55,6 @@ struct Launch {
 inline constexpr int kMaxWorldSize = 65'536;
 inline constexpr size_t kMinJobKeyLength = 16, kMaxJobKeyLength = 1'024;
 
-// Tells `treadle run` the worker's name, so that it can say who was lost. Does nothing under another launcher
-// or when the launcher is gone. Never waits, never fails.
-void tellLauncher(const std::string& name);
-
-// Tells it that this worker ends the job by a failure of its own, before the others can end over that: the order of the
-// ends alone would not show who failed first.
-void tellLauncherOfFailure();
-
-// The launcher's side of it: whether a message of that socket tells a failure, else the name in it, or nothing when it
-// is not one a worker may have.
-bool tellsFailure(const char* bytes, size_t size);
-std::string nameFromMessage(const char* bytes, size_t size);
-
-// The longest name a worker may have, and the variable through which the launcher hands over the socket: its
-// descriptor and its inode ("7:88231"), so that a descriptor that came to mean something else is left alone.
-inline constexpr size_t kMaxNameLength = 127;
-inline constexpr const char* kStatusVariable = "TREADLE_STATUS_FD";
-
 }  // namespace treadle::cluster
 
 namespace treadle {

@@ -4,6 +4,7 @@
 
 #include "treadle/core/base/log.h"
 #include "treadle/core/cluster/meeting_file.h"
+#include "treadle/core/io/interruption.h"
 #include "treadle/core/memory/warm_cache.h"
 #include "treadle/core/worker/meeting.h"
 
@@ -18,6 +19,8 @@ constexpr double kDialShare = 0.75;
 // How long a leaving worker may take to tell all others so, together: a peer that reads nothing must not hold
 // it.
 constexpr Duration kFarewell = std::chrono::seconds(1);
+// How long rank 0 may take to answer a worker that gives up because another one ended.
+constexpr Duration kVerdictTime = std::chrono::milliseconds(500);
 // Below that a socket is faster than a thread that reads the caller's memory (docs/rooms/link.md).
 constexpr size_t kOfferBytes = size_t{1} << 20;
 
@@ -32,6 +35,7 @@ Worker::Core::Core(JoinOptions joinOptions, Launch launchInfo)
     : options(std::move(joinOptions)),
       channels(valueOrThrow(options.channelsToUse())),
       launch(std::move(launchInfo)),
+      launcher(launch),
       self{options.name, launch.rank},
       process(::getpid()) {}
 
@@ -131,14 +135,18 @@ Status Worker::Core::meetAll() {
                                                    options.joinTimeout, serverDeadline);
     if (!server.ok()) return std::move(server).status();
     rendezvous = std::move(*server);
+    rendezvous->setCause([this](const Status& why) { return launcher.causeOf(why); });
     written = rendezvous->address();
     if (!launch.meetingFile.empty()) TREADLE_RETURN_IF_ERROR(cluster::writeMeetingFile(launch.meetingFile, *written));
   }
   Result<cluster::MasterAddresses> masters = whereToMeet(launch, options);
   if (!masters.ok()) return std::move(masters).status();
   Status met = meetAt(*masters, deadline);
-  // Who comes later would find nobody at the master's address, and could not say why.
-  if (!met.ok() && rendezvous && serverDeadline != kNever) rendezvous->tellLateComers(serverDeadline);
+  // A worker that comes later would find nobody at the master's address, and could not say why.
+  if (!met.ok() && rendezvous && serverDeadline != kNever) {
+    io::Interruption ended(launcher.fd(), [this] { return launcher.ended(); });
+    rendezvous->tellLateComers(serverDeadline);
+  }
   if (written) removeMeetingFile(*written);
   if (!met.ok()) return met;
   if (rendezvous) rendezvous->stop();
@@ -148,18 +156,37 @@ Status Worker::Core::meetAll() {
   return {};
 }
 
-// One that cannot be connected to may itself have left because of another: rank 0 knows whom the job lost first.
+// The launcher may report that another worker has ended: then the job cannot start, and all waits here end early.
 Status Worker::Core::meetAt(const cluster::MasterAddresses& masters, TimePoint deadline) {
-  auto client = cluster::RendezvousClient::connect(masters, credentials_, deadline, !launch.meetingFile.empty());
-  if (!client.ok()) return std::move(client).status();
-  Result<cluster::Roster> roster = (*client)->exchange(launch.worldSize, announced(), deadline);
+  std::unique_ptr<cluster::RendezvousClient> client;
+  Status met;
+  {
+    io::Interruption ended(launcher.fd(), [this] { return launcher.ended(); });
+    met = connectToAll(masters, deadline, client);
+  }
+  if (!cluster::mayBeConsequence(met) || !launcher.ended()) return met;
+  met = launcher.causeOf(met);
+  // Rank 0 may have found another reason before. If not, it passes this one on, and takes no worker that gives up for
+  // the one that was lost first.
+  if (rendezvous) return launcher.causeOf(rendezvous->fail(met));
+  return client ? launcher.causeOf(client->giveUp(met, deadlineAfter(kVerdictTime))) : met;
+}
+
+// One that cannot be connected to may itself have left because of another: rank 0 knows whom the job lost first.
+Status Worker::Core::connectToAll(const cluster::MasterAddresses& masters, TimePoint deadline,
+                                  std::unique_ptr<cluster::RendezvousClient>& client) {
+  auto connected = cluster::RendezvousClient::connect(masters, credentials_, deadline, !launch.meetingFile.empty());
+  if (!connected.ok()) return std::move(connected).status();
+  client = std::move(*connected);
+  Result<cluster::Roster> roster = client->exchange(launch.worldSize, announced(), deadline);
   if (!roster.ok()) return std::move(roster).status();
   for (const cluster::RosterEntry& peer : *roster) addressBook_.add(peer);
   TimePoint begin = Clock::now();
   TimePoint dialEnd = deadline == kNever ? kNever : partOf(begin, deadline - begin, kDialShare);
   for (const cluster::RosterEntry& peer : *roster)
-    if (Status connected = connectTo(peer, dialEnd); !connected.ok()) return (*client)->giveUp(connected, deadline);
-  return (*client)->ready(deadline);
+    if (Status dialed = connectTo(peer, dialEnd); !dialed.ok())
+      return client->giveUp(launcher.causeOf(dialed), deadline);
+  return client->ready(deadline);
 }
 
 // With the launcher's key, one that rank 0 makes up, or none.
@@ -220,7 +247,7 @@ void Worker::Core::leave(const std::string& reason) {
   // `reason` is rank 0's verdict.
   const bool clean = reason.empty();
   const Status loss = joined && !clean && !launch.open() ? membership->firstLoss() : Status();
-  if (joined && !clean && loss.ok()) cluster::tellLauncherOfFailure();
+  if (joined && !clean) loss.ok() ? cluster::tellLauncherOfFailure() : cluster::tellLauncherOfGivingUp();
   acceptors.clear();
   endHelpers();
   keyService.reset();

@@ -5,6 +5,7 @@
 #include "treadle/core/cluster/admission.h"
 #include "treadle/core/cluster/key_service.h"
 #include "treadle/core/cluster/rendezvous.h"
+#include "treadle/core/cluster/status_socket.h"
 #include "treadle/core/group/group_service.h"
 #include "treadle/core/worker/address_book.h"
 #include "treadle/core/worker/worker.h"
@@ -31,6 +32,7 @@ class Worker::Core {
   const JoinOptions options;
   const Channels channels;
   const Launch launch;
+  const cluster::LauncherWatch launcher;  // who ended while this worker joins
   const WorkerInfo self;
   const pid_t process;  // that joined
   std::unique_ptr<io::Reactor> reactor;
@@ -62,6 +64,9 @@ class Worker::Core {
   void trimWhenIdle();
   Status meetAll();
   Status meetAt(const cluster::MasterAddresses& masters, TimePoint deadline);
+  // Sets `client` as soon as rank 0 is reached.
+  Status connectToAll(const cluster::MasterAddresses& masters, TimePoint deadline,
+                      std::unique_ptr<cluster::RendezvousClient>& client);
   Status setCredentials(TimePoint deadline);
   Status connectTo(const cluster::RosterEntry& peer, TimePoint deadline);
   Result<io::Stream> dial(const cluster::RosterEntry& peer, const link::Credentials& credentials, TimePoint deadline,

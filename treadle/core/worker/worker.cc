@@ -37,6 +37,7 @@ std::shared_ptr<Worker> Worker::join(JoinOptions options, WorkerExtensions exten
     logDebug(worker->self().name, "this worker has joined the job");
     return worker;
   }
+  if (cluster::mayBeConsequence(met) && met.worker() != worker->self().name) cluster::tellLauncherOfGivingUp();
   worker->core_->leave("it could not join: " + met.message());
   raise(std::move(met));
 }
