@@ -19,9 +19,9 @@ The workers log at the level debug (TREADLE_LOG). The thread that reads the line
 each role and signal, so that eight runs are every combination. `--random` strikes at moments instead, which are drawn
 evenly from the victim's life in a normal run, counted from the first fork.
 
-After the signal, every other worker must end by itself: within the 7 s that are promised and 10 s of slack, or 20 s before
-all have joined (strike.py). The launcher must exit with an error that names the victim as the first to fail. No process,
-socket, shared memory or file may be left.
+After the signal, every other worker must end by itself: within the 7 s that are promised, or the 2 s when the victim is killed
+before all have joined, and 10 s of slack; within 20 s when it is stopped before that (strike.py). The launcher must exit with
+an error that names the victim as the first to fail. No process, socket, shared memory or file may be left.
 
 How a worker may end:
   * With an exit code above 0. Its last error line is `hybrid_digits: ...` with the victim's name or rank. Each warning

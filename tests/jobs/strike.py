@@ -9,11 +9,13 @@ from watched_job import HANGS_S, POLL_S
 
 ROLES = ["master", "ps", "trainer0", "trainer1"]  # by rank
 SIGNALS = {"KILL": signal.SIGKILL, "STOP": signal.SIGSTOP}
-# Two promises, the only limits here that do more than end a hang. A worker that has joined ends by its own error: a silent
-# peer is lost after 7 s at most (docs/guide/guarantees.md). One that is still joining ends within the join timeout of 15 s,
-# and 5 s to exit, for which pages of code may have to be read from a disk again.
+# Three promises, the only limits here that do more than end a hang. A worker that has joined ends by its own error: a silent
+# peer is lost after 7 s at most (docs/guide/guarantees.md). One that is still joining ends within 2 s of the end of another
+# one, as the launcher reports that. The launcher does not report a stopped one: then the join timeout of 15 s ends the join,
+# and 5 s are for the exit, for which pages of code may have to be read from a disk again.
 SLACK_S = 10.0  # for the error and the exit, on a loaded machine too: `make kill` runs no strike again that was late
 LOST_LIMIT_S = 7.0 + SLACK_S
+ENDED_LIMIT_S = 2.0 + SLACK_S
 JOIN_LIMIT_S = 20.0
 GRACE_S = HANGS_S + JOIN_LIMIT_S  # of this job: the workers have to end before the launcher ends them
 LAUNCHER_S = HANGS_S + GRACE_S / 2  # after the last of the others: a stopped victim may have half the grace
@@ -154,8 +156,9 @@ class Attempt:
         """When it must have ended."""
         if joined := joined_at(self.job):
             return max(self.sent, joined) + LOST_LIMIT_S
-        # Its join timeout begins when it joins, and that may be after the signal.
-        return self.sent + HANGS_S if worker.joins is None else max(self.sent, worker.joins) + JOIN_LIMIT_S
+        # It hears of the end, or its join timeout begins, when it joins, and that may be after the signal.
+        limit = ENDED_LIMIT_S if self.name == "KILL" else JOIN_LIMIT_S
+        return self.sent + HANGS_S if worker.joins is None else max(self.sent, worker.joins) + limit
 
     def watch(self):
         """Waits until all others have ended; how long the last took, from the signal or its later join."""
