@@ -210,6 +210,15 @@ TEST(Run, endsTheJoinsOfTheOthersWhenAProgramWithoutTreadleFails) {
         << launcher.err();
 }
 
+// The workers say more than a socket holds, and nothing that means anything; they read nothing.
+TEST(Run, heedsNoGarbageOnTheStatusSocket) {
+  Launcher launcher = Launcher::withWorkers(2, {"--grace", "0"}, {"babbling"});
+  launcher.signalWorker(1, SIGUSR1);
+  EXPECT_EQ(1, launcher.finish());
+  EXPECT_EQ("treadle run: " + identity(launcher, 1) + " ended with exit code 1 first; rank 0 was ended by the launcher",
+            launcher.lastErrLine());
+}
+
 TEST(Run, passesSignalsOnAndExitsWithThem) {
   for (int signal : {SIGINT, SIGTERM, SIGHUP}) {
     Launcher launcher = Launcher::withWorkers(2, kLongGrace);

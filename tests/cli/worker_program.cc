@@ -1,7 +1,8 @@
 // A worker whose life the test directs. It tells its name ("worker0"), prints "ready RANK PID" and waits for
 // a signal: SIGUSR1 makes it exit with 1, SIGUSR2 with 0. With the argument "deaf" it ignores SIGTERM and
-// SIGINT. With the arguments "without" and a rank, the workers of the other ranks join the job instead and wait for
-// that one for an hour. They log what rank 0 sees; a loss is the line "lost WORKER: ..." and exit code 1.
+// SIGINT; with "babbling" it sends the launcher garbage first. With the arguments "without" and a rank, the workers of
+// the other ranks join the job instead and wait for that one for an hour. They log what rank 0 sees; a loss is the line
+// "lost WORKER: ..." and exit code 1.
 
 #include <signal.h>
 #include <unistd.h>
@@ -15,6 +16,8 @@
 #include "treadle/core/worker/worker.h"
 
 namespace {
+
+constexpr int kBabble = 3'000;  // messages
 
 int joinWithoutOne(const treadle::Launch& launch) {
   treadle::setLogLevel(treadle::LogLevel::kDebug);
@@ -48,6 +51,8 @@ int main(int argc, char** argv) {
     signal(SIGINT, SIG_IGN);
   }
   treadle::cluster::tellLauncher("worker" + std::to_string(launch->rank));
+  const bool babbles = argc > 1 && std::strcmp(argv[1], "babbling") == 0;
+  for (int i = 0; babbles && i < kBabble; ++i) treadle::cluster::tellLauncher(i % 2 == 0 ? "ended\n0\n2" : "\x1b[2J");
   std::printf("ready %d %d\n", launch->rank, getpid());
   std::fflush(stdout);
   if (argc > 2 && std::strcmp(argv[1], "without") == 0 && std::atoi(argv[2]) != launch->rank)
