@@ -147,6 +147,7 @@ class Child {
     if (pid_ == 0) {
       child();
       (void)!::write(there[1], "!", 1);
+      ::alarm(300);  // should the test crash
       for (;;) ::pause();
     }
     ::close(there[1]);

@@ -76,13 +76,19 @@ TEST_F(ReclaimerTest, looksAgainByItself) {
   EXPECT_TRUE(eventually([&] { return residentBytes(data, kBytes) == kPage; }));
 }
 
+// Also at the moment at which its thread ends.
 TEST_F(ReclaimerTest, takesAnotherArenaAfterItsThreadHadNothingLeft) {
   Reclaimer reclaimer;
-  for (int i = 0; i < 3; ++i) {
+  std::shared_ptr<const SharedMemory> kept = adopt();
+  for (int i = 0; i < 50; ++i) {
     std::shared_ptr<const SharedMemory> arena = adopt();
     reclaimer.add(arena, inUse());
     EXPECT_TRUE(eventuallyReleased([&] { return arena.use_count() == 1; }));
   }
+  use({{0, kPage}});
+  maker.reset();
+  reclaimer.add(kept, inUse());
+  EXPECT_TRUE(eventually([&] { return residentBytes(kept->bytes().data(), kBytes) == kPage; }));
 }
 
 TEST_F(ReclaimerTest, endsWhileArenasAreInUse) {

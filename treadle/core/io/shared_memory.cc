@@ -64,10 +64,18 @@ bool makerLives(const Fd& fd, size_t sizeBytes) {
   return ::fcntl(fd.get(), F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
 }
 
-// Not valid when the system has no such locks, or the maker has not locked its place.
+bool isSameFile(const Fd& a, const Fd& b) {
+  struct stat one{}, other{};
+  if (::fstat(a.get(), &one) != 0 || ::fstat(b.get(), &other) != 0) return false;
+  return one.st_dev == other.st_dev && one.st_ino == other.st_ino && one.st_size == other.st_size;
+}
+
+// Not valid when the system has no such locks, or the maker has not locked its place. Does not wait for a maker that
+// holds a lease on the file (O_NONBLOCK).
 Fd openAndClaim(const Fd& memfd, size_t sizeBytes) {
-  Fd fd(::open(("/proc/self/fd/" + std::to_string(memfd.get())).c_str(), O_RDWR | O_CLOEXEC));
-  if (!fd.valid() || !setLock(fd, F_RDLCK, {0, sizeBytes}) || !makerLives(fd, sizeBytes)) return {};
+  Fd fd(::open(("/proc/self/fd/" + std::to_string(memfd.get())).c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK));
+  if (!fd.valid() || !isSameFile(fd, memfd)) return {};
+  if (!setLock(fd, F_RDLCK, {0, sizeBytes}) || !makerLives(fd, sizeBytes)) return {};
   return fd;
 }
 

@@ -179,8 +179,10 @@ void PeerMemory::giveBack(uint64_t offset) {
   MutexLock lock(mutex_);
   borrowed_.erase(offset);
   if (closed_) {
+    const bool hurry = reclaims_;
     lock.unlock();
-    return pool_->reclaimer().hurry();
+    if (hurry) pool_->reclaimer().hurry();
+    return;
   }
   releases_.push_back(offset);
   if (releasesWait_.exchange(true)) return;
@@ -226,17 +228,18 @@ void PeerMemory::close() {
   for (auto& [offset, block] : lent_) held.push_back(std::move(block));
   lent_.clear();
   const bool here = sameProcess_;
+  // A child of fork(2) has its parent's locks before it.
+  reclaims_ = mapping && mapping->reclaimable() && pool_->ofThisProcess();
+  const bool reclaims = reclaims_;
   io::ProcessHandle holder = std::move(holder_);
   lock.unlock();
   // A worker of this process holds its own share of each block that it still needs.
   if (pool_ != nullptr && !here) pool_->recover(held, std::move(holder));
-  if (mapping) reclaim(std::move(mapping));
+  if (reclaims) reclaim(std::move(mapping));
 }
 
 // Also when nothing is borrowed: this worker may be the last one that claims the pages which others wait for.
 void PeerMemory::reclaim(std::shared_ptr<const io::SharedMemory> mapping) {
-  // A child of fork(2) has its parent's locks before it.
-  if (!mapping->reclaimable() || !pool_->ofThisProcess()) return;
   pool_->reclaimer().add(std::move(mapping), [weak = weak_from_this()] {
     auto self = weak.lock();  // each borrowed block holds it
     return self ? self->borrowed() : std::vector<io::SharedMemory::Range>();

@@ -99,6 +99,7 @@ class PeerMemory : public std::enable_shared_from_this<PeerMemory> {
   bool sameProcess_ TREADLE_GUARDED_BY(mutex_) = false;             // the peer is a worker here: its arena is ours
   uint64_t* pulse_ TREADLE_GUARDED_BY(mutex_) = nullptr;            // in the peer's arena
   std::map<uint64_t, size_t> borrowed_ TREADLE_GUARDED_BY(mutex_);  // of the peer, held here: offsets and sizes
+  bool reclaims_ TREADLE_GUARDED_BY(mutex_) = false;  // the reclaimer has the mapping of a peer that is gone
   std::vector<uint64_t> releases_ TREADLE_GUARDED_BY(mutex_);
   std::function<void()> releaseHook_ TREADLE_GUARDED_BY(mutex_);
   int connections_ TREADLE_GUARDED_BY(mutex_) = 0;

@@ -25,9 +25,9 @@ class Reclaimer {
   ~Reclaimer();
 
   // Reclaims what lies outside of `kept` until that is empty, then unmaps `arena`. Calls `kept` on the reclaimer's
-  // thread, with no lock held. When the system has no thread left, the memory goes with the last tensor instead.
+  // thread, with no lock held. When the system has no thread left, the next call of `add` or `hurry` tries again.
   void add(std::shared_ptr<const io::SharedMemory> arena, Kept kept);
-  // Looks at once: something is in use no longer.
+  // Looks soon, 10 ms after the last look at the earliest: something is in use no longer.
   void hurry();
   // All that was in use when the thread looked last.
   size_t keptBytes() const { return keptBytes_.load(); }
@@ -38,7 +38,9 @@ class Reclaimer {
     Kept kept;
   };
 
+  void start() TREADLE_REQUIRES(mutex_);
   void loop();
+  static bool reclaim(Job& job, size_t& keptBytes);
   bool waitForNext(std::vector<Job>& jobs);
 
   Mutex mutex_;
@@ -49,7 +51,7 @@ class Reclaimer {
   bool running_ TREADLE_GUARDED_BY(mutex_) = false;
   bool stopping_ TREADLE_GUARDED_BY(mutex_) = false;
   std::atomic<size_t> keptBytes_ = 0;
-  io::ThreadCache thread_{std::chrono::seconds(5), 1};  // the last member: it waits for the thread
+  io::ThreadCache thread_;  // the last member: it waits for the thread
 };
 
 }  // namespace treadle::memory

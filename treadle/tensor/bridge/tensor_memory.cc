@@ -88,8 +88,8 @@ class AllocatorChoice {
   void useWarm() {
     MutexLock lock(mutex_);
     const c10::Allocator* now = c10::GetCPUAllocator();
-    if (now != c10::GetDefaultCPUAllocator() && now != &sharedAllocator_) return;
-    warm_ = &own_ == c10::GetDefaultCPUAllocator();
+    if (&own_ != c10::GetDefaultCPUAllocator() || (now != &own_ && now != &sharedAllocator_)) return;
+    warm_ = true;
     apply();
   }
 
