@@ -210,7 +210,18 @@ TEST(Run, endsTheJoinsOfTheOthersWhenAProgramWithoutTreadleFails) {
         << launcher.err();
 }
 
-// The workers say more than a socket holds, and nothing that means anything; they read nothing.
+// It gave up over a rank 0 that was late, and no other worker has ended.
+TEST(Run, endsAJoinThatWaitsForAWorkerThatGaveUp) {
+  Launcher launcher = Launcher::withWorkers(2, kLongGrace, {"late", "0"});
+  launcher.waitForErr("ended with exit code 1");
+  launcher.signalWorker(0, SIGUSR1);
+  EXPECT_EQ(1, launcher.finish());
+  EXPECT_NE(std::string::npos, launcher.err().find("[0] lost worker1: worker 'worker1' (rank 1) ended with exit code 1 "
+                                                   "before all had joined"))
+      << launcher.err();
+}
+
+// The workers say a lot, and nothing that means anything; they read nothing.
 TEST(Run, heedsNoGarbageOnTheStatusSocket) {
   Launcher launcher = Launcher::withWorkers(2, {"--grace", "0"}, {"babbling"});
   launcher.signalWorker(1, SIGUSR1);

@@ -16,8 +16,12 @@ using namespace std::chrono_literals;
 // Between SIGTERM and SIGKILL: enough to flush a file, too short to be noticed.
 constexpr Duration kTermToKill = 1s;
 
+// A worker that gives up may have seen the cause before the launcher, which sees that end within this time.
+constexpr Duration kCauseDelay = 1s;
+
 // Messages that are read at a time: more than a socket holds, so that all of a worker that ended are read, and no
-// worker keeps the launcher busy.
+// worker keeps the launcher busy. (With the usual size of the buffers; what a worker says beyond it changes no more
+// than whose end is named.)
 constexpr int kMessagesAtOnce = 1'000;
 
 struct StatusSocket {
@@ -42,6 +46,7 @@ Result<StatusSocket> makeStatusSocket() {
 
 Job::~Job() {
   disarm();
+  if (giveUpTimer_) reactor_.cancel(*giveUpTimer_);
   for (auto& worker : workers_) {
     reactor_.remove(worker->process.endFd());
     reactor_.remove(worker->status.get());
@@ -107,20 +112,32 @@ void Job::takeMessage(WorkerRecord& record, std::string_view message) {
   std::string name = cluster::nameFromMessage(message);
   const bool failed = cluster::tellsFailure(message), gaveUp = cluster::tellsGivingUp(message);
   if (failed && !record.toldFailureAt) record.toldFailureAt = Clock::now();
-  if (!name.empty()) record.name = name;
   if (failed || gaveUp || !name.empty()) record.gaveUp = gaveUp;
+  if (name.empty()) return;
+  record.name = name;
+  record.toldFailureAt.reset();
 }
 
-// Workers that still join would wait for it in vain; the others do not listen. An end because of another one is no
-// news, nor is one that the launcher brought about. Rank 0 is told first: it does not take a worker that gives up over
-// this for the first that was lost.
+// Ends that the launcher brought about are no news. When a worker gave up and no end is seen that could be the cause,
+// the others would wait for that worker itself in vain.
+void Job::noteEnd(const WorkerRecord& ended) {
+  if (reported_ || ended.sentSignal != 0) return;
+  if (!ended.gaveUp) return reportFirstEnd(ended);
+  if (giveUpTimer_) return;
+  giveUpTimer_ = reactor_.at(deadlineAfter(kCauseDelay), [this, &ended] {
+    giveUpTimer_.reset();
+    if (!reported_) reportFirstEnd(ended);
+  });
+}
+
+// Workers that still join would wait for it in vain; the others do not listen. The report goes to rank 0 first, which
+// then does not take a worker that gives up over this for the first that was lost.
 void Job::reportFirstEnd(const WorkerRecord& ended) {
-  if (reported_ || ended.gaveUp || ended.sentSignal != 0) return;
   reported_ = true;
   for (auto& worker : workers_) {
     if (worker->record.end) continue;
-    std::string message = cluster::encodeFirstEnd(
-        {worker->record.rank, options_.workers, master_, ended.rank, ended.name, howItEnded(ended)});
+    std::string message =
+        cluster::encodeFirstEnd({worker->record.rank, options_.workers, master_, ended.rank, ended.name, endOf(ended)});
     (void)::send(worker->status.get(), message.data(), message.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
   }
 }
@@ -148,7 +165,7 @@ void Job::onEnd(Worker& worker) {
   reactor_.remove(worker.process.endFd());
   takeMessages(worker);  // it may have told its name and died before we looked
   --left_;
-  reportFirstEnd(record);
+  noteEnd(record);
   bool first = phase_ == Phase::kWorking && !record.end->good() && left_ > 0;
   if (first)
     console_.notice("treadle run: " + identify(record) + " " + howItEnded(record) + "; the others have " +

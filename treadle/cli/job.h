@@ -71,6 +71,7 @@ class Job {
   void onEnd(Worker& worker);
   void takeMessages(Worker& worker);
   static void takeMessage(WorkerRecord& record, std::string_view message);
+  void noteEnd(const WorkerRecord& ended);
   void reportFirstEnd(const WorkerRecord& ended);
   void reconsider();
   bool anyFailed() const;
@@ -93,6 +94,7 @@ class Job {
   bool reported_ = false;                         // the workers know which of them ended first
   Phase phase_ = Phase::kWorking;
   std::optional<io::Reactor::TimerId> timer_;
+  std::optional<io::Reactor::TimerId> giveUpTimer_;  // until the end of a worker that gave up is reported
   int interrupts_ = 0;
   int interruptedBy_ = 0;  // the signal that ended the job, when nothing had failed before it
 };

@@ -81,9 +81,11 @@ std::string identify(const WorkerRecord& worker) {
 
 std::string howItEnded(const WorkerRecord& worker) {
   if (worker.stop) return "was stopped by " + io::signalName(worker.stop->signal);
-  if (!worker.end->killed)
-    return "ended with exit code " + std::to_string(worker.end->value) +
-           (worker.gaveUp ? " because of another worker" : "");
+  return endOf(worker) + (worker.gaveUp && !worker.end->killed ? " because of another worker" : "");
+}
+
+std::string endOf(const WorkerRecord& worker) {
+  if (!worker.end->killed) return "ended with exit code " + std::to_string(worker.end->value);
   return "was killed by " + io::signalName(worker.end->value) + (worker.end->coreDumped ? " (core dumped)" : "");
 }
 

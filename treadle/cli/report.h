@@ -38,8 +38,10 @@ std::optional<size_t> firstFailure(std::span<const WorkerRecord> workers);
 // "rank 2 (trainer0, pid 1234)"
 std::string identify(const WorkerRecord& worker);
 
-// "was killed by SIGKILL", "ended with exit code 1", "was stopped by SIGSTOP"
+// "was killed by SIGKILL", "ended with exit code 1 because of another worker", "was stopped by SIGSTOP"
 std::string howItEnded(const WorkerRecord& worker);
+// The end of its process alone: "ended with exit code 1".
+std::string endOf(const WorkerRecord& worker);
 
 // "rank 2 (trainer0, pid 1234) was killed by SIGKILL first; ranks 0, 1 and 3 then ended with exit code 1"
 std::string describeFailure(std::span<const WorkerRecord> workers, size_t first);

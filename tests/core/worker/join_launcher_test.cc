@@ -63,8 +63,8 @@ class JoinUnderTheLauncher : public ::testing::Test {
   }
   // Both register; the third one is a real worker.
   void exchange(cluster::RendezvousClient& one, cluster::RendezvousClient& other) {
-    auto exchanged = std::async(std::launch::async, [&] { return other.exchange(kSize, {silent}, patience()); });
-    EXPECT_TRUE(one.exchange(kSize, {silent}, patience()).ok());
+    auto exchanged = std::async(std::launch::async, [&] { return other.exchange(kSize, addresses, patience()); });
+    EXPECT_TRUE(one.exchange(kSize, addresses, patience()).ok());
     EXPECT_TRUE(exchanged.get().ok());
   }
   struct Others {
@@ -86,6 +86,7 @@ class JoinUnderTheLauncher : public ::testing::Test {
 
   const io::Address meeting = *io::Address::tcp("127.0.0.1", test::freePort());
   const std::string silent = "unix:treadle-test-silent-" + std::to_string(meeting.port());
+  std::vector<std::string> addresses = {silent};  // of the played workers
   const io::Fd listener = valueOrThrow(io::listenOn(valueOrThrow(io::Address::parse(silent))));
   test::StatusSocket socket;
   test::LaunchEnvironment environment{{{cluster::kStatusVariable, socket.variableOf(socket.worker())}}};
@@ -120,11 +121,20 @@ TEST_F(JoinUnderTheLauncher, endsWhileItDialsTheOthersWhichHearWhyFromRankZero) 
       << told.message();
 }
 
+// Nor does an address hide it that this worker may not dial.
+TEST_F(JoinUnderTheLauncher, namesTheWorkerThatEndedWhateverOtherAddressesThereAre) {
+  addresses = {silent, "tcp://127.0.0.1:1"};
+  const auto [a, c] = serveUntilDialing();
+  reportEnd(1);
+  expectNamed(b.get());
+}
+
 // What rank 0 found wrong says more than that a worker ended over it.
 TEST_F(JoinUnderTheLauncher, keepsAnotherReasonThatRankZeroReports) {
   const auto [a, c] = serveUntilDialing();
   const Status reason = invalidArgument("the name 'c' is used twice");
   server->fail(reason).ignore();
+  EXPECT_FALSE(c->ready(patience()).ok());  // rank 0 has written to 'b' before
   reportEnd(1);
   EXPECT_EQ(reason.toString(), b.get().toString());
 }

@@ -10,8 +10,8 @@ namespace {
 // How long whoever answers at one of several ports may take to show that it is rank 0.
 constexpr Duration kStrangersTime = std::chrono::seconds(2);
 
-// A failure does not count: whoever says something reads on, as rank 0 may have said why before it went. If it did not,
-// reading fails too.
+// A failure does not count: the client reads on after a failed write, as rank 0 may have said why before it went. If it
+// did not, reading fails too.
 void say(io::Stream& stream, Bytes message, TimePoint deadline) {
   io::writeAll(stream,
                wire::frameFront(wire::FrameKind::kMessage, static_cast<uint8_t>(link::Subject::kCluster), message, {}),

@@ -217,17 +217,16 @@ Status Worker::Core::connectTo(const cluster::RosterEntry& peer, TimePoint deadl
 Result<io::Stream> Worker::Core::dial(const cluster::RosterEntry& peer, const link::Credentials& credentials,
                                       TimePoint deadline, AddressBook::Failures& failures) const {
   Status last = notFound("it gave no address");
+  bool tried = false;  // why an address was not tried says less than why one that was tried failed
   // What this worker announces may lead here from elsewhere only.
   for (const std::string& text : peer.worker.rank == self.rank ? listening_ : peer.addresses) {
     Result<io::Address> address = io::Address::parse(text);
-    if (!address.ok()) {
-      last = address.status();
+    if (!address.ok() || (address->isUnix() ? !channels.unixSockets : !channels.tcp)) {
+      Status notTried = failedPrecondition(text + " is on a channel that this worker was told not to use");
+      if (!tried) last = address.ok() ? std::move(notTried) : address.status();
       continue;
     }
-    if (address->isUnix() ? !channels.unixSockets : !channels.tcp) {
-      last = failedPrecondition(text + " is on a channel that this worker was told not to use");
-      continue;
-    }
+    tried = true;
     Result<link::Dialed> dialed = link::dial(*address, credentials, deadline);
     if (dialed.ok() && dialed->peer != peer.worker)
       dialed = Result<link::Dialed>(failedPrecondition(text + " is " + link::describe(dialed->peer)));

@@ -32,7 +32,7 @@ class Worker::Core {
   const JoinOptions options;
   const Channels channels;
   const Launch launch;
-  const cluster::LauncherWatch launcher;  // who ended while this worker joins
+  const cluster::LauncherWatch launcher;  // reports which worker ended first
   const WorkerInfo self;
   const pid_t process;  // that joined
   std::unique_ptr<io::Reactor> reactor;
