@@ -7,6 +7,7 @@
 #include "tests/support/free_port.h"
 #include "tests/support/places.h"
 #include "tests/support/reads_memory.h"
+#include "tests/support/sanitizer.h"
 #include "treadle/cli/examination.h"
 
 namespace treadle::cli::doctor_test {
@@ -95,9 +96,7 @@ TEST(Doctor, saysWhichLimitForbidsSharedMemory) {
 }
 
 TEST(Doctor, tellsWhenAPeerDoesNotTakeSharedMemory) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "sanitizers need more address space than the test leaves";
-#endif
+  if (test::kSanitized) GTEST_SKIP() << "sanitizers need more address space than the test leaves";
   // Rank 1 has address space for itself, but not to map the other's memory too.
   Launcher launcher({"run", "-n", "2", "--", "/bin/sh", "-c", "[ $RANK = 1 ] && ulimit -v 1000000; exec " + kDoctor});
   EXPECT_EQ(0, launcher.finish()) << launcher.err();

@@ -12,10 +12,10 @@ namespace {
 void run(ThreadCache& cache, UniqueFunction<void()> task) { ASSERT_TRUE(cache.run(task)); }
 
 TEST(ThreadCache, givesEachTaskAThreadForItself) {
-  ThreadCache cache;
   constexpr int kTasks = 20;
   test::Counter begun;
   test::Gate end;
+  ThreadCache cache;  // goes first: it waits for tasks that use the others
   for (int i = 0; i < kTasks; ++i)
     run(cache, [&] {
       begun.add();
@@ -26,8 +26,8 @@ TEST(ThreadCache, givesEachTaskAThreadForItself) {
 }
 
 TEST(ThreadCache, keepsAThreadForTheNextTask) {
-  ThreadCache cache(std::chrono::hours(1));
   std::set<std::thread::id> ids;
+  ThreadCache cache(std::chrono::hours(1));
   for (int i = 0; i < 20; ++i) {
     test::Gate done;
     run(cache, [&] {
@@ -41,8 +41,8 @@ TEST(ThreadCache, keepsAThreadForTheNextTask) {
 }
 
 TEST(ThreadCache, refusesATaskWhenAllThreadsOfItsLimitAreBusy) {
-  ThreadCache cache(std::chrono::hours(1), 1);
   test::Gate begun, end, ran;
+  ThreadCache cache(std::chrono::hours(1), 1);
   run(cache, [&] {
     begun.open();
     end.wait();

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "tests/core/link/connected_pair.h"
+#include "tests/support/sanitizer.h"
 #include "tests/support/seeds.h"
 
 namespace treadle::link::offered_memory_test {
@@ -132,9 +133,7 @@ TEST_F(OfferedMemory, isTakenUpToALimit) {
 
 // What cannot be had counts for nothing afterwards.
 TEST_F(OfferedMemory, thatNoMemoryIsForIsRefusedAndForgotten) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "sanitizers end a program that asks for so much";
-#endif
+  if (test::kSanitized) GTEST_SKIP() << "sanitizers end a program that asks for so much";
   constexpr uint64_t kTooMuch = uint64_t{1} << 60;
   OfferReader unlimited(valueOrThrow(io::ProcessMemory::ofPeer(sockets.a.get())), table->address(), table->mark(),
                         pool.get(), kTooMuch + kMiB);

@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 
 #include "tests/core/link/connected_pair.h"
+#include "tests/support/sanitizer.h"
 
 namespace treadle::link {
 namespace {
@@ -42,9 +43,7 @@ class EndlessBytes {
 class SlowPeer : public ::testing::Test {
  protected:
   void SetUp() override {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-    GTEST_SKIP() << "a sanitizer ends the program where there is no memory";
-#endif
+    if (test::kSanitized) GTEST_SKIP() << "a sanitizer ends the program where there is no memory";
     if (!endless_.there()) GTEST_SKIP() << "this process may not have so many addresses";
   }
 

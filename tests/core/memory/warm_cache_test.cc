@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "gtest/gtest.h"
+#include "tests/support/gate.h"
 #include "tests/support/seeds.h"
 #include "treadle/core/base/error.h"
 #include "treadle/core/memory/block_pool.h"
@@ -213,16 +214,19 @@ TEST(WarmCache, ofAForkedChildIsACopy) {
 
 // The first call in a process makes the cache, also while another thread forks.
 [[noreturn]] void forkDuringTheFirstCall() {
-  std::thread first([] { WarmCache::ofProcess().give(WarmCache::ofProcess().take(kForkedBytes)); });
+  test::Gate over;
+  std::thread([&over] {
+    WarmCache::ofProcess().give(WarmCache::ofProcess().take(kForkedBytes));
+    over.open();
+  }).detach();  // a child that inherits the object of a thread can neither join nor detach it
   const pid_t child = ::fork();
   if (child == 0) {
     ::alarm(20);
-    first.detach();  // the thread sanitizer would miss its end here
     ::_exit(WarmCache::ofProcess().take(kForkedBytes) != nullptr ? 0 : 1);
   }
   int status = -1;
   ::waitpid(child, &status, 0);
-  first.join();
+  over.wait();
   std::quick_exit(status == 0 ? 0 : 1);
 }
 

@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "tests/core/worker/here.h"
+#include "tests/support/sanitizer.h"
 #include "treadle/core/group/options.h"
 
 namespace treadle::options_test {
@@ -97,9 +98,7 @@ TEST(Options, ofASendLimitHoldBackNothingThatFits) {
 
 // The pool of a process lives as long as that, and so does its thread, which the thread sanitizer takes for forgotten.
 TEST(Options, ofMemoryAheadChangeNoResult) {
-#ifdef __SANITIZE_THREAD__
-  GTEST_SKIP() << "the process ends with that thread, on purpose";
-#endif
+  if (test::kThreadSanitizer) GTEST_SKIP() << "the process ends with that thread, on purpose";
   WorkerJob job({"a", "b"}, offered(), [](JoinOptions& options) { options.prefaultBytes = 1 << 20; });
   EXPECT_EQ("xx", job[0].call<&twice>("b", "x"));
 }
