@@ -25,6 +25,10 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_L
   # At -O2 it follows a string's length into sizes that cannot be.
   add_compile_options(-Wno-array-bounds)
 endif()
+if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
+  # The C++ library of g++ 12 uses std::get_temporary_buffer inside std::stable_sort, and marks it deprecated.
+  add_compile_options(-Wno-deprecated-declarations)
+endif()
 # Several files of a target compiled as one, which the presets but coverage ask for, as most of the compiler's time goes into
 # headers: what is unnamed in one of them seems to g++ to stand in a header.
 if(CMAKE_UNITY_BUILD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")

@@ -29,11 +29,10 @@ list(JOIN tsanOptions ":" tsanOptions)
 set(TREADLE_TEST_ENVIRONMENT "UBSAN_OPTIONS=print_stacktrace=1" "TSAN_OPTIONS=${tsanOptions}"
     "ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=1:check_initialization_order=1")
 
-# The build for the address sanitizer does not optimize tests, only the product: optimizing the tests' checks takes longer
-# than running them as they are. That is not so under the thread sanitizer. A precompiled header serves one level only, so
-# tests with torch are excepted.
+# Tests are not optimized, only the product: optimizing the checks takes longer than running them as they are. That is not so
+# under the thread sanitizer. Those with torch are excepted, as a precompiled header serves one level only.
 function(treadle_compile_test target torch)
-  if(TREADLE_SANITIZE MATCHES "address" AND NOT torch)
+  if(NOT torch AND NOT TREADLE_SANITIZE MATCHES "thread")
     target_compile_options(${target} PRIVATE -O0)
   endif()
 endfunction()

@@ -9,6 +9,10 @@ preset=${1:?usage: scripts/build.sh PRESET [targets...]}
 shift
 folder=build/$preset
 findTorch
+case $preset in
+  asan | tsan | fuzz | coverage)
+    command -v clang++-19 >/dev/null || fail "clang++-19 is missing, which compiles $preset: apt-get install clang-19 libclang-rt-19-dev" ;;
+esac
 
 # CMake runs again by itself when its files change. It cannot see another torch, other presets or a tree that was moved.
 wanted=$(printf '%s\n' "$PWD" "$torchDir" && cat CMakePresets.json)

@@ -22,9 +22,6 @@ while [ $# -gt 0 ]; do
   esac
 done
 
-. scripts/common.sh
-command -v clang++-19 >/dev/null || fail "clang++-19 is missing: apt-get install clang-19 libclang-rt-19-dev"
-
 folder=build/fuzz start=$SECONDS
 scripts/build.sh fuzz fuzzers || { echo "fuzz: FAILED build=failed"; exit 1; }
 mkdir -p "$folder/crashes" "$folder/logs"
