@@ -44,7 +44,7 @@ bench-budget: release ## allocations, locks and system calls of an operation, co
 kill: build ## kill and stop each process of a job, each at a fixed event, and see that the rest end by themselves (a storm: RUNS=8 SEED=... ARGS=--random)
 	@$(in_env) "$$TREADLE_PYTHON" tests/jobs/kill.py --build build/$(PRESET) $(options)
 
-soak: ## eight processes under a million mixed calls, then while some are killed, leave and join: at most 20 minutes (SEED=... ARGS="--calls 50000")
+soak: ## eight processes under a million mixed calls, then while some are killed, leave and join, then while some are stopped for a while: at most 20 minutes (SEED=... ARGS="--calls 50000")
 	@$(MAKE) build || { echo "soak: FAILED build=failed"; exit 1; }
 	@$(in_env) "$$TREADLE_PYTHON" tests/soak/soak.py $(options)
 

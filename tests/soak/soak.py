@@ -12,8 +12,10 @@ the survivors do among themselves stays exact, what needs the lost one fails wit
 Part three: open jobs in which workers are killed or stopped, leave and join. The keeper of a job, which lets them in,
 leaves too; that of every second job dies in the end.
 
-usage: soak.py [--seed N] [--calls N] [--rounds N] [--kill-seconds N] [--open-seconds N] [--workers N] [--only OPERATION]
-               [--build FOLDER]
+Part four: a flood of calls by four threads of each worker, while workers are stopped for up to 3 s. No worker is lost.
+
+usage: soak.py [--seed N] [--calls N] [--rounds N] [--kill-seconds N] [--open-seconds N] [--flood-seconds N] [--workers N]
+               [--only OPERATION] [--build FOLDER]
 """
 import argparse
 import os
@@ -24,6 +26,7 @@ import time
 import traceback
 
 from comings import Comings
+from flood import THREADS, Flood
 from workers import HANGS_S, NOTICED_S, Failure, World, numbers
 
 # Who may use which ways to the others, so that each is used between some two of them. All have TCP for those without
@@ -49,7 +52,8 @@ class Soak:
         self.begin = time.monotonic()
         self.calls = self.operations = self.fair_errors = self.kills = self.stops = self.leaves = self.joins = 0
         self.keepers = self.left = 0
-        self.slowest_ms, self.memory = 0, []
+        self.stalls = 0
+        self.slowest_ms, self.peak_mb, self.memory = 0, 0, []
 
     def world(self, *options, open_job=False):
         only = ["--only", self.options.only] if self.options.only else []
@@ -212,6 +216,15 @@ class Soak:
                 Comings(self, world).run(time.monotonic() + self.options.open_seconds / jobs, keeper_dies=job % 2 == 0)
                 self.take_counts(world)
 
+    # ---- part four
+
+    def flood_phase(self):
+        if self.options.flood_seconds <= 0:
+            return
+        with self.world("--threads", str(THREADS)) as world:
+            Flood(self, world).run(self.options.flood_seconds)
+            self.take_counts(world)
+
     # ---- the end
 
     def result(self, good):
@@ -220,6 +233,7 @@ class Soak:
               f"seconds={time.monotonic() - self.begin:.0f} seed={self.options.seed} rss_start_mb={rss[0]:.1f} "
               f"rss_end_mb={rss[1]:.1f} heap_start_mb={heap[0]:.1f} heap_end_mb={heap[1]:.1f} references_left={self.left} "
               f"kills={self.kills} stops={self.stops} leaves={self.leaves} joins={self.joins} keepers={self.keepers} "
+              f"stalls={self.stalls} peak_mb={self.peak_mb:.0f} "
               f"errors={self.fair_errors} slowest_ms={self.slowest_ms}", flush=True)
         return 0 if good else 1
 
@@ -231,6 +245,7 @@ def parse():
     parser.add_argument("--rounds", "--runs", type=int, default=20, help="parts of them [20]")
     parser.add_argument("--kill-seconds", type=float, default=180, help="how long part two lasts [180]")
     parser.add_argument("--open-seconds", type=float, default=120, help="how long part three lasts [120]")
+    parser.add_argument("--flood-seconds", type=float, default=60, help="how long part four lasts [60]")
     parser.add_argument("--workers", type=int, default=8, help="[8]")
     parser.add_argument("--threads", type=int, default=3, help="that call, per worker [3]")
     parser.add_argument("--only", metavar="OPERATION", help="nothing but this one (tests/soak/*_operations.cc)")
@@ -246,11 +261,13 @@ def main():
     soak = Soak(parse())
     options = soak.options
     soak.tell(f"seed {options.seed}: {options.calls} calls in {options.rounds} rounds by {options.workers} workers, then "
-              f"{options.kill_seconds:.0f} s of kills, then {options.open_seconds:.0f} s of comings and goings")
+              f"{options.kill_seconds:.0f} s of kills, then {options.open_seconds:.0f} s of comings and goings, then "
+              f"{options.flood_seconds:.0f} s of a flood")
     try:
         soak.rounds()
         soak.kills_phase()
         soak.open_phase()
+        soak.flood_phase()
     except Failure as failure:
         soak.tell(f"FAILED {failure}")
         return soak.result(False)
