@@ -15,12 +15,12 @@ TABLE = "docs/tests_of_the_interface.md"
 ABOVE = "for the rooms above"
 # What treadle/core.h gives a program: header, its classes (public functions), its structs (fields too), free functions.
 HEADERS = [
-    ("treadle/core/worker/worker.h", ["Worker", "Caller"], ["Metrics"], True),
-    ("treadle/core/worker/call_methods.h", ["CallMethods", "To"], [], True),
+    ("treadle/core/worker/worker.h", ["Worker", "CallProxy"], ["Metrics"], True),
+    ("treadle/core/worker/call_methods.h", ["CallMethods", "WorkerRef"], [], True),
     ("treadle/core/worker/options.h", [], ["JoinOptions", "ShutdownOptions"], True),
     ("treadle/core/rpc/engine.h", [], ["CallOptions"], False),
     ("treadle/core/rpc/functions.h", ["Functions"], [], False),
-    ("treadle/core/rpc/call.h", ["Call"], [], False),
+    ("treadle/core/rpc/call.h", ["CallContext"], [], False),
     ("treadle/core/rpc/cancellation.h", [], [], True),
     ("treadle/core/rpc/rref.h", ["RRef"], [], False),
     ("treadle/core/rpc/codec.h", [], [], False),
@@ -29,7 +29,7 @@ HEADERS = [
     ("treadle/core/cluster/launch.h", [], ["Launch"], False),
     ("treadle/core/link/channels.h", [], ["Channels", "ChannelUse", "PeerChannels"], False),
     ("treadle/core/link/message.h", [], ["WorkerInfo"], False),
-    ("treadle/core/group/group.h", ["Group"], [], True),
+    ("treadle/core/group/group.h", ["ProcessGroup"], [], True),
     ("treadle/core/group/options.h", [], ["GroupOptions"], False),
     ("treadle/core/base/error.h", ["Error", "RemoteError"], [], True),
     # What the headers with tensors (treadle/rpc.h, autograd.h, nn.h, optim.h, group.h, ddp.h, checkpoint.h) add.

@@ -1,6 +1,6 @@
 #pragma once
 // Saving and loading tensors as safetensors files: treadle::saveSafetensors(path, {{"weight", w}}) and
-// treadle::loadSafetensors(path). What they promise and throw stands beside their declarations.
+// treadle::loadSafetensors(path). Their guarantees and exceptions are documented at their declarations.
 
 #include "treadle/core/base/error.h"
 #include "treadle/train/checkpoint/safetensors.h"

@@ -1,6 +1,6 @@
 #pragma once
-// Treadle without tensors: join a job, call functions on its workers, hold references to their values, sum
-// numbers with them. Link treadle::core. With tensors: <treadle/rpc.h>.
+// Treadle without tensors: join a job, call functions on its workers, hold references to their values, run collective
+// operations. Link treadle::core. With tensors: <treadle/rpc.h>.
 
 #include "treadle/core/base/error.h"
 #include "treadle/core/group/group.h"

@@ -1,6 +1,6 @@
 #pragma once
 // Data-parallel training: treadle::DistributedDataParallel wraps a module whose replicas live on the members
-// of a treadle::Group and averages their gradients during each backward pass, local or distributed.
+// of a treadle::ProcessGroup and averages their gradients during each backward pass, local or distributed.
 
 #include "treadle/group.h"
 #include "treadle/train/ddp/distributed_data_parallel.h"

@@ -1,6 +1,6 @@
 #pragma once
-// Process groups and collective operations on tensors: treadle::Group::make, then allReduce, broadcast and
-// barrier, each of which returns a Future. Plain memory goes the same ways with <treadle/core.h> alone.
+// Process groups and collective operations on tensors: treadle::ProcessGroup::make, then allReduce, broadcast and
+// barrier, each of which returns a Future. The same operations on plain memory need only <treadle/core.h>.
 
 #include "treadle/rpc.h"
 #include "treadle/tensor/collective/collectives.h"

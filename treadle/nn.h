@@ -1,7 +1,7 @@
 #pragma once
-// Modules that live on other workers: treadle::RemoteModule, and treadle::addModule and declareModule, which
-// give module classes the names by which workers make them for each other. And what a module has as a value:
-// treadle::stateOf and loadState. treadle::RemoteSubmodule is a RemoteModule as a part of another module.
+// Modules that live on other workers: treadle::RemoteModule. treadle::addModule and declareModule name the module
+// classes that workers make on each other. treadle::stateOf and loadState read and write the tensors of a module as one
+// value. treadle::RemoteSubmodule makes a RemoteModule a part of another module.
 
 #include "treadle/autograd.h"
 #include "treadle/tensor/nn/module_state.h"

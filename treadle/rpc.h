@@ -1,6 +1,6 @@
 #pragma once
-// Remote calls and references with tensors as values: treadle::join makes the Worker, whose call, async and
-// remote run functions elsewhere. Link treadle::treadle. Everything throws subclasses of treadle::Error
+// Remote calls and references with tensors as values: treadle::join makes the Worker. Its call, async and remote run
+// functions on other workers. Link treadle::treadle. All exceptions are subclasses of treadle::Error
 // (core/base/error.h).
 
 #include "treadle/core.h"

@@ -162,19 +162,19 @@ void measureSharing(Worker& worker) {
     }
   };
   auto given = [&](int times) {
-    for (int i = 0; i < times; ++i) worker.call<&first>(kServer, treadle::empty({kFloats}));
+    for (int i = 0; i < times; ++i) worker.call<&first>(kServer, treadle::emptyShared({kFloats}));
   };
   auto referred = [&](int times) {
     for (int i = 0; i < times; ++i) worker.remote<&identity>(kServer, tensor).toHere();
   };
   print("  the same, and idle in between", costsOf(worker, kept, 50));
-  print("4 MiB made by treadle::empty, given", costsOf(worker, given, 200));
+  print("4 MiB made by treadle::emptyShared, given", costsOf(worker, given, 200));
   print("4 MiB kept there and fetched", costsOf(worker, referred, 100));
 }
 
-// A fifth of `lostAfter` without a call.
-void measureHeartbeats(Worker& worker, treadle::Duration lostAfter) {
-  auto idle = [&](int times) { std::this_thread::sleep_for(lostAfter / 5 * times); };
+// A fifth of `heartbeatTimeout` without a call.
+void measureHeartbeats(Worker& worker, treadle::Duration heartbeatTimeout) {
+  auto idle = [&](int times) { std::this_thread::sleep_for(heartbeatTimeout / 5 * times); };
   print("idle, per tick of heartbeats", costsOf(worker, idle, 6));
 }
 
@@ -188,14 +188,14 @@ void run(const Options& options) {
   treadle::JoinOptions join{.functions = std::move(functions), .launch = valueOrThrow(treadle::Launch::detect())};
   join.name = "budget" + std::to_string(join.launch->rank);
   // Else no heartbeat is among what is counted.
-  join.lostAfter = std::chrono::seconds(options.heartbeats ? 5 : 60);
+  join.heartbeatTimeout = std::chrono::seconds(options.heartbeats ? 5 : 60);
   if (options.lanes) join.channels = treadle::valueOrThrow(treadle::Channels::parse("tcp,lanes"));
   if (options.offers) join.channels = treadle::valueOrThrow(treadle::Channels::parse("unix,cma"));
   auto worker = options.core ? Worker::join(join) : treadle::join(join);
   if (worker->self().rank == 0) {
     printHead();
     if (options.heartbeats) {
-      measureHeartbeats(*worker, join.lostAfter);
+      measureHeartbeats(*worker, join.heartbeatTimeout);
     } else {
       measureCalls(*worker);
       for (int workers : {2, 200}) measureNames(*worker, workers);

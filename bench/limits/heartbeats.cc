@@ -21,7 +21,7 @@
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr Clock::duration kInterval = std::chrono::seconds(1);  // a fifth of JoinOptions::lostAfter
+constexpr Clock::duration kInterval = std::chrono::seconds(1);  // a fifth of JoinOptions::heartbeatTimeout
 constexpr const char* kFlag = "--peer";
 constexpr int kInherited = 3;
 

@@ -35,7 +35,7 @@ void mixedCall(Worker& worker, std::mt19937& random) {
   } else if (kind < 97) {
     worker.remote<&identity>(kServer, tensorUpTo(random, kFloatsPerMegabyte)).toHere();
   } else if (kind < 99) {
-    worker.call<&fetched>(kServer, worker.own(tensorUpTo(random, kFloatsPerMegabyte)));
+    worker.call<&fetched>(kServer, worker.makeRRef(tensorUpTo(random, kFloatsPerMegabyte)));
   } else {
     tenAtOnce(worker, tensorUpTo(random, kFloatsPerMegabyte));
   }

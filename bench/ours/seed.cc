@@ -38,7 +38,7 @@ void tenAtOnce(treadle::Worker& worker, const at::Tensor& tensor) {
 
 void fetchByReference(treadle::Worker& worker, const at::Tensor& tensor) {
   // [
-  worker.call<&fetch>(1, worker.own(tensor));
+  worker.call<&fetch>(1, worker.makeRRef(tensor));
   // ]
 }
 
@@ -68,7 +68,7 @@ void run(const Options& options) {
   // ]
   if (!options.listen.empty()) {
     join.listenAddress = options.listen;
-    join.insecure = true;
+    join.allowPlaintext = true;
   }
   // [
   auto worker = treadle::join(std::move(join));

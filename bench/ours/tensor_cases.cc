@@ -42,7 +42,7 @@ std::vector<Series> firstIdentity(Worker& worker, int) {
 // Made in shared memory, and given away each time: no copy at all. A call without a tensor that comes after the same
 // pause is the limit.
 std::vector<Series> sharedIdentity(Worker& worker, int repetitions) {
-  at::Tensor tensor = treadle::empty({40 * kFloatsPerMegabyte});
+  at::Tensor tensor = treadle::emptyShared({40 * kFloatsPerMegabyte});
   return alternated(
       "call_empty", kTensorWarmUp, repetitions, [&] { tensor.uniform_(); },
       [&] { tensor = worker.call<&identity>(kServer, std::move(tensor)); }, [&] { worker.call<&nothing>(kServer); });
@@ -76,7 +76,7 @@ std::vector<Series> tenIdentities(Worker& worker, int repetitions) {
 // The callee fetches the caller's tensor, compared with the same tensor as argument and result.
 std::vector<Series> fetch(Worker& worker, int repetitions) {
   at::Tensor tensor = tensorOf(40);
-  RRef<at::Tensor> reference = worker.own(tensor);
+  RRef<at::Tensor> reference = worker.makeRRef(tensor);
   return alternated(
       "identity_40MB", kTensorWarmUp, repetitions, [&] { tensor.uniform_(); },
       [&] { worker.call<&fetched>(kServer, reference); }, [&] { worker.call<&identity>(kServer, tensor); });

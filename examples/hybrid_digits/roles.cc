@@ -63,10 +63,10 @@ Trained trainOnAll(treadle::Worker& worker, const Options& options, const RunFol
   MetricsWriter metrics(folder.metricsPath());
   int64_t steps = stepsPerEpoch(kTrainDigits, kTrainers, options.training.batchSize);
   Progress progress(std::cout, Progress::styleOfStandardOutput(), options.training.epochs, steps);
-  auto board = worker.ownShared(std::make_shared<Board>(metrics, progress));
+  auto board = worker.makeRRef(std::make_shared<Board>(metrics, progress));
   Bag bag(worker, "ps", kBagRows, kBagWidth, options.training.seed);
   // Training may take days: only the trainers' lives bound it.
-  treadle::Caller whileTheyLive = worker.with({.timeout = treadle::kWhilePeerLives});
+  treadle::CallProxy whileTheyLive = worker.with({.timeout = treadle::kNoTimeout});
   std::vector<treadle::Future<TrainResult>> results;
   for (int64_t trainer = 0; trainer < kTrainers; ++trainer) {
     TrainTask task{trainer, options.dataPath, options.training};
@@ -105,10 +105,13 @@ void runRole(const Options& options) {
   treadle::Launch launch = checkedLaunch();
   // Every process looks at the data before it joins: a bad file ends the job before it has begun.
   Digits digits = loadDigits(options.dataPath, static_cast<uint64_t>(options.training.seed));
-  treadle::JoinOptions join{
-      .name = nameOfRank(launch.rank), .functions = functions(), .launch = launch, .joinTimeout = 15s, .lostAfter = 4s};
+  treadle::JoinOptions join{.name = nameOfRank(launch.rank),
+                            .functions = functions(),
+                            .launch = launch,
+                            .joinTimeout = 15s,
+                            .heartbeatTimeout = 4s};
   // Nobody gives up on a peer that lives, however slow it is.
-  join.rpcTimeout = treadle::kWhilePeerLives;
+  join.rpcTimeout = treadle::kNoTimeout;
   auto worker = treadle::join(std::move(join));
   if (launch.rank == 0) {
     runMaster(*worker, options, digits);

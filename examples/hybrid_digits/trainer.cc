@@ -66,7 +66,7 @@ Trainer makeTrainer(treadle::Worker& worker, const Bag& bag, const treadle::RRef
   Digits digits = loadDigits(task.dataPath, static_cast<uint64_t>(task.options.seed));
   Samples share = shareOf(digits.train, task.trainer, kTrainers);
   torch::nn::Linear linear = makeLinear(task.options.seed);
-  auto group = treadle::Group::make(worker, {trainerName(0), trainerName(1)}, {.timeout = treadle::kWhilePeerLives});
+  auto group = treadle::ProcessGroup::make(worker, {trainerName(0), trainerName(1)}, {.timeout = treadle::kNoTimeout});
   std::vector<treadle::RRef<at::Tensor>> parameters = bag.remoteParameters();
   for (auto& own : treadle::parameterRefs(worker, *linear)) parameters.push_back(std::move(own));
   auto optimizer = treadle::DistributedOptimizer::make<torch::optim::SGD>(
@@ -89,7 +89,8 @@ void Board::epochDone(const EpochMetrics& metrics) {
   if (metrics.trainer == trainerName(0)) progress_.epochDone(metrics);
 }
 
-TrainResult train(treadle::Call& call, const Bag& bag, const treadle::RRef<Board>& board, const TrainTask& task) {
+TrainResult train(treadle::CallContext& call, const Bag& bag, const treadle::RRef<Board>& board,
+                  const TrainTask& task) {
   Trainer trainer = makeTrainer(call.worker(), bag, board, task);
   Stopwatch watch;
   double stepSeconds = 0;

@@ -43,7 +43,7 @@ inline constexpr int64_t kTrainers = 2;
 std::string trainerName(int64_t trainer);
 
 // Trains on this worker's share of the data.
-TrainResult train(treadle::Call& call, const treadle::RemoteModule<torch::nn::EmbeddingBag>& bag,
+TrainResult train(treadle::CallContext& call, const treadle::RemoteModule<torch::nn::EmbeddingBag>& bag,
                   const treadle::RRef<Board>& board, const TrainTask& task);
 
 }  // namespace hybrid

@@ -25,7 +25,7 @@ constexpr int kSteps = 600;  // of each trainer
 constexpr double kWantedLoss = 0.15;
 
 // Runs on a server: the parameters of a new layer, which stay there as long as anybody has references to them.
-Parameters makeLayer(treadle::Call& call, int64_t inputs, int64_t outputs) {
+Parameters makeLayer(treadle::CallContext& call, int64_t inputs, int64_t outputs) {
   torch::nn::Linear layer(inputs, outputs);
   return treadle::parameterRefs(call.worker(), *layer);
 }
@@ -43,7 +43,7 @@ at::Tensor lossOnNewPoints(const Parameters& parameters, int64_t count) {
 
 // Runs on each trainer. Between its fetching the parameters and its step, others step them too: its gradients are those
 // of slightly older parameters, which does no harm as long as the steps are small (Hogwild training).
-void train(treadle::Call& call, const Parameters& parameters) {
+void train(treadle::CallContext& call, const Parameters& parameters) {
   treadle::Worker& worker = call.worker();
   auto optimizer =
       treadle::DistributedOptimizer::make<torch::optim::SGD>(worker, parameters, torch::optim::SGDOptions(0.5));
@@ -61,7 +61,7 @@ double runMaster(treadle::Worker& worker) {
   Parameters parameters = worker.call<&makeLayer>("server0", 2, 32);
   for (auto& parameter : worker.call<&makeLayer>("server1", 32, 2)) parameters.push_back(parameter);
 
-  treadle::Caller whileTheyLive = worker.with({.timeout = treadle::kWhilePeerLives});  // however long it takes
+  treadle::CallProxy whileTheyLive = worker.with({.timeout = treadle::kNoTimeout});  // however long it takes
   std::vector<treadle::Future<void>> trainers;
   for (const treadle::WorkerInfo& peer : worker.peers())
     if (peer.rank > kServers) trainers.push_back(whileTheyLive.async<&train>(peer, parameters));

@@ -41,7 +41,7 @@ Result<link::Frame> next(const io::Fd& from) {
 class Lies : public ::testing::Test {
  protected:
   Lies() {
-    cluster::MembershipOptions options{.lostAfter = test::kHangs, .connection = {}};
+    cluster::MembershipOptions options{.heartbeatTimeout = test::kHangs, .connection = {}};
     options.connection.pool = pool.get();
     options.connection.threads = &laneThreads;
     options.connection.offerBytes = 1;

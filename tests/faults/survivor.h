@@ -105,9 +105,9 @@ inline std::ostream& operator<<(std::ostream& out, const Holdings& held) {
 
 class Survivor {
  public:
-  explicit Survivor(Channel channel, Duration lostAfter = kHangs)
+  explicit Survivor(Channel channel, Duration heartbeatTimeout = kHangs)
       : channel_(channel),
-        lostAfter_(lostAfter),
+        heartbeatTimeout_(heartbeatTimeout),
         pool(valueOrThrow(memory::BlockPool::make(64 * kVictimBytes))),
         otherPool_(valueOrThrow(memory::BlockPool::make(64 * kVictimBytes))),
         self_(*reactor_, {"survivor", 0}, 3, optionsOf(*pool)),
@@ -238,7 +238,7 @@ class Survivor {
  private:
   static TimePoint patience() { return deadlineAfter(kHangs); }
   cluster::MembershipOptions optionsOf(memory::BlockPool& pool) {
-    cluster::MembershipOptions options{.lostAfter = lostAfter_, .connection = {}};
+    cluster::MembershipOptions options{.heartbeatTimeout = heartbeatTimeout_, .connection = {}};
     options.connection.pool = &pool;
     options.connection.threads = &laneThreads_;
     options.connection.offerBytes = channel_ == Channel::kOffered ? 1 : 0;
@@ -265,7 +265,7 @@ class Survivor {
   std::string line() { return readLine(victim_->standardOutput().get()); }
 
   const Channel channel_;
-  const Duration lostAfter_;
+  const Duration heartbeatTimeout_;
 
  public:
   const std::shared_ptr<memory::BlockPool> pool;

@@ -73,7 +73,7 @@ class Peer {
     Machine& machine = Machine::get();
     link::ConnectionOptions options;
     options.limits = {.payloadBytes = 1 << 16, .bufferBytes = 1 << 20, .buffers = 16};
-    options.sendLimitBytes = 1 << 20;
+    options.maxQueuedBytes = 1 << 20;
     options.requestBytes = 1 << 20;
     options.pool = machine.ours.get();
     options.threads = &machine.threads;

@@ -69,14 +69,13 @@ class LastHandler final : public cluster::MessageHandler {
 class Member final : public group::Job {
  public:
   Member()
-      : membership_(*reactor_, {"w0", 0}, kWorld, {.lostAfter = 60s, .connection = connectionOptions()}),
+      : membership_(*reactor_, {"w0", 0}, kWorld, {.heartbeatTimeout = 60s, .connection = connectionOptions()}),
         coordinator_(membership_, *reactor_, [] { return cluster::WorkCount(); }),
         groups_(membership_, *reactor_, executor_),
         last_(groups_),
         engine_(std::make_unique<rpc::Engine>(
             membership_, *reactor_, executor_, functions(), nullptr,
-            rpc::EngineOptions{.rpcTimeout = 60s, .unansweredLimitBytes = 1 << 20, .sendLimitBytes = 1 << 20},
-            nullptr)) {
+            rpc::EngineOptions{.rpcTimeout = 60s, .maxInFlightBytes = 1 << 20, .maxQueuedBytes = 1 << 20}, nullptr)) {
     membership_.setHandler(link::Subject::kCluster, coordinator_);
     membership_.setHandler(link::Subject::kRpc, *engine_);
     membership_.setHandler(link::Subject::kGroup, last_);
@@ -135,7 +134,7 @@ class Member final : public group::Job {
 
   std::unique_ptr<io::Reactor> reactor_ = valueOrThrow(io::Reactor::make());
   cluster::Membership membership_;
-  io::Executor executor_{*reactor_, {.maxRunning = 2}};
+  io::Executor executor_{*reactor_, {.maxConcurrentHandlers = 2}};
   cluster::Coordinator coordinator_;
   group::GroupService groups_;
   LastHandler last_;
@@ -149,7 +148,7 @@ class Play {
   explicit Play(Bytes input) : choices_(input) {}
 
   void run() {
-    group_ = Group::make(member_, {"w0", "w1"}, {.smallBytes = 64, .chunkBytes = 64});
+    group_ = ProcessGroup::make(member_, {"w0", "w1"}, {.smallBytes = 64, .chunkBytes = 64});
     for (size_t i = 0; i < kMostSteps && choices_.any(); ++i) act();
     member_.loseAll();
     for (Future<void>& future : futures_) await(future);
@@ -284,7 +283,7 @@ class Play {
   Choices choices_;
   std::deque<std::vector<float>> numbers_;
   Member member_;
-  Group group_;
+  ProcessGroup group_;
   uint64_t groupId_ = 0;
   std::vector<Future<void>> futures_;
   std::vector<Future<int64_t>> calls_;

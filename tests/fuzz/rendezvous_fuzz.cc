@@ -38,7 +38,7 @@ void feed(Bytes input) {
 Inputs seeds() {
   std::vector<std::string> addresses = {"unix:treadle-1-2", "tcp://127.0.0.1:4000"};
   cluster::Roster roster = {{{"ps", 0}, addresses}, {{"trainer", 1}, {"tcp://[::1]:5"}}, {{"idle", 2}, {}}};
-  return {cluster::encodeRegistration({4, addresses, kWhilePeerLives}),
+  return {cluster::encodeRegistration({4, addresses, kNoTimeout}),
           cluster::encodeRegistration({1, {}, std::chrono::seconds(300)}),
           cluster::encodeRoster(roster),
           cluster::encodeRoster({}),

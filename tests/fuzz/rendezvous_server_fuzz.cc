@@ -54,7 +54,7 @@ class Meeting {
         address_(valueOrThrow(io::Address::unixAbstract("treadle-fuzz-meeting-" + std::to_string(::getpid())))),
         server_(valueOrThrow(cluster::RendezvousServer::start(*reactor_, {address_},
                                                               {kMeetingKey, {link::Purpose::kRendezvous, {"w0", 0}}},
-                                                              kWorld, kWhilePeerLives, kNever))) {}
+                                                              kWorld, kNoTimeout, kNever))) {}
 
   void play() {
     while (choices_.any()) {
@@ -75,7 +75,7 @@ class Meeting {
     if (guest.gone() || !guest.in()) return;
     switch (what) {
       case 2:
-      case 3: return say(guest, cluster::encodeRegistration({kWorld, {"unix:x"}, kWhilePeerLives}));
+      case 3: return say(guest, cluster::encodeRegistration({kWorld, {"unix:x"}, kNoTimeout}));
       case 4: return say(guest, cluster::encodeStep(Step::kReady));
       case 5: return say(guest, other());
       case 6: {
@@ -102,7 +102,7 @@ class Meeting {
   }
   std::vector<std::byte> other() {
     switch (choices_.below(4)) {
-      case 0: return cluster::encodeRegistration({static_cast<int>(choices_.below(5)), {}, kWhilePeerLives});
+      case 0: return cluster::encodeRegistration({static_cast<int>(choices_.below(5)), {}, kNoTimeout});
       case 1: return cluster::encodeFailure(internalError("no room"));
       case 2: return cluster::encodeStep(Step::kGo);
       default: return cluster::encodeRank(Step::kRank, 1);

@@ -15,7 +15,7 @@ using namespace std::chrono_literals;
 // [functions]
 at::Tensor scale(const at::Tensor& values, double factor) { return values * factor; }
 
-std::string whoAsks(treadle::Call& call) { return call.caller().name; }
+std::string whoAsks(treadle::CallContext& call) { return call.caller().name; }
 
 struct Batch {
   at::Tensor images;
@@ -56,7 +56,7 @@ void waitForTheGate() {
 // [/blocking]
 
 // [task]
-treadle::Task<at::Tensor> average(treadle::Call& call, std::vector<std::string> workers, at::Tensor values) {
+treadle::Task<at::Tensor> average(treadle::CallContext& call, std::vector<std::string> workers, at::Tensor values) {
   std::vector<treadle::Future<at::Tensor>> parts;
   for (const std::string& name : workers) parts.push_back(call.worker().async<&scale>(name, values, 2.0));
   at::Tensor sum = at::zeros_like(values);
@@ -101,15 +101,15 @@ TEST_F(Guide, Calls) {
 TEST_F(Guide, References) {
   // [objects]
   treadle::RRef<Tally> tally = worker.make<Tally>("B", 10);
-  int64_t now = tally.call<&Tally::add>(5);                   // runs on B
-  int64_t then = worker.call<&addTo>("C", tally, 1);          // C calls B; nothing goes through A
-  treadle::RRef<at::Tensor> mine = worker.own(at::zeros(3));  // a reference to a value of this worker
-  mine.local().add_(1);
+  int64_t now = tally.call<&Tally::add>(5);                        // runs on B
+  int64_t then = worker.call<&addTo>("C", tally, 1);               // C calls B; nothing goes through A
+  treadle::RRef<at::Tensor> mine = worker.makeRRef(at::zeros(3));  // a reference to a value of this worker
+  mine.localValue().add_(1);
   // [/objects]
   EXPECT_EQ(now, 15);
   EXPECT_EQ(then, 16);
   EXPECT_TRUE(at::equal(mine.toHere(), at::ones(3)));
-  EXPECT_THROW(tally.local(), treadle::StateError);
+  EXPECT_THROW(tally.localValue(), treadle::StateError);
 }
 
 TEST_F(Guide, Conversions) {

@@ -16,8 +16,8 @@ at::Tensor sine(const at::Tensor& x) { return x.sin(); }
 at::Tensor triple(const at::Tensor& x) { return x * 3; }
 
 // On worker1, by way of worker2. The result stays on worker1.
-at::Tensor prepare(treadle::Call& call, const treadle::RRef<at::Tensor>& weight) {
-  return call.worker().call<&sine>("worker2", weight.local() * 2) + 1;
+at::Tensor prepare(treadle::CallContext& call, const treadle::RRef<at::Tensor>& weight) {
+  return call.worker().call<&sine>("worker2", weight.localValue() * 2) + 1;
 }
 // [/graph-functions]
 

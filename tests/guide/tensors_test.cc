@@ -11,7 +11,7 @@ at::Tensor identity(at::Tensor x) { return x; }
 // [result]
 // The rows that a trainer asks for, written straight to where they travel.
 at::Tensor rowsOf(const at::Tensor& indexes) {
-  at::Tensor rows = treadle::empty({indexes.size(0), 64});
+  at::Tensor rows = treadle::emptyShared({indexes.size(0), 64});
   at::index_select_out(rows, at::ones({1000, 64}), 0, indexes);
   return rows;
 }
@@ -31,7 +31,7 @@ class GuideTensors : public ::testing::Test {
 
 TEST_F(GuideTensors, MadeToTravel) {
   // [given]
-  at::Tensor batch = treadle::empty({1024, 1024});  // uninitialised, like at::empty
+  at::Tensor batch = treadle::emptyShared({1024, 1024});  // uninitialised, like at::empty
   batch.uniform_();
   batch = worker.call<&identity>("B", std::move(batch));  // there and back: no byte is copied
   // [/given]
@@ -60,7 +60,7 @@ TEST(GuideMemory, IsLimitedWatchedAndGivenBack) {
   treadle::Worker& worker = job[0];
   // [watch]
   {
-    at::Tensor held = treadle::empty({16, 1024, 1024});  // 64 MiB
+    at::Tensor held = treadle::emptyShared({16, 1024, 1024});  // 64 MiB
     treadle::Metrics now = worker.metrics();
     std::cout << now.memory.usedBytes << " bytes used, " << now.memory.freeBytes << " kept, of " << now.memoryLimitBytes
               << '\n';

@@ -45,9 +45,9 @@ TORCH_MODULE(Model);
 
 // [train]
 // Runs on each trainer, called by the master. `embedding` is a handle: the module stays on the server.
-double train(treadle::Call& call, const Embedding& embedding, int64_t steps) {
+double train(treadle::CallContext& call, const Embedding& embedding, int64_t steps) {
   treadle::Worker& worker = call.worker();
-  auto group = treadle::Group::make(worker, {"trainer0", "trainer1"});
+  auto group = treadle::ProcessGroup::make(worker, {"trainer0", "trainer1"});
   treadle::DistributedDataParallel<torch::nn::Linear> linear(torch::nn::Linear(8, 2), group);
 
   std::vector<treadle::RRef<at::Tensor>> parameters = embedding.remoteParameters();
@@ -85,7 +85,7 @@ class TrainingGuide : public ::testing::Test {
 TEST_F(TrainingGuide, TheLossFallsOnBothTrainers) {
   // [master]
   Embedding embedding(worker, "server", 16, 8);  // makeEmbedding(16, 8), there
-  treadle::Caller whileTheyLive = worker.with({.timeout = treadle::kWhilePeerLives});
+  treadle::CallProxy whileTheyLive = worker.with({.timeout = treadle::kNoTimeout});
   std::vector<treadle::Future<double>> losses;
   for (const std::string trainer : {"trainer0", "trainer1"})
     losses.push_back(whileTheyLive.async<&train>(trainer, embedding, 400));
@@ -159,7 +159,7 @@ TEST(NoSyncGuide, SeveralBatchesCostOneExchange) {
     const at::Tensor inputs = all.slice(0, kBatches * worker.self().rank);
     torch::nn::Linear linear(8, 2);
     treadle::loadState(*linear, treadle::stateOf(*alone));
-    treadle::DistributedDataParallel<torch::nn::Linear> ddp(linear, treadle::Group::make(worker, job.names()));
+    treadle::DistributedDataParallel<torch::nn::Linear> ddp(linear, treadle::ProcessGroup::make(worker, job.names()));
     // [no-sync]
     treadle::AutogradContext context(worker);
     auto backward = [&](int64_t batch) { context.backward({ddp.forward(inputs[batch]).square().mean() / kBatches}); };

@@ -161,7 +161,7 @@ def check(places, program, folder):
     works("a job by both", [{**keyed, **certificates}] * 3, False)
     works("an open job by a key", [keyed] * 3, False, open_job=True)
     works("an open job by certificates", [certificates] * 3, False, open_job=True)
-    works("a job in clear", [keyed] * 3, True, options=["--insecure"])
+    works("a job in clear", [keyed] * 3, True, options=["--allow-plaintext"])
     refused("a job without a key", [{}] * 3, "TREADLE_JOB_KEY_FILE")
     refused("a worker with another key", [keyed, {"TREADLE_JOB_KEY": "the key of another job"}, keyed], "same key")
     refused("a worker without a certificate", [certificates, keyed, certificates], "TLS")

@@ -2,7 +2,7 @@
 //   --join-timeout SECONDS   how long the others may take to come
 //   --wait                   after joining, stays until it gets SIGUSR1
 //   --listen ADDRESS         JoinOptions::listenAddress
-//   --insecure               JoinOptions::insecure
+//   --allow-plaintext        JoinOptions::allowPlaintext
 //   --echo TEXT --workers N  calls w0 to wN-1 with TEXT many times over, which has to come back
 // Says "NAME joined" and "NAME done"; an error is one line on standard error and exit code 1.
 
@@ -37,8 +37,8 @@ Options parse(int argc, char** argv) {
     std::string option = argv[i];
     if (option == "--wait") {
       options.wait = true;
-    } else if (option == "--insecure") {
-      options.join.insecure = true;
+    } else if (option == "--allow-plaintext") {
+      options.join.allowPlaintext = true;
     } else if (option == "--listen" && i + 1 < argc) {
       options.join.listenAddress = argv[++i];
     } else if (option == "--echo" && i + 1 < argc) {

@@ -48,7 +48,7 @@ struct Found {
 };
 TREADLE_FIELDS(Found, loss, weight, bias, embedding)
 
-at::Tensor onlyGradientHere(Call& call, int64_t contextId) {
+at::Tensor onlyGradientHere(CallContext& call, int64_t contextId) {
   auto context = valueOrThrow(autograd::interceptorOf(call.worker()).contexts().find(contextId));
   auto gradients = context->graph->gradients().all();
   if (gradients.size() != 1) raise(internalError(std::to_string(gradients.size()) + " gradients on the server"));
@@ -58,9 +58,9 @@ at::Tensor onlyGradientHere(Call& call, int64_t contextId) {
 using Bag = RemoteModule<torch::nn::EmbeddingBag>;
 
 // Each trainer begins with another linear layer: rank 0's is what counts.
-std::vector<Found> train(Call& call, const Bag& bag, int64_t trainer, int64_t steps) {
+std::vector<Found> train(CallContext& call, const Bag& bag, int64_t trainer, int64_t steps) {
   Worker& worker = call.worker();
-  Group group = Group::make(worker, {"trainer0", "trainer1"});
+  ProcessGroup group = ProcessGroup::make(worker, {"trainer0", "trainer1"});
   DistributedDataParallel<torch::nn::Linear> linear(makeLinear(11 + 10 * trainer), group);
   std::vector<RRef<at::Tensor>> parameters = bag.remoteParameters();
   for (auto& own : parameterRefs(worker, *linear)) parameters.push_back(own);

@@ -178,9 +178,9 @@ class Here final : public Elsewhere {
 
 // ---- over real workers
 
-Tensors many(Call& call, const Work& work, const Tensors& given);
-at::Tensor one(Call& call, const Work& work, const at::Tensor& given);
-at::Tensor ofReference(Call& call, const Work& work, const RRef<at::Tensor>& given);
+Tensors many(CallContext& call, const Work& work, const Tensors& given);
+at::Tensor one(CallContext& call, const Work& work, const at::Tensor& given);
+at::Tensor ofReference(CallContext& call, const Work& work, const RRef<at::Tensor>& given);
 
 class There final : public Elsewhere {
  public:
@@ -217,12 +217,12 @@ class There final : public Elsewhere {
   Worker& worker_;
 };
 
-Tensors many(Call& call, const Work& work, const Tensors& given) {
+Tensors many(CallContext& call, const Work& work, const Tensors& given) {
   There there(call.worker());
   return compute(call.worker().self().rank, work, given, there, static_cast<int>(leaves->size()));
 }
-at::Tensor one(Call& call, const Work& work, const at::Tensor& given) { return many(call, work, {given})[0]; }
-at::Tensor ofReference(Call& call, const Work& work, const RRef<at::Tensor>& given) {
+at::Tensor one(CallContext& call, const Work& work, const at::Tensor& given) { return many(call, work, {given})[0]; }
+at::Tensor ofReference(CallContext& call, const Work& work, const RRef<at::Tensor>& given) {
   return many(call, work, {given.toHere()})[0];
 }
 

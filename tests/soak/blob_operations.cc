@@ -25,7 +25,7 @@ void severalAtOnce(Client& client) {
   std::vector<Future<Blob>> all;
   for (Number i = 0; i < 4; ++i) {
     Blob blob = Blob::of(seed + i, size(client));
-    Caller caller = client.worker().with({.priority = static_cast<int>(client.below(3))});
+    CallProxy caller = client.worker().with({.priority = static_cast<int>(client.below(3))});
     all.push_back(caller.async<&exchangedBlob>(client.rank(), blob, seed + i, seed + i));
     if (client.oneIn(8)) all.back().cancel();
   }
@@ -46,7 +46,7 @@ void read(Client& client) {
 void forwarded(Client& client) {
   const Number seed = client.number();
   const uint64_t sizeBytes = size(client);
-  RRef<Blob> blob = client.oneIn(2) ? client.worker().own(Blob::of(seed, sizeBytes))
+  RRef<Blob> blob = client.oneIn(2) ? client.worker().makeRRef(Blob::of(seed, sizeBytes))
                                     : client.worker().remote<&freshBlob>(client.rank(), seed, sizeBytes);
   client.call<&expectBlob>(client.rank(), blob, seed);
 }
@@ -54,7 +54,7 @@ void forwarded(Client& client) {
 // Given up while its bytes are on the way.
 void givenUp(Client& client) {
   const Number seed = client.number();
-  Caller caller = client.worker().with({.timeout = std::chrono::microseconds(client.below(5000))});
+  CallProxy caller = client.worker().with({.timeout = std::chrono::microseconds(client.below(5000))});
   Future<Blob> call;
   try {
     call = caller.async<&exchangedBlob>(client.rank(), Blob::of(seed, size(client)), seed, seed);

@@ -71,8 +71,8 @@ void chained(Client& client) {
 
 void byLocalWork(Client& client) {
   Number a = client.number();
-  Future<Number> local = client.worker().fork([](Number x) { return mix(x, 1); }, a);
-  expectEqual(client.wait(local), mix(a, 1), "the forked mix");
+  Future<Number> local = client.worker().spawn([](Number x) { return mix(x, 1); }, a);
+  expectEqual(client.wait(local), mix(a, 1), "the spawned mix");
 }
 
 void later(Client& client) {

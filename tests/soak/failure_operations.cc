@@ -32,7 +32,7 @@ void thrown(Client& client) {
 void thrownForReference(Client& client) {
   const std::string text = "row " + std::to_string(client.number());
   RRef<void> nothing = client.worker().remote<&failing>(client.rank(), Failure::kStandard, text);
-  auto wait = [&] { client.bounded([&] { nothing.waitUntilMade(); }); };
+  auto wait = [&] { client.bounded([&] { nothing.waitUntilReady(); }); };
   expectPart(thrownBy<RemoteError>(wait, "a reference that could not be made").what(), text);
 }
 
@@ -49,7 +49,7 @@ void wrongNames(Client& client) {
 void pastTheTimeLimit(Client& client) {
   const int to = client.rank();
   const Duration limit = milliseconds(1 + client.below(20));
-  Caller caller = client.worker().with({.timeout = limit});
+  CallProxy caller = client.worker().with({.timeout = limit});
   const TimePoint begin = Clock::now();
   bool task = client.oneIn(2);
   try {
@@ -62,7 +62,7 @@ void pastTheTimeLimit(Client& client) {
 
 void cancelled(Client& client) {
   const int to = client.rank();
-  Caller caller = client.worker().with({.timeout = client.timeout()});
+  CallProxy caller = client.worker().with({.timeout = client.timeout()});
   Future<Number> call = client.oneIn(2) ? caller.async<&waitsInTask>(to) : caller.async<&waitsPlainly>(to);
   // Sometimes it has not left yet, sometimes it runs.
   if (client.oneIn(2)) client.wait(client.worker().after(milliseconds(client.below(10))));

@@ -77,21 +77,21 @@ void failing(Failure how, const std::string& text) {
 
 Number readOf(const RRef<Number>& number) { return number.toHere(); }
 
-RRef<Number> ownedHere(Call& call, Number number) { return call.worker().own(number); }
+RRef<Number> ownedHere(CallContext& call, Number number) { return call.worker().makeRRef(number); }
 
-Number readThrough(Call& call, const RRef<Number>& number, Path path) {
+Number readThrough(CallContext& call, const RRef<Number>& number, Path path) {
   if (path.empty()) return number.toHere();
   int next = takeFirst(path);
   return call.worker().call<&readThrough>(next, number, path);
 }
 
-RRef<Number> passedThrough(Call& call, RRef<Number> number, Path path) {
+RRef<Number> passedThrough(CallContext& call, RRef<Number> number, Path path) {
   if (path.empty()) return number;
   int next = takeFirst(path);
   return call.worker().call<&passedThrough>(next, number, path);
 }
 
-Number addThrough(Call& call, const RRef<Tally>& tally, Number more, Path path) {
+Number addThrough(CallContext& call, const RRef<Tally>& tally, Number more, Path path) {
   if (path.empty()) return tally.call<&Tally::add>(more);
   int next = takeFirst(path);
   return call.worker().call<&addThrough>(next, tally, more, path);
@@ -107,8 +107,8 @@ Number sumOf(const Bundle& bundle) {
   return sum;
 }
 
-Bundle exchanged(Call& call, const Bundle& bundle, Number salt) {
-  auto renewed = [&](const RRef<Number>& old) { return call.worker().own(mix(old.toHere(), salt)); };
+Bundle exchanged(CallContext& call, const Bundle& bundle, Number salt) {
+  auto renewed = [&](const RRef<Number>& old) { return call.worker().makeRRef(mix(old.toHere(), salt)); };
   Bundle answer{renewed(bundle.one), {}, {}, {}};
   for (const RRef<Number>& one : bundle.more) answer.more.push_back(renewed(one));
   for (const auto& [name, one] : bundle.named) answer.named.emplace(name, renewed(one));
@@ -116,13 +116,13 @@ Bundle exchanged(Call& call, const Bundle& bundle, Number salt) {
   return answer;
 }
 
-Number nested(Call& call, Number number, Path path) {
+Number nested(CallContext& call, Number number, Path path) {
   if (path.empty()) return number;
   int next = takeFirst(path);
   return 1 + call.worker().call<&nested>(next, number, path);
 }
 
-Task<Number> gathered(Call& call, Number number, Path path) {
+Task<Number> gathered(CallContext& call, Number number, Path path) {
   std::vector<Future<Number>> parts;
   for (int rank : path) parts.push_back(call.worker().async<&mixed>(rank, number, static_cast<Number>(rank)));
   co_await call.worker().after(std::chrono::milliseconds(number % 3));
@@ -131,8 +131,8 @@ Task<Number> gathered(Call& call, Number number, Path path) {
   co_return sum;
 }
 
-Future<Number> mixedLater(Call& call, Number a, Number b) {
-  return call.worker().fork([](Number x, Number y) { return mix(x, y); }, a, b);
+Future<Number> mixedLater(CallContext& call, Number a, Number b) {
+  return call.worker().spawn([](Number x, Number y) { return mix(x, y); }, a, b);
 }
 
 WaitCounts& waitCounts() {
@@ -140,13 +140,13 @@ WaitCounts& waitCounts() {
   return counts;
 }
 
-Task<Number> waitsInTask(Call& call) {
+Task<Number> waitsInTask(CallContext& call) {
   CountedWait counted(call.deadline());
   co_await call.worker().after(kLookout);
   co_return 0;
 }
 
-Number waitsPlainly(Call& call) {
+Number waitsPlainly(CallContext& call) {
   CountedWait counted(call.deadline());
   // Nothing wakes a plain function whose caller gives up: it has to look.
   treadle::blocking([&] {

@@ -79,25 +79,25 @@ void expectBlob(const Blob& blob, Number seed);
 void failing(Failure how, const std::string& text);
 
 Number readOf(const RRef<Number>& number);
-RRef<Number> ownedHere(Call& call, Number number);
+RRef<Number> ownedHere(CallContext& call, Number number);
 // On through all of `path`; the last one reads it, or hands it back.
-Number readThrough(Call& call, const RRef<Number>& number, Path path);
-RRef<Number> passedThrough(Call& call, RRef<Number> number, Path path);
-Number addThrough(Call& call, const RRef<Tally>& tally, Number more, Path path);
+Number readThrough(CallContext& call, const RRef<Number>& number, Path path);
+RRef<Number> passedThrough(CallContext& call, RRef<Number> number, Path path);
+Number addThrough(CallContext& call, const RRef<Tally>& tally, Number more, Path path);
 Number sumOf(const Bundle& bundle);
 // A bundle of new values, each the mix of the old one and `salt`, that this worker owns.
-Bundle exchanged(Call& call, const Bundle& bundle, Number salt);
+Bundle exchanged(CallContext& call, const Bundle& bundle, Number salt);
 
 // Adds one for each worker on the way: handlers that wait for handlers.
-Number nested(Call& call, Number number, Path path);
+Number nested(CallContext& call, Number number, Path path);
 // The mixes of `number` by all in `path` at once, and a pause, added up: a coroutine.
-Task<Number> gathered(Call& call, Number number, Path path);
+Task<Number> gathered(CallContext& call, Number number, Path path);
 // The same as `mixed` from a thread of the pool, a promise kept meanwhile.
-Future<Number> mixedLater(Call& call, Number a, Number b);
+Future<Number> mixedLater(CallContext& call, Number a, Number b);
 
 // Ends when its caller gives up, and counts whether it did: a coroutine and a plain function.
-Task<Number> waitsInTask(Call& call);
-Number waitsPlainly(Call& call);
+Task<Number> waitsInTask(CallContext& call);
+Number waitsPlainly(CallContext& call);
 
 // How many of those began and ended here, and how many saw their caller give up too late.
 struct WaitCounts {

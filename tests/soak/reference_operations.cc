@@ -13,14 +13,14 @@ struct Made {
 };
 Made made(Client& client) {
   Number a = client.number();
-  if (client.oneIn(3)) return {client.worker().own(a), a};
+  if (client.oneIn(3)) return {client.worker().makeRRef(a), a};
   return {client.worker().remote<&mixed>(client.rank(), a, Number{1}), mix(a, 1)};
 }
 
 void readBack(Client& client) {
   Made one = made(client);
   RRef<Number> copy = one.number;
-  if (client.oneIn(4)) client.bounded([&] { one.number.waitUntilMade(); });
+  if (client.oneIn(4)) client.bounded([&] { one.number.waitUntilReady(); });
   one.number = {};
   expectEqual(client.read(copy), one.wanted, "a value that was read");
 }

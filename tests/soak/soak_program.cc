@@ -54,7 +54,7 @@ Options parse(int argc, char** argv) {
     } else if (option == "--timeout") {
       options.join.rpcTimeout = options.traffic.timeout = secondsIn(value());
     } else if (option == "--lost-after") {
-      options.join.lostAfter = secondsIn(value());
+      options.join.heartbeatTimeout = secondsIn(value());
     } else if (option == "--join-timeout") {
       options.join.joinTimeout = secondsIn(value());
     } else if (option == "--listen") {

@@ -16,7 +16,7 @@ from free_port import free_port
 
 HANGS_S = 60.0      # far above what anything takes: a limit of so long ends a hang
 SLACK_S = 30.0      # how much later than promised something may be on a loaded machine; kLateness (handlers.h) too
-# A promise (docs/guide/guarantees.md): a silent peer is lost after 1.4 times `lostAfter` at most, which is 5 s by default.
+# A promise (docs/guide/guarantees.md): a silent peer is lost after 1.4 times `heartbeatTimeout` at most, which is 5 s by default.
 NOTICED_S = 1.4 * 5 + SLACK_S
 NAMED = re.compile(r"worker '\S+'|'w\d+'|rank \d|\w+://\S+:\d")  # whom or what an error is about
 SANITIZED = {"TSAN_OPTIONS": "second_deadlock_stack=1", "UBSAN_OPTIONS": "print_stacktrace=1"}

@@ -33,7 +33,7 @@ class LocalWorker {
 };
 
 struct LocalJobOptions {
-  cluster::MembershipOptions membership{.lostAfter = std::chrono::seconds(60), .connection = {}};
+  cluster::MembershipOptions membership{.heartbeatTimeout = std::chrono::seconds(60), .connection = {}};
   io::ExecutorOptions executor = {};
   int sendBufferBytes = 0;  // of the sockets; 0: the system's
 };

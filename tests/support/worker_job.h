@@ -23,7 +23,7 @@ inline JoinOptions joinOptions(std::string name, int rank, int size, uint16_t po
   options.functions = functions;
   options.launch = Launch{rank, size, "127.0.0.1", port, ""};
   // Machines that run tests are busy: nobody is to be thought lost for being slow.
-  options.joinTimeout = options.rpcTimeout = options.lostAfter = std::chrono::seconds(60);
+  options.joinTimeout = options.rpcTimeout = options.heartbeatTimeout = std::chrono::seconds(60);
   return options;
 }
 

@@ -62,7 +62,7 @@ class Bench {
   std::string rawName() const { return overUnix_ ? "unix" : "tcp"; }
   bool late() const { return Clock::now() >= lateFrom_; }
   Duration left() const { return std::max<Duration>(deadline_ - Clock::now(), 1ms); }
-  Caller limited() const { return worker_.with({.timeout = left()}); }
+  CallProxy limited() const { return worker_.with({.timeout = left()}); }
   void describe(Figures& figures) const;
 
   Worker& worker_;

@@ -12,7 +12,7 @@
 namespace treadle::cli {
 namespace {
 
-Told tell(Call& call) {
+Told tell(CallContext& call) {
   Channels channels = valueOrThrow(JoinOptions().channelsToUse());
   Told told{{}, factsOfMachine(call.worker().metrics().memoryLimitBytes)};
   const std::array may = {channels.unixSockets, channels.tcp, channels.lanes, channels.sharedMemory,
@@ -30,7 +30,7 @@ int64_t sumOf(const Blob& blob) {
 std::string inUse(const ChannelUse& channel, const char* name) { return channel.inUse ? name : ""; }
 
 // In this very job, by whatever way the two workers use.
-std::string routeTo(Call& call, int rank) {
+std::string routeTo(CallContext& call, int rank) {
   Worker& worker = call.worker();
   worker.callNamed<int64_t>(rank, "treadle.doctor.sumOf", Blob{patternBuffer(0)});
   PeerChannels use = worker.channelsTo(rank);

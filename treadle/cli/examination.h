@@ -33,7 +33,7 @@ class Examination {
   std::string whyGone(Pair pair) const;
   bool late() const { return Clock::now() >= deadline_; }
   Duration left() const;
-  Caller limited() const { return worker_.with({.timeout = left()}); }
+  CallProxy limited() const { return worker_.with({.timeout = left()}); }
 
   Worker& worker_;
   const TimePoint deadline_;

@@ -19,13 +19,15 @@ Gathering::Gathering(const std::string& name, const Launch& launch, Functions fu
   options.functions = std::move(functions.add<&Gathering::untilDone>(kUntilDone));
   options.launch = launch;
   options.joinTimeout = options.rpcTimeout = timeout;
-  options.lostAfter = std::clamp<Duration>(timeout / 2, 100ms, 5s);
+  options.heartbeatTimeout = std::clamp<Duration>(timeout / 2, 100ms, 5s);
   options.channels = channels;
   worker_ = Worker::join(std::move(options), {.interceptor = {}, .functions = {}, .state = done_});
 }
 
 // An answer that comes when rank 0 is done. A barrier would end with the first worker that is lost.
-Future<void> Gathering::untilDone(Call& call) { return std::any_cast<Done>(call.worker().extensionState())->future(); }
+Future<void> Gathering::untilDone(CallContext& call) {
+  return std::any_cast<Done>(call.worker().extensionState())->future();
+}
 
 void Gathering::waitForEnd(Duration limit) { worker_->with({.timeout = limit}).callNamed<void>(0, kUntilDone); }
 

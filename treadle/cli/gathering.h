@@ -22,7 +22,7 @@ class Gathering {
   void end();
 
   // What the others call on rank 0.
-  static Future<void> untilDone(Call& call);
+  static Future<void> untilDone(CallContext& call);
 
  private:
   using Done = std::shared_ptr<Promise<void>>;

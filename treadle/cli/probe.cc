@@ -43,7 +43,7 @@ std::shared_ptr<Worker> joinTwo(const ProbeTask& task, Duration limit) {
   options.functions.add<&settle>("settle").add<&answerWith>("answerWith");
   options.launch = Launch{task.side, 2, "127.0.0.1", task.port, task.key};
   options.rpcTimeout = options.joinTimeout = limit;
-  options.lostAfter = std::clamp<Duration>(limit, std::chrono::milliseconds(100), std::chrono::seconds(5));
+  options.heartbeatTimeout = std::clamp<Duration>(limit, std::chrono::milliseconds(100), std::chrono::seconds(5));
   options.channels = alone(task.channel);
   return Worker::join(std::move(options));
 }
@@ -83,7 +83,7 @@ ProbeResult run(const ProbeTask& task) try {
 }  // namespace
 
 // On a thread of its own, as a worker may not be shut down on a handler's.
-ProbeResult probe(Call&, const ProbeTask& task) {
+ProbeResult probe(CallContext&, const ProbeTask& task) {
   std::future<ProbeResult> result = std::async(std::launch::async, [&task] { return run(task); });
   return blocking([&] { return result.get(); });
 }

@@ -32,7 +32,7 @@ struct ProbeResult {
 };
 TREADLE_FIELDS(ProbeResult, works, why, microseconds)
 
-ProbeResult probe(Call& call, const ProbeTask& task);
+ProbeResult probe(CallContext& call, const ProbeTask& task);
 
 // What travels, kProbeBytes of it: `seed` (0 to 3) tells one from another. Made once, never changed.
 const Buffer& patternBuffer(size_t seed);

@@ -20,7 +20,7 @@ constexpr const char* kExamples = R"(Examples:
   treadle run -n 4 -- sh -c 'echo "I am $RANK of $WORLD_SIZE"'
 
 Each line that a worker writes comes out with its rank in front: "[2] ...". Workers read their place from
-TREADLE_RANK, TREADLE_WORLD_SIZE, TREADLE_MASTER and TREADLE_JOB_KEY (Launch::detect() does), or from RANK,
+TREADLE_RANK, TREADLE_WORLD_SIZE, TREADLE_MASTER and TREADLE_JOB_KEY_FD (Launch::detect() does), or from RANK,
 WORLD_SIZE, MASTER_ADDR and MASTER_PORT; TREADLE_TERMINAL=1 tells them that their output is shown on a
 terminal. Their standard input is empty.
 

@@ -153,18 +153,18 @@ TEST(Membership, countsNobodyAsLostWhoLeavesAJobThatIsOver) {
 // ---- members made by hand: who polls, and when, is up to the test
 
 // With a pool a member shares memory.
-MembershipOptions optionsOf(Duration lostAfter, memory::BlockPool* pool) {
-  MembershipOptions options{.lostAfter = lostAfter, .connection = {}};
+MembershipOptions optionsOf(Duration heartbeatTimeout, memory::BlockPool* pool) {
+  MembershipOptions options{.heartbeatTimeout = heartbeatTimeout, .connection = {}};
   options.connection.pool = pool;
   if (pool != nullptr) options.lendLimitBytes = pool->limitBytes();
   return options;
 }
 
 struct Member {
-  Member(const std::string& name, int rank, int worldSize, Duration lostAfter, memory::BlockPool* pool = nullptr)
+  Member(const std::string& name, int rank, int worldSize, Duration heartbeatTimeout, memory::BlockPool* pool = nullptr)
       : reactor(valueOrThrow(io::Reactor::make())),
-        membership(
-            std::make_unique<Membership>(*reactor, WorkerInfo{name, rank}, worldSize, optionsOf(lostAfter, pool))) {
+        membership(std::make_unique<Membership>(*reactor, WorkerInfo{name, rank}, worldSize,
+                                                optionsOf(heartbeatTimeout, pool))) {
     membership->setHandler(Subject::kRpc, handler);
   }
   void pollUntil(TimePoint end) {

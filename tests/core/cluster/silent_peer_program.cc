@@ -24,8 +24,8 @@ class ExitWhenLost final : public cluster::MessageHandler {
 
 int main(int, char** arguments) {
   auto reactor = valueOrThrow(io::Reactor::make());
-  const std::chrono::milliseconds lostAfter(std::atoi(arguments[3]));
-  cluster::Membership membership(*reactor, {"child", 1}, 2, {.lostAfter = lostAfter, .connection = {}});
+  const std::chrono::milliseconds heartbeatTimeout(std::atoi(arguments[3]));
+  cluster::Membership membership(*reactor, {"child", 1}, 2, {.heartbeatTimeout = heartbeatTimeout, .connection = {}});
   ExitWhenLost handler;
   membership.setHandler(link::Subject::kRpc, handler);
   WorkerInfo parent{"parent", 0};

@@ -18,15 +18,15 @@ using namespace std::chrono_literals;
 // This process as rank 0, and a child as rank 1; each gives the other up after its own limit.
 class Two {
  public:
-  explicit Two(Duration lostAfter, Duration childsLostAfter = test::kHangs)
-      : membership(*reactor, {"parent", 0}, 2, {.lostAfter = lostAfter, .connection = {}}) {
+  explicit Two(Duration heartbeatTimeout, Duration childsTimeout = test::kHangs)
+      : membership(*reactor, {"parent", 0}, 2, {.heartbeatTimeout = heartbeatTimeout, .connection = {}}) {
     membership.setHandler(link::Subject::kRpc, handler);
     auto [mine, childsServing] = socketPair();
     auto [childsCalls, serving] = socketPair();
     io::ProcessOptions options;
     options.program = test::testProgram("core_cluster_silent_peer_program");
     options.arguments = {std::to_string(childsCalls.get()), std::to_string(childsServing.get()),
-                         std::to_string(childsLostAfter / 1ms)};
+                         std::to_string(childsTimeout / 1ms)};
     options.keepOpen = {childsCalls.get(), childsServing.get()};
     child.emplace(valueOrThrow(io::Process::start(options)));
     EXPECT_EQ("watching", line());

@@ -53,7 +53,7 @@ double expected(ReduceOp op, int size, size_t i) {
 }
 
 template <class T>
-void check(std::vector<Group>& groups, ReduceOp op, size_t count) {
+void check(std::vector<ProcessGroup>& groups, ReduceOp op, size_t count) {
   int size = static_cast<int>(groups.size());
   std::vector<std::vector<T>> data(groups.size());
   std::vector<Future<void>> futures;
@@ -82,8 +82,8 @@ TYPED_TEST(AllReduceTest, IsRightForEverySizeAndOperation) {
   for (int size = 1; size <= 5; ++size) {
     GroupJob job(size);
     // The ring with its edges (empty segments and chunks, many chunks), and the one-step exchange.
-    std::vector<Group> ring = job.makeAll({.smallBytes = 0, .chunkBytes = 64});
-    std::vector<Group> exchange = job.makeAll();
+    std::vector<ProcessGroup> ring = job.makeAll({.smallBytes = 0, .chunkBytes = 64});
+    std::vector<ProcessGroup> exchange = job.makeAll();
     for (ReduceOp op : kOps)
       for (size_t count :
            {size_t{0}, size_t{1}, static_cast<size_t>(size - 1), static_cast<size_t>(size), size_t{1003}}) {
@@ -97,7 +97,7 @@ TYPED_TEST(AllReduceTest, IsRightForEverySizeAndOperation) {
 TYPED_TEST(AllReduceTest, IsRightForAMillionElements) {
   for (int size : {2, 3, 5}) {
     GroupJob job(size);
-    std::vector<Group> groups = job.makeAll();
+    std::vector<ProcessGroup> groups = job.makeAll();
     check<TypeParam>(groups, ReduceOp::kAverage, 1'000'003);
   }
 }
@@ -108,7 +108,7 @@ TEST(AllReduceBitsTest, AreTheSameOnAllRanksAndNearTheTruth) {
   std::normal_distribution<float> normal;
   for (int size : {2, 3, 4, 5}) {
     GroupJob job(size);
-    std::vector<Group> groups = job.makeAll();
+    std::vector<ProcessGroup> groups = job.makeAll();
     for (size_t count : {size_t{170}, size_t{300'001}}) {
       std::vector<std::vector<float>> data(groups.size(), std::vector<float>(count));
       std::vector<double> sum(count), scale(count);
@@ -132,7 +132,7 @@ TEST(AllReduceManyTest, AnyNumberMayBeUnderWay) {
   constexpr int kSize = 3, kOperations = 1000;
   std::mt19937 random(test::newSeed());
   GroupJob job(kSize);
-  std::vector<Group> groups = job.makeAll();
+  std::vector<ProcessGroup> groups = job.makeAll();
   std::vector<size_t> counts;
   for (int i = 0; i < kOperations; ++i) counts.push_back(i % 50 == 0 ? 30'000 : random() % 300);
   std::vector<std::vector<std::vector<int64_t>>> data(kSize);
@@ -154,7 +154,7 @@ TEST(AllReduceManyTest, GroupsMayOverlap) {
   GroupJob job(4);
   const std::vector<std::vector<int>> memberships = {{0, 1, 2, 3}, {0, 1}, {1, 2, 3}, {3, 0}, {2, 1, 0}};
   struct Part {
-    Group group;
+    ProcessGroup group;
     std::vector<double> data;
   };
   std::vector<std::vector<Part>> parts(memberships.size());
@@ -164,7 +164,7 @@ TEST(AllReduceManyTest, GroupsMayOverlap) {
     for (int rank : memberships[which]) names.push_back(test::LocalJob::nameOf(rank));
     for (int rank : memberships[which])
       parts[which].push_back(
-          {Group::make(job.worker(rank), names), std::vector<double>(50'000, static_cast<double>(rank + 1))});
+          {ProcessGroup::make(job.worker(rank), names), std::vector<double>(50'000, static_cast<double>(rank + 1))});
   }
   for (size_t which = 0; which < parts.size(); ++which)
     for (Part& part : parts[which]) futures.push_back(allReduce(part.group, std::span(part.data)));
@@ -179,7 +179,7 @@ TEST(AllReduceManyTest, GroupsMayOverlap) {
 
 TEST(AllReduceManyTest, ContinuationsMayStartTheNext) {
   GroupJob job(2);
-  std::vector<Group> groups = job.makeAll();
+  std::vector<ProcessGroup> groups = job.makeAll();
   std::vector<int32_t> values = {1, 1};
   std::vector<Future<void>> ends;
   for (size_t rank = 0; rank < 2; ++rank) {

@@ -12,8 +12,8 @@ using test::GroupJob;
 TEST(BroadcastTest, BringsTheRootsBytesEverywhere) {
   for (int size = 1; size <= 5; ++size) {
     GroupJob job(size);
-    std::vector<Group> ring = job.makeAll({.smallBytes = 0, .chunkBytes = 1024});
-    std::vector<Group> exchange = job.makeAll();
+    std::vector<ProcessGroup> ring = job.makeAll({.smallBytes = 0, .chunkBytes = 1024});
+    std::vector<ProcessGroup> exchange = job.makeAll();
     for (auto* groups : {&ring, &exchange})
       for (int root = 0; root < size; ++root)
         for (size_t count : {size_t{0}, size_t{1}, size_t{999}, size_t{100'003}}) {
@@ -30,7 +30,7 @@ TEST(BroadcastTest, BringsTheRootsBytesEverywhere) {
 
 TEST(BroadcastTest, ARootThatIsNoneIsRefusedAtOnceAndCountsForNothing) {
   GroupJob job(2);
-  std::vector<Group> groups = job.makeAll();
+  std::vector<ProcessGroup> groups = job.makeAll();
   std::byte byte{};
   EXPECT_THROW(broadcast(groups[0], MutableBytes(&byte, 1), 2), ArgumentError);
   EXPECT_THROW(broadcast(groups[0], MutableBytes(&byte, 1), -1), ArgumentError);
@@ -41,7 +41,7 @@ TEST(BroadcastTest, ARootThatIsNoneIsRefusedAtOnceAndCountsForNothing) {
 TEST(BarrierTest, NobodyLeavesBeforeAllHaveCome) {
   constexpr int kSize = 4, kRounds = 50;
   GroupJob job(kSize);
-  std::vector<Group> groups = job.makeAll();
+  std::vector<ProcessGroup> groups = job.makeAll();
   std::atomic<int> arrived = 0;
   std::vector<std::thread> threads;
   for (size_t rank = 0; rank < kSize; ++rank)
@@ -57,7 +57,7 @@ TEST(BarrierTest, NobodyLeavesBeforeAllHaveCome) {
 
 TEST(BarrierTest, WaitsForTheLast) {
   GroupJob job(3);
-  std::vector<Group> groups = job.makeAll();
+  std::vector<ProcessGroup> groups = job.makeAll();
   std::vector<Future<void>> futures = {barrier(groups[0]), barrier(groups[1])};
   EXPECT_THROW(futures[0].wait(std::chrono::milliseconds(20)), TimeoutError);
   EXPECT_FALSE(futures[1].ready());

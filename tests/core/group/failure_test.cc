@@ -31,12 +31,12 @@ class MismatchTest : public ::testing::Test {
     }
     // The group goes on.
     std::vector<Future<void>> next;
-    for (Group& group : groups_) next.push_back(barrier(group));
+    for (ProcessGroup& group : groups_) next.push_back(barrier(group));
     test::waitAll(next);
   }
 
   GroupJob job_{3};
-  std::vector<Group> groups_ = job_.makeAll({.name = "trio"});
+  std::vector<ProcessGroup> groups_ = job_.makeAll({.name = "trio"});
   std::vector<float> a_ = std::vector<float>(100'000), b_ = a_, c_ = a_;
 };
 
@@ -81,10 +81,10 @@ TEST_F(MismatchTest, OfRootsOfWhichEachIsOne) {
 }
 
 TEST_F(MismatchTest, OfTheGroupsOptions) {
-  std::vector<Group> groups;
+  std::vector<ProcessGroup> groups;
   for (int rank = 0; rank < 3; ++rank) groups.push_back(job_.make(rank, {.chunkBytes = rank == 2 ? 4096U : 8192U}));
   std::vector<Future<void>> futures;
-  for (Group& group : groups) futures.push_back(barrier(group));
+  for (ProcessGroup& group : groups) futures.push_back(barrier(group));
   for (const Status& why : failures(std::move(futures)))
     EXPECT_TRUE(contains(why.message(), "chunkBytes 4096") && contains(why.message(), "chunkBytes 8192"))
         << why.message();
@@ -96,7 +96,7 @@ TEST(LostMemberTest, FailsAllThatIsUnderWayAndAllThatComesLater) {
   for (bool victimTookPart : {false, true})
     for (std::span<float> data : {std::span(small), std::span(large)}) {
       GroupJob job(3);
-      std::vector<Group> groups = job.makeAll({.name = "trio"});
+      std::vector<ProcessGroup> groups = job.makeAll({.name = "trio"});
       std::vector<float> other(data.begin(), data.end()), third = other;
       std::vector<Future<void>> futures = {allReduce(groups[0], data), barrier(groups[0])};
       if (victimTookPart) allReduce(groups[2], std::span(other));
@@ -116,8 +116,9 @@ TEST(LostMemberTest, FailsAllThatIsUnderWayAndAllThatComesLater) {
 
 TEST(LostMemberTest, LeavesGroupsWithoutItAlone) {
   GroupJob job(3);
-  Group pair0 = Group::make(job.worker(0), {"w0", "w1"}), pair1 = Group::make(job.worker(1), {"w0", "w1"});
-  std::vector<Group> all = job.makeAll();
+  ProcessGroup pair0 = ProcessGroup::make(job.worker(0), {"w0", "w1"}),
+               pair1 = ProcessGroup::make(job.worker(1), {"w0", "w1"});
+  std::vector<ProcessGroup> all = job.makeAll();
   job.local().kill(2);
   EXPECT_EQ(failureOf(barrier(all[0])).code(), Code::kPeerLost);
   std::vector<Future<void>> futures = {barrier(pair0), barrier(pair1)};
@@ -133,7 +134,7 @@ TEST(DeadlineTest, NamesWhoHasNotTakenPart) {
   for (std::span<float> data : {std::span(small), std::span(large)})
     EXPECT_TRUE(withLongerLimits(seconds(1), [&](Duration limit) {
       GroupJob job(4);
-      std::vector<Group> groups = job.makeAll({.name = "four", .timeout = limit});
+      std::vector<ProcessGroup> groups = job.makeAll({.name = "four", .timeout = limit});
       std::vector<float> other(data.begin(), data.end());
       std::vector<Future<void>> futures = {allReduce(groups[0], data), allReduce(groups[2], std::span(other))};
       auto named = ::testing::AssertionSuccess();
@@ -159,10 +160,10 @@ void expectDoneOrLate(const std::vector<Future<void>>& futures) {
 }
 
 // The next operation succeeds, or a later one if a busy machine makes it reach the group's limit.
-void expectToGoOn(std::vector<Group>& groups) {
+void expectToGoOn(std::vector<ProcessGroup>& groups) {
   EXPECT_TRUE(eventually([&] {
     std::vector<Future<void>> next;
-    for (Group& group : groups) next.push_back(barrier(group));
+    for (ProcessGroup& group : groups) next.push_back(barrier(group));
     bool allDone = true;
     for (const Status& why : failures(std::move(next))) {
       EXPECT_TRUE(why.ok() || why.code() == Code::kDeadlineExceeded) << why.toString();
@@ -174,7 +175,7 @@ void expectToGoOn(std::vector<Group>& groups) {
 
 TEST(DeadlineTest, AfterwardsTheGroupGoesOn) {
   GroupJob job(3);
-  std::vector<Group> groups = job.makeAll({.timeout = seconds(1)});
+  std::vector<ProcessGroup> groups = job.makeAll({.timeout = seconds(1)});
   EXPECT_EQ(failureOf(barrier(groups[0])).code(), Code::kDeadlineExceeded);
   expectDoneOrLate({barrier(groups[1]), barrier(groups[2])});
   expectToGoOn(groups);
@@ -184,7 +185,7 @@ TEST(DeadlineTest, AfterwardsTheGroupGoesOn) {
 TEST(DeadlineTest, AlsoEndsOperationsThatHadToWaitForTheirTurn) {
   constexpr int kOperations = 200;
   GroupJob job(2);
-  std::vector<Group> groups = job.makeAll({.timeout = seconds(1)});
+  std::vector<ProcessGroup> groups = job.makeAll({.timeout = seconds(1)});
   std::vector<Future<void>> futures;
   for (int i = 0; i < kOperations; ++i) futures.push_back(barrier(groups[0]));
   for (const Status& why : failures(futures)) EXPECT_EQ(why.code(), Code::kDeadlineExceeded);
@@ -207,7 +208,7 @@ TYPED_TEST(LargeDataTest, FailsWhenAMemberIsLostInTheMiddle) {
   std::mt19937 random(test::newSeed());
   for (int round = 0; round < 10; ++round) {
     GroupJob job(3);
-    std::vector<Group> groups = job.makeAll();
+    std::vector<ProcessGroup> groups = job.makeAll();
     std::vector<std::vector<TypeParam>> data(3, std::vector<TypeParam>(1'000'000));
     std::vector<Future<void>> futures;
     for (size_t rank = 0; rank < 3; ++rank) futures.push_back(allReduce(groups[rank], std::span(data[rank])));
@@ -231,7 +232,7 @@ TYPED_TEST(LargeDataTest, SaysHowMuchHasComeByTheDeadline) {
   EXPECT_TRUE(withLongerLimits(seconds(2), [](Duration limit) {
     GroupJob job(2);
     std::vector<TypeParam> mine(100'000), theirs(100'000);
-    Group first = job.make(0, {.timeout = limit}), second = job.make(1);
+    ProcessGroup first = job.make(0, {.timeout = limit}), second = job.make(1);
     Future<void> begun = allReduce(second, std::span(theirs));
     job.local().worker(1).executor->stop();
     Status why = failureOf(allReduce(first, std::span(mine)));
@@ -245,7 +246,7 @@ TYPED_TEST(LargeDataTest, SaysHowMuchHasComeByTheDeadline) {
 
 TYPED_TEST(DataTest, IsFreeOnceItsOperationIsCancelled) {
   GroupJob job(2);
-  std::vector<Group> groups = job.makeAll();
+  std::vector<ProcessGroup> groups = job.makeAll();
   for (size_t count : {size_t{10}, size_t{2'000'000}}) {
     auto mine = std::make_unique<std::vector<TypeParam>>(count);
     std::vector<TypeParam> theirs(count);
@@ -262,7 +263,7 @@ TYPED_TEST(DataTest, IsFreeOnceItsOperationIsCancelled) {
 TYPED_TEST(DataTest, IsCancelledEverywhere) {
   for (size_t count : {size_t{10}, size_t{2'000'000}}) {
     GroupJob job(3);
-    std::vector<Group> groups = job.makeAll();
+    std::vector<ProcessGroup> groups = job.makeAll();
     std::vector<std::vector<TypeParam>> numbers(3, std::vector<TypeParam>(count));
     Future<void> cancelled = allReduce(groups[0], std::span(numbers[0]));
     Future<void> other = allReduce(groups[1], std::span(numbers[1]));
@@ -280,7 +281,7 @@ TYPED_TEST(DataTest, IsCancelledEverywhere) {
 
 TEST(CloseTest, EndsWhatIsUnderWayAndFreesTheMemory) {
   GroupJob job(2);
-  std::vector<Group> groups = job.makeAll();
+  std::vector<ProcessGroup> groups = job.makeAll();
   auto mine = std::make_unique<std::vector<double>>(1'000'000, 1.0);
   std::vector<double> theirs(1'000'000, 1.0);
   Future<void> here = allReduce(groups[0], std::span(*mine));

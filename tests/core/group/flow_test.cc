@@ -24,7 +24,7 @@ size_t mostQueued(test::LocalJob& job) {
 
 TEST(FlowTest, AHundredMegabytesEachWayThroughSmallSockets) {
   GroupJob job(2, {.sendBufferBytes = 16 << 10});
-  std::vector<Group> groups = job.makeAll();
+  std::vector<ProcessGroup> groups = job.makeAll();
   const size_t count = 100'000'000 / sizeof(float);
   std::vector<std::vector<float>> data = {std::vector<float>(count, 1), std::vector<float>(count, 2)};
   std::vector<Future<void>> futures = {allReduce(groups[0], std::span(data[0])),
@@ -45,7 +45,7 @@ TEST(FlowTest, AHundredMegabytesEachWayThroughSmallSockets) {
 TEST(FlowTest, HalvesOfThreeMembersThroughSmallSockets) {
   constexpr size_t kCount = 10'000'000;
   GroupJob job(3, {.sendBufferBytes = 16 << 10});
-  std::vector<Group> groups = job.makeAll();
+  std::vector<ProcessGroup> groups = job.makeAll();
   std::vector<std::vector<group::BFloat16>> data;
   for (float value : {1.0F, 2.0F, 3.0F}) data.emplace_back(kCount, group::toBFloat16(value));
   std::vector<Future<void>> futures;
@@ -58,7 +58,7 @@ TEST(FlowTest, HalvesOfThreeMembersThroughSmallSockets) {
 // Waiting costs nothing, however long the others take: no thread looks again and again.
 TEST(FlowTest, WhoWaitsForAnotherMemberUsesNoProcessor) {
   GroupJob job(3);
-  std::vector<Group> groups = job.makeAll();
+  std::vector<ProcessGroup> groups = job.makeAll();
   std::vector<std::vector<double>> data(2, std::vector<double>(1000, 1));
   Future<void> one = allReduce(groups[0], std::span(data[0])), other = allReduce(groups[1], std::span(data[1]));
   auto used = [] {
@@ -94,7 +94,7 @@ double toDouble(group::BFloat16 value) { return group::toFloat(value); }
 // Twenty large operations of which one member starts none: the others send it nothing but that they have begun.
 TYPED_TEST(LateMemberTest, GetsNothing) {
   GroupJob job(3, {.sendBufferBytes = 16 << 10});
-  std::vector<Group> groups = job.makeAll();
+  std::vector<ProcessGroup> groups = job.makeAll();
   std::vector<std::vector<TypeParam>> data(60, std::vector<TypeParam>(200'000, valueOf<TypeParam>(1)));
   std::vector<Future<void>> futures;
   auto startAll = [&](size_t rank) {
@@ -122,7 +122,7 @@ TEST(FlowTest, MixedSizesFromManyGroupsAtOnce) {
     for (size_t count : counts) data.emplace_back(count, static_cast<int32_t>(rank + 1));
   std::vector<Future<void>> futures;
   for (size_t which = 0; which < kGroups; ++which) {
-    std::vector<Group> groups = job.makeAll();
+    std::vector<ProcessGroup> groups = job.makeAll();
     for (size_t rank = 0; rank < 3; ++rank)
       for (size_t i = 0; i < kEach; ++i)
         futures.push_back(allReduce(groups[rank], std::span(data[rank * counts.size() + which * kEach + i])));

@@ -44,12 +44,12 @@ class GroupJob {
   LocalJob& local() { return *job_; }
   group::Job& worker(int rank) { return *workers_[static_cast<size_t>(rank)]; }
 
-  Group make(int rank, GroupOptions options = {}) {
-    return Group::make(worker(rank), job_->names(), std::move(options));
+  ProcessGroup make(int rank, GroupOptions options = {}) {
+    return ProcessGroup::make(worker(rank), job_->names(), std::move(options));
   }
   // The group of all workers, as each of them has it.
-  std::vector<Group> makeAll(const GroupOptions& options = {}) {
-    std::vector<Group> groups;
+  std::vector<ProcessGroup> makeAll(const GroupOptions& options = {}) {
+    std::vector<ProcessGroup> groups;
     for (int rank = 0; rank < size(); ++rank) groups.push_back(make(rank, options));
     return groups;
   }

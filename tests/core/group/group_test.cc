@@ -19,7 +19,7 @@ std::string messageOf(const std::function<void()>& action) {
 
 TEST(GroupTest, RanksFollowTheList) {
   GroupJob job(3);
-  Group group = Group::make(job.worker(1), {"w2", "w1"}, {.name = "pair"});
+  ProcessGroup group = ProcessGroup::make(job.worker(1), {"w2", "w1"}, {.name = "pair"});
   EXPECT_EQ(group.rank(), 1);
   EXPECT_EQ(group.size(), 2);
   EXPECT_EQ(group.members(), (std::vector<std::string>{"w2", "w1"}));
@@ -30,7 +30,7 @@ TEST(GroupTest, RanksFollowTheList) {
 TEST(GroupTest, BadListsAreRefusedByName) {
   GroupJob job(2);
   auto make = [&](std::vector<std::string> members) {
-    return [&job, members] { Group::make(job.worker(0), members); };
+    return [&job, members] { ProcessGroup::make(job.worker(0), members); };
   };
   EXPECT_TRUE(test::contains(messageOf<ArgumentError>(make({"w0", "w1", "w0"})), "'w0' is named twice"));
   std::string unknown = messageOf<NotFoundError>(make({"w0", "nobody"}));
@@ -50,7 +50,7 @@ TEST(GroupTest, BadOptionsAreRefused) {
 }
 
 TEST(GroupTest, AHandleThatMeansNothingSaysSo) {
-  Group none;
+  ProcessGroup none;
   EXPECT_FALSE(none.valid());
   EXPECT_THROW(none.rank(), StateError);
   EXPECT_THROW(barrier(none), StateError);
@@ -61,10 +61,12 @@ TEST(GroupTest, SameMembersMayHaveSeveralGroups) {
   GroupJob job(2);
   std::vector<int32_t> values(8, 1);
   std::vector<Future<void>> futures;
-  Group a0 = job.make(0, {.name = "a"}), b0 = job.make(0, {.name = "b"}), first0 = job.make(0), second0 = job.make(0);
-  Group first1 = job.make(1), b1 = job.make(1, {.name = "b"}), second1 = job.make(1), a1 = job.make(1, {.name = "a"});
+  ProcessGroup a0 = job.make(0, {.name = "a"}), b0 = job.make(0, {.name = "b"}), first0 = job.make(0),
+               second0 = job.make(0);
+  ProcessGroup first1 = job.make(1), b1 = job.make(1, {.name = "b"}), second1 = job.make(1),
+               a1 = job.make(1, {.name = "a"});
   // Each group's operation differs, so that a mix-up would be an error.
-  const std::vector<std::pair<const Group*, ReduceOp>> calls = {
+  const std::vector<std::pair<const ProcessGroup*, ReduceOp>> calls = {
       {&a0, ReduceOp::kSum},          {&b0, ReduceOp::kMax}, {&first0, ReduceOp::kMin}, {&second0, ReduceOp::kProduct},
       {&second1, ReduceOp::kProduct}, {&a1, ReduceOp::kSum}, {&b1, ReduceOp::kMax},     {&first1, ReduceOp::kMin}};
   for (size_t i = 0; i < calls.size(); ++i)
@@ -75,7 +77,7 @@ TEST(GroupTest, SameMembersMayHaveSeveralGroups) {
 
 TEST(GroupTest, AGroupOfOneNeedsNobody) {
   GroupJob job(2);
-  Group alone = Group::make(job.worker(1), {"w1"});
+  ProcessGroup alone = ProcessGroup::make(job.worker(1), {"w1"});
   float value = 3;
   EXPECT_TRUE(barrier(alone).ready());
   EXPECT_TRUE(allReduce(alone, std::span(&value, 1), ReduceOp::kAverage).ready());
@@ -83,7 +85,7 @@ TEST(GroupTest, AGroupOfOneNeedsNobody) {
 }
 
 TEST(GroupTest, AHandleMayOutliveItsJob) {
-  Group group;
+  ProcessGroup group;
   {
     GroupJob job(2);
     group = job.make(0);

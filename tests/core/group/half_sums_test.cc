@@ -52,7 +52,7 @@ T hostile(std::mt19937& random) {
 }
 
 template <class T>
-void checkAverages(std::vector<Group>& groups, size_t count, std::mt19937& random) {
+void checkAverages(std::vector<ProcessGroup>& groups, size_t count, std::mt19937& random) {
   std::vector<std::vector<T>> data(groups.size());
   std::vector<double> sum(count);
   for (auto& mine : data)
@@ -81,7 +81,7 @@ TYPED_TEST(HalfSums, AreRoundedOnce) {
   std::mt19937 random(1);
   for (int size : {2, 3, 7}) {
     GroupJob job(size);
-    std::vector<Group> chunks = job.makeAll({.smallBytes = 0, .chunkBytes = 64}), usual = job.makeAll();
+    std::vector<ProcessGroup> chunks = job.makeAll({.smallBytes = 0, .chunkBytes = 64}), usual = job.makeAll();
     for (size_t count : {size_t{2}, static_cast<size_t>(size), size_t{1003}})
       for (auto* groups : {&chunks, &usual}) checkAverages<TypeParam>(*groups, count, random);
     checkAverages<TypeParam>(usual, 200'001, random);
@@ -97,7 +97,7 @@ TYPED_TEST(HalfSums, AreRoundedOnceForManyMembers) {
   if (files.rlim_cur < 10'000) GTEST_SKIP() << "this process may not have so many sockets";
   std::mt19937 random(1);
   GroupJob job(kSize);
-  std::vector<Group> groups = job.makeAll({.timeout = test::kPatience, .smallBytes = 0, .chunkBytes = 64});
+  std::vector<ProcessGroup> groups = job.makeAll({.timeout = test::kPatience, .smallBytes = 0, .chunkBytes = 64});
   checkAverages<TypeParam>(groups, 64 * 150 + 7, random);
 }
 
@@ -105,7 +105,7 @@ TYPED_TEST(HalfSums, AreRoundedOnceForManyMembers) {
 TEST(HalfSumsValues, TakeInHalvesBesideFiveHundredAndTwelve) {
   GroupJob job(4);
   for (size_t smallBytes : {size_t{0}, size_t{1} << 16}) {
-    std::vector<Group> groups = job.makeAll({.smallBytes = smallBytes});
+    std::vector<ProcessGroup> groups = job.makeAll({.smallBytes = smallBytes});
     std::vector<std::vector<BFloat16>> data;
     std::vector<Future<void>> futures;
     for (float value : {512.0F, 1.0F, 1.0F, 2.0F}) data.emplace_back(100, group::toBFloat16(value));
@@ -119,7 +119,7 @@ TEST(HalfSumsValues, TakeInHalvesBesideFiveHundredAndTwelve) {
 TYPED_TEST(HalfSums, OfWhatIsNoNumberAreNone) {
   GroupJob job(3);
   for (size_t smallBytes : {size_t{0}, size_t{1} << 16}) {
-    std::vector<Group> groups = job.makeAll({.smallBytes = smallBytes});
+    std::vector<ProcessGroup> groups = job.makeAll({.smallBytes = smallBytes});
     for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kProduct}) {
       std::vector<std::vector<TypeParam>> data;
       std::vector<Future<void>> futures;
@@ -145,7 +145,7 @@ TEST(HalfSumsCost, AsManyBytesAsARing) {
   constexpr int kSize = 4;
   constexpr size_t kCount = 1 << 20;
   GroupJob job(kSize);
-  std::vector<Group> groups = job.makeAll();
+  std::vector<ProcessGroup> groups = job.makeAll();
   std::vector<std::vector<Float16>> data(kSize, std::vector<Float16>(kCount, group::toFloat16(1.0F)));
   const auto bytesOf = [&](ReduceOp op) {
     const uint64_t before = bytesSent(job, 0);

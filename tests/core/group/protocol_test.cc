@@ -18,14 +18,14 @@ using test::GroupJob;
 TEST(EarlyTest, MessagesForAGroupThatIsNotMadeYetAreKept) {
   GroupJob job(3);
   std::vector<float> a(10, 1), b(10, 2), c(10, 3), large0(1'000'000, 1), large1(1'000'000, 1), large2(1'000'000, 1);
-  Group first = job.make(0), second = job.make(1);
+  ProcessGroup first = job.make(0), second = job.make(1);
   std::vector<Future<void>> futures = {allReduce(first, std::span(a)),
                                        allReduce(second, std::span(b)),
                                        allReduce(first, std::span(large0)),
                                        allReduce(second, std::span(large1)),
                                        barrier(first),
                                        barrier(second)};
-  Group third = job.make(2);
+  ProcessGroup third = job.make(2);
   futures.push_back(allReduce(third, std::span(c)));
   futures.push_back(allReduce(third, std::span(large2)));
   futures.push_back(barrier(third));
@@ -38,7 +38,7 @@ TEST(EarlyTest, MessagesForAGroupThatIsNotMadeYetAreKept) {
 TEST(EarlyTest, TooMuchFailsTheGroupThatSentItOnAllMembers) {
   GroupJob job(2);
   std::vector<std::byte> memory(16 << 10);
-  std::vector<Group> groups;
+  std::vector<ProcessGroup> groups;
   std::vector<std::vector<Future<void>>> futures(90);
   for (auto& some : futures) {
     groups.push_back(job.make(0));
@@ -49,7 +49,7 @@ TEST(EarlyTest, TooMuchFailsTheGroupThatSentItOnAllMembers) {
   EXPECT_EQ(why.code(), Code::kResourceExhausted) << why.toString();
   EXPECT_TRUE(contains(why.message(), "worker 'w1' (rank 1)")) << why.message();
   EXPECT_FALSE(futures.front().front().ready());
-  std::vector<Group> theirs;
+  std::vector<ProcessGroup> theirs;
   for (size_t i = 0; i < groups.size(); ++i) theirs.push_back(job.make(1));
   std::vector<uint8_t> other(memory.size());
   EXPECT_TRUE(failureOf(allReduce(theirs.front(), std::span(other))).ok());
@@ -92,7 +92,7 @@ class StrangeMemberTest : public ::testing::Test {
       worker.membership->setHandler(link::Subject::kGroup, worker_->groups());
       worker.membership->setHandler(link::Subject::kRpc, bystander_);
     });
-    group_ = Group::make(*worker_, job_->names(), {.smallBytes = 0, .chunkBytes = chunkBytes_});
+    group_ = ProcessGroup::make(*worker_, job_->names(), {.smallBytes = 0, .chunkBytes = chunkBytes_});
     // Tells the listener the group's number.
     future_ = allReduce(group_, data_.data(), count_, type_);
     id_ = listener_.group_.wait(test::kPatience);
@@ -143,7 +143,7 @@ class StrangeMemberTest : public ::testing::Test {
   std::unique_ptr<test::GroupWorker> worker_;
   std::unique_ptr<test::LocalJob> job_;
   std::vector<float> data_ = std::vector<float>(1000);  // as large as 2,000 16-bit floats
-  Group group_;
+  ProcessGroup group_;
   Future<void> future_;
   uint64_t id_ = 0;
 };

@@ -52,14 +52,14 @@ TEST(Executor, makesNoMoreThreadsForABurstThanMayRun) {
   };
   const auto before = threads();
   Gate done;
-  Pool pool({.maxRunning = 2});
+  Pool pool({.maxConcurrentHandlers = 2});
   for (int i = 0; i < 2000; ++i) pool.executor->post([&] { done.wait(); });
   EXPECT_LE(threads() - before, 2 + 1 + 1) << "those that run, the one that polls, and the watchdog";
   done.open();
 }
 
 TEST(Executor, dropsWhatIsQueuedBeforeItWaitsForWhatRuns) {
-  Pool pool({.maxRunning = 1});
+  Pool pool({.maxConcurrentHandlers = 1});
   Gate begun, dropped;
   struct OpensWhenItGoes {
     Gate& gate;
@@ -78,7 +78,7 @@ TEST(Executor, dropsWhatIsQueuedBeforeItWaitsForWhatRuns) {
 TEST(Executor, startsTasksInTheOrderInWhichTheyCame) {
   Counter ran;
   std::vector<int> order;  // one task at a time: no lock needed
-  Pool pool({.maxRunning = 1});
+  Pool pool({.maxConcurrentHandlers = 1});
   Gate gate;
   pool.executor->post([&] { gate.wait(); });
   for (int i = 0; i < 50; ++i)
@@ -112,7 +112,7 @@ TEST(Executor, runsWhatAPollGaveRiseToOnThePollingThread) {
 }
 
 TEST(Executor, goesOnPollingWhileTasksRunHoweverLong) {
-  Pool pool({.maxRunning = 1});
+  Pool pool({.maxConcurrentHandlers = 1});
   Gate running, gate, ended;
   pool.executor->post([&] {
     running.open();
@@ -127,7 +127,7 @@ TEST(Executor, goesOnPollingWhileTasksRunHoweverLong) {
 
 TEST(Executor, goesOnPollingAlsoAfterALongIdleTime) {
   // The watchdog has parked meanwhile, and a task wakes it.
-  Pool pool({.maxRunning = 1, .longRun = 100us});
+  Pool pool({.maxConcurrentHandlers = 1, .longRun = 100us});
   Gate later;
   pool.reactor->at(Clock::now() + 100ms, [&] { later.open(); });
   later.wait();
@@ -228,7 +228,7 @@ TEST(Executor, callsItsHookOnTheThreadOfEachTaskAfterIt) {
 }
 
 TEST(Executor, runsNoMoreTasksAtATimeThanItMay) {
-  Pool pool({.maxRunning = 3});
+  Pool pool({.maxConcurrentHandlers = 3});
   Counter started;
   Gate gate;
   std::atomic<int> now = 0, most = 0;
@@ -252,7 +252,7 @@ TEST(Executor, runsNoMoreTasksAtATimeThanItMay) {
 // Every one of them waits for all to be there.
 TEST(Executor, bringsInThreadsForTasksThatWait) {
   constexpr int kTasks = 64;
-  Pool pool({.maxRunning = 2});
+  Pool pool({.maxConcurrentHandlers = 2});
   Counter waiting, ended;
   for (int i = 0; i < kTasks; ++i)
     pool.executor->post([&] {
@@ -266,7 +266,7 @@ TEST(Executor, bringsInThreadsForTasksThatWait) {
 }
 
 TEST(Executor, refusesTheTaskThatWaitsBeyondTheLimit) {
-  Pool pool({.maxRunning = 1, .maxBlocked = 2});
+  Pool pool({.maxConcurrentHandlers = 1, .maxBlockedHandlers = 2});
   Counter waiting, ended;
   Gate gate;
   for (int i = 0; i < 2; ++i)
@@ -299,7 +299,7 @@ TEST(Executor, refusesTheTaskThatWaitsBeyondTheLimit) {
 }
 
 TEST(Executor, countsNestedWaitsOnceAndOthersNotAtAll) {
-  Pool pool({.maxBlocked = 1});
+  Pool pool({.maxBlockedHandlers = 1});
   EXPECT_FALSE(Executor::onPoolThread());
   Executor::Blocking outside;  // of no pool
   EXPECT_TRUE(outside.status().ok());
@@ -336,7 +336,7 @@ TEST(Executor, stopLetsRunningTasksEndAndDropsTheQueuedOnes) {
   Gate running, gate;
   std::atomic<bool> ended = false, ranQueued = false;
   auto queued = std::make_shared<int>(0), late = std::make_shared<int>(0);
-  Pool pool({.maxRunning = 1});
+  Pool pool({.maxConcurrentHandlers = 1});
   pool.executor->post([&] {
     running.open();
     gate.wait();
@@ -385,8 +385,8 @@ TEST(Executor, sleepsWhileThereIsNothingToDo) {
 
 TEST(ExecutorOptions, areChecked) {
   EXPECT_TRUE(ExecutorOptions().validate().ok());
-  EXPECT_EQ(Code::kInvalidArgument, ExecutorOptions{.maxRunning = -1}.validate().code());
-  EXPECT_EQ(Code::kInvalidArgument, ExecutorOptions{.maxBlocked = 0}.validate().code());
+  EXPECT_EQ(Code::kInvalidArgument, ExecutorOptions{.maxConcurrentHandlers = -1}.validate().code());
+  EXPECT_EQ(Code::kInvalidArgument, ExecutorOptions{.maxBlockedHandlers = 0}.validate().code());
   EXPECT_EQ(Code::kInvalidArgument, ExecutorOptions{.longRun = 0ms}.validate().code());
 }
 

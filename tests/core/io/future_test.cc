@@ -93,7 +93,7 @@ TEST(Future, isCancelledOnce) {
   Promise<int> promise;
   Future<int> future = promise.future();
   int told = 0;
-  future.share()->cancelHook = [&] { ++told; };
+  sharedStateOf(future)->cancelHook = [&] { ++told; };
   future.cancel();
   future.cancel();
   EXPECT_EQ(1, told);
@@ -107,7 +107,7 @@ TEST(Future, isReadyOnlyWhenWhatItStandsForHasBeenCancelled) {
   Future<int> next = future.then([](int value) { return value; });
   Future<std::vector<int>> all = whenAll(std::vector{next});
   bool hooked = false;
-  future.share()->cancelHook = [&] {
+  sharedStateOf(future)->cancelHook = [&] {
     hooked = true;
     EXPECT_FALSE(future.ready());
     EXPECT_FALSE(next.ready());
@@ -124,8 +124,8 @@ TEST(Future, thatEndsByItselfIsWaitedForByWhatWasMadeOfIt) {
   Future<int> next = future.then([](int value) { return value; });
   Future<std::vector<int>> all = whenAll(std::vector{other.future(), next});
   bool hooked = false;
-  future.share()->endsByItself = true;
-  future.share()->cancelHook = [&] { hooked = true; };
+  sharedStateOf(future)->endsByItself = true;
+  sharedStateOf(future)->cancelHook = [&] { hooked = true; };
   all.cancel();
   EXPECT_TRUE(hooked);
   for (bool ready : {all.ready(), other.future().ready(), next.ready(), future.ready()}) EXPECT_FALSE(ready);
@@ -156,9 +156,9 @@ TEST(Future, endsForAValueThatIsNotMovedInTheEnd) {
       continue;
     }
     ASSERT_TRUE(future.ready()) << times;
-    if (future.share()->result().ok()) continue;
+    if (sharedStateOf(future)->result().ok()) continue;
     failed = true;
-    EXPECT_TRUE(test::contains(future.share()->result().status().message(), "enough"));
+    EXPECT_TRUE(test::contains(sharedStateOf(future)->result().status().message(), "enough"));
   }
   EXPECT_TRUE(failed) << "the last move was none that throws";
 }
@@ -175,7 +175,7 @@ TEST(Future, cancelledByManyWaysIsCancelledOnce) {
 TEST(Future, saysThatItWasCancelledAlsoWhenItsPromiseGoesForIt) {
   auto promise = std::make_shared<Promise<int>>();
   Future<int> future = promise->future();
-  future.share()->cancelHook = [&] { promise.reset(); };
+  sharedStateOf(future)->cancelHook = [&] { promise.reset(); };
   future.cancel();
   EXPECT_EQ("the call was cancelled", messageOf<CancelledError>([&] { future.wait(); }));
 }
@@ -406,7 +406,7 @@ TEST(WhenAny, leavesNothingBehindAtThoseThatTakeLong) {
   for (int i = 0; i < 100; ++i) {
     Promise<int> fast;
     Future<size_t> any = whenAny(std::vector{slow.future(), fast.future()});
-    any.share()->onReady([held] {});
+    sharedStateOf(any)->onReady([held] {});
     fast.set(1);
     EXPECT_EQ(1U, any.wait());
   }

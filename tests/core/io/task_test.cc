@@ -145,7 +145,7 @@ Task<int> withLocal(Gate& gone, Gate& caught, Future<int> number, Future<int> se
 // A future that can be cancelled, as those of calls can.
 Future<int> cancellable(Promise<int>& promise) {
   Future<int> future = promise.future();
-  future.share()->cancelHook = [] {};
+  sharedStateOf(future)->cancelHook = [] {};
   return future;
 }
 

@@ -84,7 +84,7 @@ TEST(BackPressure, holdsItsLimitAgainstManyThreads) {
   constexpr size_t kLimit = 1 << 20, kMessage = 1'000'000;
   for (int round = 0; round < 60; ++round) {
     Sockets sockets;
-    End sender(std::move(sockets.a), Kind::kServing, {.sendLimitBytes = kLimit, .limits = {}, .spin = {}});
+    End sender(std::move(sockets.a), Kind::kServing, {.maxQueuedBytes = kLimit, .limits = {}, .spinTimeout = {}});
     SlowPeer peer(std::move(sockets.b));
     test::Counter ready;
     std::atomic<size_t> accepted = 0;
@@ -104,7 +104,7 @@ TEST(BackPressure, holdsItsLimitAgainstManyThreads) {
 
 TEST(BackPressure, aWaitingSenderGoesOnWhenThePeerReads) {
   Sockets sockets;
-  End sender(std::move(sockets.a), Kind::kServing, {.sendLimitBytes = 1 << 20, .limits = {}, .spin = {}});
+  End sender(std::move(sockets.a), Kind::kServing, {.maxQueuedBytes = 1 << 20, .limits = {}, .spinTimeout = {}});
   SlowPeer peer(std::move(sockets.b));
   std::thread thread([&] {
     for (int i = 0; i < 40; ++i) ASSERT_TRUE(sendFilled(*sender.share(), 300'000, i, patience()).ok());
@@ -116,7 +116,7 @@ TEST(BackPressure, aWaitingSenderGoesOnWhenThePeerReads) {
 
 TEST(BackPressure, urgentMessagesNeverWait) {
   Sockets sockets;
-  End sender(std::move(sockets.a), Kind::kServing, {.sendLimitBytes = 100'000, .limits = {}, .spin = {}});
+  End sender(std::move(sockets.a), Kind::kServing, {.maxQueuedBytes = 100'000, .limits = {}, .spinTimeout = {}});
   SlowPeer peer(std::move(sockets.b));
   size_t sent = 0;
   while (sendFilled(*sender.share(), 60'000, 1, Clock::now()).ok()) ++sent;
@@ -131,7 +131,7 @@ TEST(BackPressure, urgentMessagesNeverWait) {
 TEST(BackPressure, urgentMessagesForAPeerThatReadsNothingEndTheConnection) {
   Sockets sockets;
   End sender(std::move(sockets.a), Kind::kServing,
-             {.sendLimitBytes = 100'000, .urgentLimitBytes = 200'000, .limits = {}, .spin = {}});
+             {.maxQueuedBytes = 100'000, .urgentLimitBytes = 200'000, .limits = {}, .spinTimeout = {}});
   Status sent;
   for (int i = 0; sent.ok() && i < 1000; ++i) sent = sendFilled(*sender.share(), 10'000, 1, kNever, SendMode::kUrgent);
   EXPECT_EQ(Code::kPeerLost, sent.code()) << sent.toString();
@@ -146,7 +146,7 @@ TEST(BackPressure, aMessageThatHasBegunCountsAsSent) {
   constexpr size_t kLarge = 4 << 20;
   for (SendMode mode : {SendMode::kStay, SendMode::kCapture}) {
     Sockets sockets;
-    End sender(std::move(sockets.a), Kind::kServing, {.sendLimitBytes = 1 << 20, .limits = {}, .spin = {}});
+    End sender(std::move(sockets.a), Kind::kServing, {.maxQueuedBytes = 1 << 20, .limits = {}, .spinTimeout = {}});
     SlowPeer peer(std::move(sockets.b));
     auto memory = filled(kLarge, 1);
     Buffer borrowed = Buffer::borrow(memory.data(), memory.size());
@@ -166,7 +166,7 @@ TEST(BackPressure, closingFreesWhoeverWaits) {
   for (bool peerDies : {false, true})
     for (SendMode mode : {SendMode::kStay, SendMode::kCapture}) {
       Sockets sockets;
-      End sender(std::move(sockets.a), Kind::kServing, {.sendLimitBytes = 1 << 20, .limits = {}, .spin = {}});
+      End sender(std::move(sockets.a), Kind::kServing, {.maxQueuedBytes = 1 << 20, .limits = {}, .spinTimeout = {}});
       SlowPeer peer(std::move(sockets.b));
       ASSERT_TRUE(sendFilled(*sender.share(), 900'000, 1, patience()).ok());
       test::Counter begun;
@@ -195,7 +195,7 @@ constexpr size_t kLimit = 1 << 20;
 // A peer that reads nothing, and a queue that takes nothing more of threads that may wait.
 struct FullLink {
   explicit FullLink(Kind kind = Kind::kServing)
-      : sender(std::move(sockets.a), kind, {.sendLimitBytes = kLimit, .limits = {}, .spin = {}}),
+      : sender(std::move(sockets.a), kind, {.maxQueuedBytes = kLimit, .limits = {}, .spinTimeout = {}}),
         peer(std::move(sockets.b)) {
     while (sendFilled(*sender.share(), 1000, 1, Clock::now()).ok()) ++sent;
   }
@@ -272,7 +272,7 @@ TEST(BackPressure, thePollingThreadWaitsForNoMessageLargerThanTheLimit) {
   constexpr size_t kLarge = 4 << 20;
   for (SendMode mode : {SendMode::kStay, SendMode::kCapture}) {
     Sockets sockets;
-    End sender(std::move(sockets.a), Kind::kServing, {.sendLimitBytes = kLimit, .limits = {}, .spin = {}});
+    End sender(std::move(sockets.a), Kind::kServing, {.maxQueuedBytes = kLimit, .limits = {}, .spinTimeout = {}});
     SlowPeer peer(std::move(sockets.b));
     Status begun, refused;
     test::Gate done;

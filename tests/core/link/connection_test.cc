@@ -42,7 +42,7 @@ TEST(Connection, carriesPayloadBuffersAndSubject) {
 TEST(Connection, carriesLargeMessagesBothWaysAtOnce) {
   constexpr int kThreads = 2, kMessages = 12;
   Sockets sockets;
-  ConnectionOptions options{.sendLimitBytes = 4U << 20, .limits = {}, .spin = 50us};
+  ConnectionOptions options{.maxQueuedBytes = 4U << 20, .limits = {}, .spinTimeout = 50us};
   End a(std::move(sockets.a), Kind::kServing, options), b(std::move(sockets.b), Kind::kServing, options);
   std::vector<std::thread> threads;
   for (End* end : {&a, &b})
@@ -76,7 +76,7 @@ TEST(Connection, carriesLargeMessagesBothWaysAtOnce) {
 TEST(Connection, refusesWhatTheFormatOrThePeerDoesNotTakeAndGoesOn) {
   Sockets sockets;
   ConnectionOptions options{
-      .sendLimitBytes = 1 << 20, .limits = {.payloadBytes = 1000, .bufferBytes = 500}, .spin = {}};
+      .maxQueuedBytes = 1 << 20, .limits = {.payloadBytes = 1000, .bufferBytes = 500}, .spinTimeout = {}};
   End a(std::move(sockets.a), Kind::kServing, options), b(std::move(sockets.b), Kind::kServing, options);
   auto send = [&](size_t payload, std::vector<Buffer> buffers) {
     return a->send(Subject::kRpc, filled(payload, 0), buffers, SendMode::kCapture, patience()).code();
@@ -241,7 +241,7 @@ TEST(CallsConnection, isReadByTheCallerThatWaits) {
   for (Duration spin : {Duration{0}, Duration{50us}, Duration{1s}}) {
     Sockets pair;
     ConnectionOptions options;
-    options.spin = spin;
+    options.spinTimeout = spin;
     End caller(std::move(pair.a), Kind::kCalls, options);
     End callee(std::move(pair.b), Kind::kServing, {},
                [](Connection& from, const Message& message) { EXPECT_TRUE(sendText(from, textOf(message)).ok()); });

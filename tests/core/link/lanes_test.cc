@@ -14,8 +14,8 @@ constexpr size_t kMiB = 1U << 20;
 
 // A sends to B; A's lanes end at sockets that the test has, and reads or gives to B when it likes.
 struct LanesOfTheTest {
-  explicit LanesOfTheTest(size_t sendLimitBytes = ConnectionOptions().sendLimitBytes)
-      : options{.sendLimitBytes = sendLimitBytes, .limits = {}, .threads = &threads} {
+  explicit LanesOfTheTest(size_t maxQueuedBytes = ConnectionOptions().maxQueuedBytes)
+      : options{.maxQueuedBytes = maxQueuedBytes, .limits = {}, .threads = &threads} {
     a.sink.dial = [this]() -> Result<io::Stream> {
       Sockets lane;
       MutexLock lock(mutex);
@@ -196,7 +196,7 @@ TEST(Lanes, goOnFromACopyWhenTheSendersTimeIsOver) {
 // that message is sent.
 TEST(Lanes, boundWhatWaitsForAPeerThatDoesNotRead) {
   LanesOfTheTest pair;
-  const size_t limit = ConnectionOptions().sendLimitBytes;
+  const size_t limit = ConnectionOptions().maxQueuedBytes;
   ASSERT_TRUE(pair.send(limit, 1).ok());
   Status full = pair.send(kMiB, 2, SendMode::kCapture, deadlineAfter(std::chrono::milliseconds(20)));
   EXPECT_EQ(Code::kDeadlineExceeded, full.code()) << full.toString();

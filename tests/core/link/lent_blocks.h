@@ -17,7 +17,7 @@ inline std::vector<std::byte> bytesOf(size_t size, int value) {
   return std::vector<std::byte>(size, static_cast<std::byte>(value));
 }
 
-// A block of the pool's, as a tensor that `treadle::empty` made would have it.
+// A block of the pool's, as a tensor that `treadle::emptyShared` made would have it.
 inline Buffer blockOf(memory::BlockPool& pool, size_t size, int value) {
   auto block = pool.allocate(size);
   block->fill(bytesOf(size, value));

@@ -79,7 +79,7 @@ TEST(Credits, saysAtTheDeadlineHowMuchIsUnanswered) {
   Status why = credits.take(20, Clock::now());
   EXPECT_EQ(Code::kResourceExhausted, why.code());
   for (const char* part :
-       {"of 20 bytes", "of 90 bytes", "at most 100", "JoinOptions::unansweredLimitBytes", "wait for answers"})
+       {"of 20 bytes", "of 90 bytes", "at most 100", "JoinOptions::maxInFlightBytes", "wait for answers"})
     EXPECT_TRUE(contains(why.message(), part));
   EXPECT_EQ(90U, credits.takenBytes());
   EXPECT_TRUE(credits.tryTake(10));  // nobody is taken to wait any more

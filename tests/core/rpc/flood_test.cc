@@ -28,7 +28,7 @@ Functions functions() {
 
 std::unique_ptr<Engine> engineOf(test::LocalWorker& worker) {
   return std::make_unique<Engine>(*worker.membership, *worker.reactor, *worker.executor, functions(), nullptr,
-                                  EngineOptions{.unansweredLimitBytes = kLimit, .sendLimitBytes = kSendLimit}, nullptr);
+                                  EngineOptions{.maxInFlightBytes = kLimit, .maxQueuedBytes = kSendLimit}, nullptr);
 }
 
 const GlobalId kThing{1, 1};  // of the peer's making, once it asks for it
@@ -122,8 +122,7 @@ TEST_F(Flood, isRefusedBeyondTheLimitAndNothingOfItIsRun) {
     EXPECT_GT(id, uint64_t{kKept});
     ASSERT_EQ(1U, statuses.size());
     EXPECT_EQ(Code::kResourceExhausted, statuses[0].code());
-    for (const char* part :
-         {"worker 'w0' (rank 0)", "worker 'w1' (rank 1)", "limit of 1048576", "unansweredLimitBytes"})
+    for (const char* part : {"worker 'w0' (rank 0)", "worker 'w1' (rank 1)", "limit of 1048576", "maxInFlightBytes"})
       EXPECT_NE(std::string::npos, statuses[0].message().find(part)) << statuses[0].message();
   }
   EXPECT_EQ(0, ran.count());
@@ -201,7 +200,7 @@ TEST(DeafFlood, isCutOff) {
   int ends[2];
   ASSERT_EQ(0, ::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends));
   io::Fd theirs(ends[1]);
-  cluster::MembershipOptions options{.lostAfter = std::chrono::seconds(60), .connection = {}};
+  cluster::MembershipOptions options{.heartbeatTimeout = std::chrono::seconds(60), .connection = {}};
   test::LocalWorker worker({"w0", 0}, 2, options, {});
   std::unique_ptr<Engine> engine = engineOf(worker);
   worker.membership->setHandler(link::Subject::kRpc, *engine);

@@ -9,12 +9,12 @@ namespace {
 int add(int a, int b) { return a + b; }
 int subtract(int a, int b) { return a - b; }
 double scale(const std::vector<double>& values, double factor) { return values.at(0) * factor; }
-void nothing(Call&, const std::string&) {}
+void nothing(CallContext&, const std::string&) {}
 Future<int> later(int) { return {}; }
 struct Opaque {
   explicit Opaque(int, std::string) {}
   int get() const noexcept { return 1; }
-  void set(Call&, int) {}
+  void set(CallContext&, int) {}
 };
 RRef<Opaque> give(RRef<Opaque> opaque) { return opaque; }
 
@@ -26,7 +26,7 @@ std::string signatureOf() {
 TEST(Signature, saysWhatTravels) {
   EXPECT_EQ("i32 (i32,i32)", signatureOf<&add>());
   EXPECT_EQ("f64 (vector<f64>,f64)", signatureOf<&scale>());
-  EXPECT_EQ("void (string)", signatureOf<&nothing>());  // Call& is no part of it
+  EXPECT_EQ("void (string)", signatureOf<&nothing>());  // CallContext& is no part of it
   EXPECT_EQ("i32 (i32)", signatureOf<&later>());        // nor that the answer comes later
   EXPECT_NE(std::string::npos, signatureOf<&Opaque::get>().find("Opaque::()"));
   EXPECT_NE(std::string::npos, signatureOf<&give>().find("RRef<"));
@@ -52,7 +52,7 @@ TEST(Functions, offersWhatWasAddedAndOnlyNamesWhatWasDeclared) {
 
 TEST(RunTime, countsWhatTakesLongEachTimeAndNotWhatDidSoOnce) {
   using namespace std::chrono_literals;
-  Functions::RunTime short_, long_;
+  rpc::RunTime short_, long_;
   for (int i = 0; i < 100; ++i) short_.add(i % 3 == 1 ? 5ms : 2us);
   EXPECT_LE(short_.typical(), 2us);
   for (int i = 0; i < 40; ++i) long_.add(1ms + i * 1us);

@@ -16,7 +16,7 @@ TEST(UnfinishedRequest, namesItsCallerToWhoWaitsForWhatItWasToMake) {
   int ends[2];
   ASSERT_EQ(0, ::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends));
   io::Fd theirs(ends[1]);
-  cluster::MembershipOptions options{.lostAfter = test::kHangs, .connection = {}};
+  cluster::MembershipOptions options{.heartbeatTimeout = test::kHangs, .connection = {}};
   test::LocalWorker worker({"w0", 0}, 2, options, {});
   auto engine = std::make_unique<Engine>(*worker.membership, *worker.reactor, *worker.executor,
                                          Functions().addType<Thing>("Thing"), nullptr, EngineOptions{}, nullptr);

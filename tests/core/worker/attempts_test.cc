@@ -119,7 +119,7 @@ TEST_F(Attempts, declaringSuffices) {
 }
 
 TEST_F(Attempts, areForIdempotentFunctionsAndBlockingCalls) {
-  Caller often = job[0].with({.attempts = 2});
+  CallProxy often = job[0].with({.attempts = 2});
   EXPECT_TRUE(contains(messageOf<StateError>([&] { often.call<&answerOnce>("b", runs); }), "declareIdempotent"));
   EXPECT_TRUE(contains(messageOf<ArgumentError>([&] { often.async<&answerSometimes>("b", runs, "x"); }), "attempts"));
   EXPECT_TRUE(contains(messageOf<ArgumentError>([&] { often.remote<&answerSometimes>("b", runs, "x"); }), "attempts"));

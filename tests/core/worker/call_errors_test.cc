@@ -35,17 +35,17 @@ Opaque opaque(int number) { return Opaque(static_cast<uint8_t>(number)); }
 void throwRange(const std::string& text) { throw std::out_of_range(text); }
 void throwAwkward() { throw Awkward(); }
 void throwInt() { throw 7; }
-Future<int> failLater(Call& call) {
-  return call.worker().fork([]() -> int { throw std::runtime_error("thought better of it"); });
+Future<int> failLater(CallContext& call) {
+  return call.worker().spawn([]() -> int { throw std::runtime_error("thought better of it"); });
 }
 Future<int> emptyFuture() { return {}; }
 void throwTyped(int code) { raise(Status(static_cast<Code>(code), "on purpose")); }
 std::string longText(int size) { return std::string(static_cast<size_t>(size), 'x'); }
-int callOn(Call& call, const std::string& where) { return call.worker().call<&elsewhere>(where, 1); }
-void relay(Call& call, const std::string& where) { call.worker().call<&throwRange>(where, "from afar"); }
+int callOn(CallContext& call, const std::string& where) { return call.worker().call<&elsewhere>(where, 1); }
+void relay(CallContext& call, const std::string& where) { call.worker().call<&throwRange>(where, "from afar"); }
 Other makeOther(int) { return {}; }
-RRef<Opaque> disguised(Call& call) {
-  return RRef<Opaque>(call.worker().own(Other()).share());  // says Opaque, is an Other
+RRef<Opaque> disguised(CallContext& call) {
+  return RRef<Opaque>(handleOf(call.worker().makeRRef(Other())));  // says Opaque, is an Other
 }
 
 Functions functions() {
@@ -133,10 +133,10 @@ TEST_F(CallErrors, argumentsThatNoObjectCanBeMadeFromAreRefused) {
   EXPECT_TRUE(contains(why, "made from (string)"));
   messageOf<ArgumentError>([&] { a.make<Opaque>("b"); });
   messageOf<ArgumentError>([&] { a.make<Opaque>("b", UINT64_MAX); });
-  Status narrow = statusOf<ArgumentError>([&] { a.make<Opaque>("b", 256).waitUntilMade(); });
+  Status narrow = statusOf<ArgumentError>([&] { a.make<Opaque>("b", 256).waitUntilReady(); });
   EXPECT_EQ("b", narrow.worker());
   EXPECT_TRUE(contains(narrow.message(), "256"));
-  messageOf<ArgumentError>([&] { a.make<Opaque>("b", 1.5).waitUntilMade(); });
+  messageOf<ArgumentError>([&] { a.make<Opaque>("b", 1.5).waitUntilReady(); });
   EXPECT_TRUE(test::eventuallyReleased([&] { return a.metrics().referencesHeld == 0; }));
 }
 
@@ -150,7 +150,7 @@ TEST_F(CallErrors, whatAFunctionThrowsKeepsItsTypeAndText) {
   why = statusOf<RemoteError>([&] { a.call<&throwInt>("b"); });
   saysWhere(why, "throwInt");
   EXPECT_TRUE(contains(why.message(), "not a std::exception"));
-  why = statusOf<RemoteError>([&] { a.make<Opaque>("b", 13).waitUntilMade(); });
+  why = statusOf<RemoteError>([&] { a.make<Opaque>("b", 13).waitUntilReady(); });
   EXPECT_EQ("b", why.worker());
   EXPECT_TRUE(contains(why.message(), "13 brings bad luck"));
 }
@@ -165,7 +165,7 @@ TEST_F(CallErrors, alsoReachWhoWaitsForAFutureOrAReference) {
     EXPECT_EQ("b", why.worker());
     EXPECT_TRUE(contains(why.message(), "lost row"));
   }
-  EXPECT_FALSE(ref.confirmed());
+  EXPECT_FALSE(ref.confirmedByOwner());
 }
 
 template <class E>
@@ -209,7 +209,7 @@ TEST_F(CallErrors, anObjectOfAnotherTypeIsNotTouched) {
   std::string why = messageOf<StateError>([&] { ref.call<&Opaque::get>(); });
   EXPECT_TRUE(contains(why, "Other"));
   EXPECT_TRUE(contains(why, "Opaque"));
-  RRef<int> text = RRef<int>(a.remote<&shout>("b", "x").share());
+  RRef<int> text = RRef<int>(handleOf(a.remote<&shout>("b", "x")));
   EXPECT_TRUE(contains(messageOf<StateError>([&] { text.toHere(); }), "basic_string"));
 }
 

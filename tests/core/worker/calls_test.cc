@@ -38,26 +38,28 @@ std::map<std::string, std::vector<Point>> byLabel(const std::vector<Point>& poin
 std::pair<std::optional<int>, std::tuple<bool, float, uint8_t>> mixed(std::optional<int> number, bool flag) {
   return {number, {!flag, 0.5F, uint8_t{200}}};
 }
-std::string served(Call& call, int number) {
+std::string served(CallContext& call, int number) {
   return call.worker().self().name + " serves " + call.caller().name + " " + std::to_string(number);
 }
-Duration timeLeft(Call& call) { return call.deadline() == kNever ? Duration::max() : call.deadline() - Clock::now(); }
-int64_t millisecondsLeft(Call& call) {
+Duration timeLeft(CallContext& call) {
+  return call.deadline() == kNever ? Duration::max() : call.deadline() - Clock::now();
+}
+int64_t millisecondsLeft(CallContext& call) {
   Duration left = timeLeft(call);
   return left == Duration::max() ? -1 : std::chrono::duration_cast<std::chrono::milliseconds>(left).count();
 }
 // Answers when somebody else's answer is there, and keeps no thread for it.
-Future<int> addThere(Call& call, const std::string& where, int a, int b) {
+Future<int> addThere(CallContext& call, const std::string& where, int a, int b) {
   return call.worker().async<&add>(where, a, b).then([](int sum) { return sum + 1000; });
 }
-Future<void> countThere(Call& call, const std::string& where, test::Here<test::Counter> counter) {
+Future<void> countThere(CallContext& call, const std::string& where, test::Here<test::Counter> counter) {
   return call.worker().async<&count>(where, counter);
 }
 // The same answer for all who ask, and for whoever looks at `kept`.
 using Numbers = std::vector<int>;
-Future<Numbers> sharedAnswer(Call& call, test::Here<Future<Numbers>> kept) {
+Future<Numbers> sharedAnswer(CallContext& call, test::Here<Future<Numbers>> kept) {
   Future<Numbers>& future = *kept.operator->();
-  if (!future.valid()) future = call.worker().fork([] { return Numbers{1, 2, 3}; });
+  if (!future.valid()) future = call.worker().spawn([] { return Numbers{1, 2, 3}; });
   return future;
 }
 int overloaded(int number) { return number; }
@@ -69,9 +71,9 @@ class Account {
   void pay(int64_t cents) { cents_ += cents; }
   int64_t balance() const noexcept { return cents_; }
   double interest() const { return static_cast<double>(cents_) * rate_; }
-  std::string whose(Call& call) { return owner_ + "'s, at " + call.worker().self().name; }
-  Future<int64_t> doubled(Call& call) {
-    return call.worker().fork([this] { return 2 * cents_; });
+  std::string whose(CallContext& call) { return owner_ + "'s, at " + call.worker().self().name; }
+  Future<int64_t> doubled(CallContext& call) {
+    return call.worker().spawn([this] { return 2 * cents_; });
   }
 
  private:
@@ -193,7 +195,7 @@ TEST_F(Calls, giveTheirHandlerTheTimeThatIsLeft) {
   int64_t asAsked = a.with({.timeout = 1h}).call<&millisecondsLeft>("b");
   EXPECT_GT(asAsked, 60'000);
   EXPECT_LE(asAsked, 3'600'000);
-  EXPECT_EQ(-1, a.with({.timeout = kWhilePeerLives}).call<&millisecondsLeft>("b"));
+  EXPECT_EQ(-1, a.with({.timeout = kNoTimeout}).call<&millisecondsLeft>("b"));
 }
 
 TEST_F(Calls, makeObjectsAndCallTheirFunctions) {

@@ -38,15 +38,17 @@ int64_t sumOf(const Bulk& bulk) { return test::sumOf(bulk); }
 int64_t sumOfBoth(const Bulk& first, int64_t factor, const Bulk& second) {
   return test::sumOf(first) + factor * test::sumOf(second);
 }
-RRef<Ledger> newLedger(Call& call) { return call.worker().own(Ledger()); }
+RRef<Ledger> newLedger(CallContext& call) { return call.worker().makeRRef(Ledger()); }
 std::string ownerOf(const RRef<int>& number) { return number.owner().name; }
 int fetched(const RRef<int>& number) { return number.toHere(); }
 RRef<int> keep(RRef<int> number) { return number; }
 int throughTwo(const RRef<RRef<int>>& nested) { return nested.toHere().toHere(); }
 int plus(int first, int second) { return first + second; }
-RRef<int> sumLater(Call& call, const RRef<int>& number) { return call.worker().remote<&plus>("b", number, 1); }
+RRef<int> sumLater(CallContext& call, const RRef<int>& number) { return call.worker().remote<&plus>("b", number, 1); }
 // Calls on with what it was given as a value: at a third worker.
-int callOn(Call& call, const std::string& next, int number) { return call.worker().call<&plus>(next, number, 1); }
+int callOn(CallContext& call, const std::string& next, int number) {
+  return call.worker().call<&plus>(next, number, 1);
+}
 
 const Functions& functions() {
   static const Functions all = [] {
@@ -84,8 +86,8 @@ TEST_F(Conversions, aValueForAReferenceStaysAtTheCaller) {
   EXPECT_EQ(5, a.call<&fetched>("a", 5));
   RRef<int> home = a.call<&keep>("b", 7);
   EXPECT_TRUE(home.isOwner());
-  EXPECT_EQ(7, home.local());
-  RRef<int> mine = a.own(8);
+  EXPECT_EQ(7, home.localValue());
+  RRef<int> mine = a.makeRRef(8);
   EXPECT_EQ(8, a.call<&throughTwo>("b", mine));
   EXPECT_EQ(9, a.call<&throughTwo>("b", a.remote<&identity>("c", 9)));
 }
@@ -119,7 +121,7 @@ TEST_F(Conversions, bytesOfAThirdWorkersValueTakeTheLinkFromItsOwnerToTheCallee)
 TEST_F(Conversions, serveMemberFunctionsToo) {
   RRef<Ledger> ledger = a.call<&newLedger>("b");
   EXPECT_EQ(14, ledger.call<&Ledger::add>(a.remote<&identity>("c", 10), a.remote<&text>("b")));
-  EXPECT_EQ(30, ledger.call<&Ledger::weigh>(10, a.own(int64_t{3})));
+  EXPECT_EQ(30, ledger.call<&Ledger::weigh>(10, a.makeRRef(int64_t{3})));
 }
 
 TEST_F(Conversions, aValueThatIsYetToBeMadeIsWaitedForWithoutAThread) {
@@ -144,13 +146,13 @@ TEST_F(Conversions, aReferenceToNothingOrToSomethingElseIsRefused) {
   messageOf<ArgumentError>([&] { a.call<&plus>("b", none, 1); });
   for (const char* owner : {"a", "b", "c"}) {
     RRef<std::string> words = a.remote<&text>(owner);
-    words.waitUntilMade();
-    RRef<int> wrong = RRef<int>(words.share());
+    words.waitUntilReady();
+    RRef<int> wrong = RRef<int>(handleOf(words));
     Status why = statusOf<StateError>([&] { a.call<&plus>("b", wrong, 1); });
     EXPECT_TRUE(contains(why.message(), "basic_string") && contains(why.message(), "not to a int")) << owner;
   }
-  messageOf<ArgumentError>([&] { b.call<&plus>("c", a.own(1), 1); });
-  messageOf<ArgumentError>([&] { b.call<&fetched>("c", a.own(1)); });
+  messageOf<ArgumentError>([&] { b.call<&plus>("c", a.makeRRef(1), 1); });
+  messageOf<ArgumentError>([&] { b.call<&fetched>("c", a.makeRRef(1)); });
 }
 
 TEST_F(Conversions, aValueThatWasNotMadeFailsTheCallAndSaysWhy) {

@@ -56,8 +56,8 @@ size_t half(size_t number) { return number / 2; }
 size_t readThere(const RRef<size_t>& size) { return size.toHere(); }
 
 // Answered by a thread that another one reads beside, which may have the next request before that one goes on.
-Future<size_t> sizeLater(Call& call, const std::string& text) {
-  return call.worker().fork([size = text.size()] { return size; });
+Future<size_t> sizeLater(CallContext& call, const std::string& text) {
+  return call.worker().spawn([size = text.size()] { return size; });
 }
 
 // Notes who has come.
@@ -71,10 +71,10 @@ struct Guests {
 };
 void arrive(Here<Guests> guests, int guest, const std::string&) { guests->add(guest); }
 
-int bounce(Call& call, int depth, const std::string& text) {
+int bounce(CallContext& call, int depth, const std::string& text) {
   return depth == 0 ? 0 : 1 + call.worker().call<&bounce>(call.caller(), depth - 1, text);
 }
-int bounceWhenOpen(Call& call, Here<Gate> gate, int depth, const std::string& text) {
+int bounceWhenOpen(CallContext& call, Here<Gate> gate, int depth, const std::string& text) {
   blocking([&] { gate->wait(); });
   return bounce(call, depth, text);
 }
@@ -117,13 +117,13 @@ class CreditsOfCalls : public ::testing::Test {
 
   Kept kept;  // outlive the job
   Guests guests;
-  WorkerJob job{{"a", "b", "c"}, functions(), [](JoinOptions& options) { options.unansweredLimitBytes = kLimit; }};
+  WorkerJob job{{"a", "b", "c"}, functions(), [](JoinOptions& options) { options.maxInFlightBytes = kLimit; }};
   Worker &a = job[0], &b = job[1];
 };
 
 TEST_F(CreditsOfCalls, endACallThatGetsNoneWithWhomItWasForAndWhatToDo) {
   auto calls = fill();
-  Caller hasty = a.with({.timeout = kShort});
+  CallProxy hasty = a.with({.timeout = kShort});
   const std::string text(kHalf, 'x');
   for (auto late : {std::function([&] { hasty.call<&sizeOf>("b", text); }),
                     std::function([&] { hasty.async<&sizeOf>("b", text).wait(); }),
@@ -233,10 +233,10 @@ TEST_F(CreditsOfCalls, areNotWaitedForWhenThePeerIsLost) {
 TEST(CreditsOfPatientCalls, areWaitedForAsLongAsOthersDo) {
   Kept kept;
   WorkerJob job({"a", "b"}, functions(), [](JoinOptions& options) {
-    options.unansweredLimitBytes = kLimit;
+    options.maxInFlightBytes = kLimit;
     options.rpcTimeout = kShort;
   });
-  Caller patient = job[0].with({.timeout = kWhilePeerLives});
+  CallProxy patient = job[0].with({.timeout = kNoTimeout});
   std::vector<Future<void>> calls;
   for (int i = 0; i < 2; ++i) calls.push_back(patient.async<&keep>("b", kept, std::string(kHalf, 'x')));
   messageOf<ResourceError>([&] { patient.call<&sizeOf>("b", std::string(kHalf, 'x')); });
@@ -262,7 +262,7 @@ size_t countThoseInTime(std::vector<Future<int>>& calls) {
 // latest, and leaves nothing behind.
 TEST(CreditsOfNestedCalls, areNotWaitedForInACircleForEver) {
   WorkerJob job({"a", "b"}, functions(), [](JoinOptions& options) {
-    options.unansweredLimitBytes = kLimit;
+    options.maxInFlightBytes = kLimit;
     options.rpcTimeout = 2 * kShort;
   });
   test::forSeeds(3, [&](test::Random& random) {
@@ -282,7 +282,7 @@ TEST(CreditsOfNestedCalls, areNotWaitedForInACircleForEver) {
 TEST(CreditsOfNestedCalls, inACircleEndAtTheirDeadline) {
   Gate gate;
   WorkerJob job({"a", "b"}, functions(), [](JoinOptions& options) {
-    options.unansweredLimitBytes = kLimit;
+    options.maxInFlightBytes = kLimit;
     options.rpcTimeout = 2 * kShort;
   });
   std::vector<Future<int>> all;
@@ -297,7 +297,7 @@ TEST(CreditsOfNestedCalls, inACircleEndAtTheirDeadline) {
 
 // One request at a time, and the next one comes as soon as the answer has left.
 TEST(CreditsOfTheLowestLimit, areNeverRefusedToWhoWaitsForThem) {
-  WorkerJob job({"a", "b"}, functions(), [](JoinOptions& options) { options.unansweredLimitBytes = 1; });
+  WorkerJob job({"a", "b"}, functions(), [](JoinOptions& options) { options.maxInFlightBytes = 1; });
   std::vector<std::future<void>> callers;
   for (int t = 0; t < 4; ++t)
     callers.push_back(std::async(std::launch::async, [&] {
@@ -309,13 +309,13 @@ TEST(CreditsOfTheLowestLimit, areNeverRefusedToWhoWaitsForThem) {
 TEST(CreditsOfUnequalLimits, areRefusedByTheWorkerWithTheLowerOne) {
   Kept kept;
   WorkerJob job({"a", "b"}, functions(), [](JoinOptions& options) {
-    if (options.name == "b") options.unansweredLimitBytes = kLimit;
+    if (options.name == "b") options.maxInFlightBytes = kLimit;
   });
   std::vector<Future<void>> calls;
   for (int i = 0; i < 2; ++i) calls.push_back(job[0].async<&keep>("b", kept, std::string(kHalf, 'x')));
   Status why = statusOf<ResourceError>([&] { job[0].call<&sizeOf>("b", std::string(kHalf, 'x')); });
   EXPECT_EQ("b", why.worker());
-  for (const char* part : {"worker 'a' (rank 0)", "worker 'b' (rank 1)", "limit of 65536", "unansweredLimitBytes"})
+  for (const char* part : {"worker 'a' (rank 0)", "worker 'b' (rank 1)", "limit of 65536", "maxInFlightBytes"})
     EXPECT_TRUE(contains(why.message(), part));
   kept.begun.waitFor(2);
   kept.answer();
@@ -329,7 +329,7 @@ void callAtRandom(Worker& worker, uint64_t seed) {
   for (int i = 0; i < 60; ++i) {
     auto to = static_cast<int>(test::pick(random, worker.peers().size()));
     std::string text(test::pick(random, test::pick(random, 10) == 0 ? 2 * kLimit : kLimit / 8), 'x');
-    Caller hasty = worker.with({.timeout = std::chrono::microseconds(test::pick(random, 3000))});
+    CallProxy hasty = worker.with({.timeout = std::chrono::microseconds(test::pick(random, 3000))});
     switch (test::pick(random, 4)) {
       case 0: EXPECT_EQ(text.size(), worker.call<&sizeOf>(to, text)); break;
       case 1: hasty.async<&sizeOf>(to, text); break;

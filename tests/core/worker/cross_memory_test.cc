@@ -37,7 +37,7 @@ void noteSum(const Bulk& bulk, Here<Sight> sight) {
 }
 
 // Whether it was refused the wait, as it should be.
-bool callAndOverwrite(Call& call, Here<Sight> sight) {
+bool callAndOverwrite(CallContext& call, Here<Sight> sight) {
   Bulk bulk = bulkOf(8U << 20, 1);
   bool refused = false;
   try {
@@ -108,7 +108,7 @@ TEST(CrossMemoryOfManyHandlers, isTheCallersAgainWhenItMayNotWait) {
                             .add<&callAndOverwrite>("callAndOverwrite");
   WorkerJob job({"A", "B"}, functions, [](JoinOptions& options) {
     options.channels = Channels{.sharedMemory = false};
-    options.maxBlocked = 1;
+    options.maxBlockedHandlers = 1;
   });
   job[1].call<&settle>("A");
   Future<void> first = job[0].async<&test::waitAtGate>("B", waiting, gate);

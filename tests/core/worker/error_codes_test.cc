@@ -96,7 +96,7 @@ TEST_F(ErrorCodes, ofTooMuch) {
 }
 
 TEST_F(ErrorCodes, ofWhatCanNeverWork) {
-  Status never = statusOf<ArgumentError>([&] { job_[0].make<Small>("b", 1000).waitUntilMade(); });
+  Status never = statusOf<ArgumentError>([&] { job_[0].make<Small>("b", 1000).waitUntilReady(); });
   EXPECT_EQ(Code::kInvalidArgument, never.code());
   EXPECT_TRUE(contains(never.message(), "1000"));
 }

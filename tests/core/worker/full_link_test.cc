@@ -19,13 +19,13 @@ void take(const RRef<int>&, const std::string&) {}
 TEST(FullLink, AcknowledgesDroppedReferencesWithoutWaitingForRoom) {
   constexpr int kThreads = 3, kCalls = 3000;
   WorkerJob job({"a", "b"}, Functions().add<&take>("take"),
-                [](JoinOptions& options) { options.sendLimitBytes = 1 << 20; });
+                [](JoinOptions& options) { options.maxQueuedBytes = 1 << 20; });
   const std::string text(3000, 'x');
   std::vector<std::thread> threads;
   for (int i = 0; i < kThreads; ++i)
     threads.emplace_back([&] {
       std::vector<Future<void>> calls;
-      for (int j = 0; j < kCalls; ++j) calls.push_back(job[0].async<&take>("b", job[0].own(j), text));
+      for (int j = 0; j < kCalls; ++j) calls.push_back(job[0].async<&take>("b", job[0].makeRRef(j), text));
       for (Future<void>& call : calls) EXPECT_NO_THROW(call.wait());
     });
   for (std::thread& thread : threads) thread.join();

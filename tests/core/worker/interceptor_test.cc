@@ -121,7 +121,7 @@ namespace treadle::interceptor_test {
 namespace {
 
 bool scoped(int) { return inScope; }
-Task<bool> scopedAfter(Call& call, int64_t milliseconds) {
+Task<bool> scopedAfter(CallContext& call, int64_t milliseconds) {
   co_await call.worker().after(std::chrono::milliseconds(milliseconds));
   co_return inScope;
 }

@@ -173,7 +173,7 @@ TEST_F(Join, refusesAddressesBeyondThisHost) {
   EXPECT_TRUE(contains(why, "loopback"));
   // Who wants it in clear text has to say so, and to give what a job across hosts needs.
   far = options("a", 0, 1);
-  far.insecure = true;
+  far.allowPlaintext = true;
   far.launch->masterAddress = "192.0.2.1";
   EXPECT_TRUE(contains(messageOf<StateError>([&] { Worker::join(far); }), "TREADLE_JOB_KEY"));
   far.launch->jobKey = "a key of this job";
@@ -299,14 +299,14 @@ TEST_F(Join, checksItsOptions) {
   };
   EXPECT_TRUE(contains(refused([](JoinOptions& o) { o.rpcTimeout = 0s; }), "rpcTimeout"));
   EXPECT_TRUE(contains(refused([](JoinOptions& o) { o.joinTimeout = -1s; }), "joinTimeout"));
-  EXPECT_TRUE(contains(refused([](JoinOptions& o) { o.lostAfter = 50ms; }), "lostAfter is 50 ms"));
-  EXPECT_TRUE(contains(refused([](JoinOptions& o) { o.spin = -1ns; }), "spin"));
-  EXPECT_TRUE(contains(refused([](JoinOptions& o) { o.busyPoll = 2s; }), "busyPoll"));
-  EXPECT_TRUE(contains(refused([](JoinOptions& o) { o.maxRunning = -1; }), "maxRunning"));
-  EXPECT_TRUE(contains(refused([](JoinOptions& o) { o.maxBlocked = 0; }), "maxBlocked"));
+  EXPECT_TRUE(contains(refused([](JoinOptions& o) { o.heartbeatTimeout = 50ms; }), "heartbeatTimeout is 50 ms"));
+  EXPECT_TRUE(contains(refused([](JoinOptions& o) { o.spinTimeout = -1ns; }), "spinTimeout"));
+  EXPECT_TRUE(contains(refused([](JoinOptions& o) { o.serverSpinTimeout = 2s; }), "serverSpinTimeout"));
+  EXPECT_TRUE(contains(refused([](JoinOptions& o) { o.maxConcurrentHandlers = -1; }), "maxConcurrentHandlers"));
+  EXPECT_TRUE(contains(refused([](JoinOptions& o) { o.maxBlockedHandlers = 0; }), "maxBlockedHandlers"));
   for (size_t bytes : {size_t{0}, SIZE_MAX, (size_t{1} << 50) + 1})
-    EXPECT_TRUE(contains(refused([&](JoinOptions& o) { o.unansweredLimitBytes = bytes; }),
-                         "unansweredLimitBytes is " + std::to_string(bytes)));
+    EXPECT_TRUE(contains(refused([&](JoinOptions& o) { o.maxInFlightBytes = bytes; }),
+                         "maxInFlightBytes is " + std::to_string(bytes)));
   EXPECT_TRUE(contains(refused([](JoinOptions& o) { o.launch->masterPort = 0; }), "port"));
   EXPECT_TRUE(contains(refused([](JoinOptions& o) { o.launch->jobKey = "short"; }), "job key"));
 }

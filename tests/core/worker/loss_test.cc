@@ -42,11 +42,11 @@ struct Number {
   int number;
 };
 std::string nameOfOwner(const RRef<int>& ref) { return ref.owner().name; }
-std::string passOn(Call& call, const RRef<int>& ref) { return call.worker().call<&nameOfOwner>("a", ref); }
+std::string passOn(CallContext& call, const RRef<int>& ref) { return call.worker().call<&nameOfOwner>("a", ref); }
 void reportLossOfB() { raise(peerLost("b", "worker 'b' (rank 1) was lost: its machine is off")); }
 int getOf(const RRef<Number>& ref) { return ref.call<&Number::get>(); }
 // Waits until its caller is lost.
-void watchCaller(Call& call, Here<Counter> begun, Here<Counter> saw) {
+void watchCaller(CallContext& call, Here<Counter> begun, Here<Counter> saw) {
   begun->add();
   blocking([&] { EXPECT_TRUE(test::eventually([&] { return call.cancelled(); })); });
   saw->add();
@@ -107,7 +107,7 @@ TEST_F(Loss, failsLaterCallsAtOnceAndLeavesTheOthersAlone) {
   namesB(statusOf<PeerLostError>([&] { a.call<&add>("b", 1, 2); }));
   namesB(statusOf<PeerLostError>([&] { a.async<&add>(1, 1, 2).wait(); }));
   namesB(statusOf<PeerLostError>([&] { a.remote<&add>("b", 1, 2).toHere(); }));
-  namesB(statusOf<PeerLostError>([&] { a.make<Number>("b", 1).waitUntilMade(); }));
+  namesB(statusOf<PeerLostError>([&] { a.make<Number>("b", 1).waitUntilReady(); }));
   EXPECT_EQ("b", a.peer(1).name);
   EXPECT_EQ(3, a.call<&add>("c", 1, 2));
   EXPECT_EQ(3, c.call<&add>("a", 1, 2));
@@ -120,8 +120,8 @@ TEST_F(Loss, ofAnOwnerFailsTheReferencesToItsValues) {
   job.kill(1);
   messageOf<PeerLostError>([&] { waiting.wait(); });
   namesB(statusOf<PeerLostError>([&] { ref.call<&Number::get>(); }));
-  namesB(statusOf<PeerLostError>([&] { ref.waitUntilMade(); }));
-  namesB(statusOf<PeerLostError>([&] { RRef<int>(ref.share()).toHere(); }));
+  namesB(statusOf<PeerLostError>([&] { ref.waitUntilReady(); }));
+  namesB(statusOf<PeerLostError>([&] { RRef<int>(handleOf(ref)).toHere(); }));
   namesB(statusOf<PeerLostError>([&] { ref.remote<&Number::get>().toHere(); }));
   namesB(statusOf<PeerLostError>([&] { a.call<&getOf>("c", ref); }));
   EXPECT_EQ("b", ref.owner().name);
@@ -132,7 +132,7 @@ TEST_F(Loss, ofAnOwnerFailsTheReferencesToItsValues) {
 
 TEST_F(Loss, freesTheValuesThatOnlyTheLostWorkerReferredTo) {
   RRef<Number> ref = job[1].make<Number>("a", 5);
-  ref.waitUntilMade();
+  ref.waitUntilReady();
   EXPECT_EQ(1U, a.metrics().valuesOwned);
   job.kill(1);
   EXPECT_TRUE(test::eventuallyReleased([&] { return a.metrics().valuesOwned == 0; }));
@@ -149,7 +149,7 @@ TEST_F(Loss, tellsTheHandlersThatWorkForTheLostWorker) {
 }
 
 TEST_F(Loss, endsBarrierAndShutdownOfTheOthers) {
-  Future<void> inBarrier = a.fork([&] { a.barrier(); });
+  Future<void> inBarrier = a.spawn([&] { a.barrier(); });
   job.kill(1);
   Status why = statusOf<PeerLostError>([&] { inBarrier.wait(); });
   EXPECT_EQ("b", why.worker());
@@ -192,12 +192,12 @@ TEST_F(Loss, ofAWorkerWhosePromiseIsKeptLaterHarmsNobody) {
 
 TEST_F(Loss, ofOnesOwnWorkerEndsWhatWaitsThere) {
   Future<int> waiting = job[1].async<&answerByPromise>("a", promised);
-  RRef<Number> ref = job[1].make<Number>("a", 5), own = job[1].own(Number(6));
+  RRef<Number> ref = job[1].make<Number>("a", 5), own = job[1].makeRRef(Number(6));
   job.kill(1);
   messageOf<CancelledError>([&] { waiting.wait(); });
   std::string why = messageOf<StateError>([&] { ref.call<&Number::get>(); });
   EXPECT_TRUE(contains(why, "has left its job"));
-  messageOf<StateError>([&] { own.local(); });
+  messageOf<StateError>([&] { own.localValue(); });
   messageOf<StateError>([&] { ref.owner(); });
 }
 
@@ -207,7 +207,7 @@ TEST(LostProcess, isNoticedAtOnceByWhatWaitsForIt) {
   uint16_t port = test::freePort();
   io::Process process = test::startPeer(port);
   JoinOptions join = test::joinOptions("parent", 0, 2, port, test::peerFunctions());
-  join.lostAfter = 1h;  // heartbeats would not tell
+  join.heartbeatTimeout = 1h;  // heartbeats would not tell
   auto worker = Worker::join(join);
   EXPECT_EQ(5, worker->call<&test::peerAdd>("child", 2, 3));
   RRef<int> ref = worker->remote<&test::peerAdd>("child", 2, 3);
@@ -226,9 +226,9 @@ TEST(StoppedProcess, isGivenUpAfterTheLimit) {
   uint16_t port = test::freePort();
   io::Process process = test::startPeer(port, {{"TREADLE_TEST_LOST_AFTER", "3"}});
   JoinOptions join = test::joinOptions("parent", 0, 2, port, test::peerFunctions());
-  join.lostAfter = 3s;
+  join.heartbeatTimeout = 3s;
   auto worker = Worker::join(join);
-  Future<void> waiting = worker->with({.timeout = kWhilePeerLives}).async<&test::peerWait>("child");
+  Future<void> waiting = worker->with({.timeout = kNoTimeout}).async<&test::peerWait>("child");
   process.signal(SIGSTOP);
   ASSERT_TRUE(test::eventually([&] { return waiting.ready(); }));
   Status why = statusOf<PeerLostError>([&] { waiting.wait(); });

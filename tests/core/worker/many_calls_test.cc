@@ -31,20 +31,20 @@ void runUntil(Here<Counter> arrived, Here<Gate> gate) {
 }
 
 // To and fro between two workers, every handler waiting for the next.
-int bounce(Call& call, int depth) {
+int bounce(CallContext& call, int depth) {
   if (depth == 0) return 0;
   return 1 + call.worker().call<&bounce>(call.caller(), depth - 1);
 }
 
 // Likewise, and the innermost stays until the gate opens: so each of the others must wait.
-int nest(Call& call, int depth, Here<Counter> arrived, Here<Gate> gate) {
+int nest(CallContext& call, int depth, Here<Counter> arrived, Here<Gate> gate) {
   if (depth > 0) return 1 + call.worker().call<&nest>(call.caller(), depth - 1, arrived, gate);
   runUntil(arrived, gate);
   return 0;
 }
 
 void count(Here<Counter> runs) { runs->add(); }
-bool couldCallBack(Call& call, Here<Counter> runs) {
+bool couldCallBack(CallContext& call, Here<Counter> runs) {
   try {
     call.worker().call<&count>(call.caller(), runs);
     return true;
@@ -54,10 +54,10 @@ bool couldCallBack(Call& call, Here<Counter> runs) {
 }
 
 std::string echo(uint64_t number, const std::string& text) { return std::to_string(number) + text; }
-Future<std::string> echoLater(Call& call, uint64_t number, const std::string& text) {
-  return call.worker().fork([number, text] { return std::to_string(number) + text; });
+Future<std::string> echoLater(CallContext& call, uint64_t number, const std::string& text) {
+  return call.worker().spawn([number, text] { return std::to_string(number) + text; });
 }
-std::string echoFurther(Call& call, uint64_t number, const std::string& text) {
+std::string echoFurther(CallContext& call, uint64_t number, const std::string& text) {
   int next = (call.worker().self().rank + 1) % static_cast<int>(call.worker().peers().size());
   return call.worker().call<&echo>(next, number, text);
 }
@@ -81,7 +81,7 @@ class ManyCalls : public ::testing::Test {
 };
 
 TEST_F(ManyCalls, waitingHandlersBringInThreadsForTheCallThatReleasesThem) {
-  WorkerJob job({"a", "b"}, functions(), [](JoinOptions& options) { options.maxRunning = 2; });
+  WorkerJob job({"a", "b"}, functions(), [](JoinOptions& options) { options.maxConcurrentHandlers = 2; });
   std::vector<Future<void>> waiting;
   for (int i = 0; i < 50; ++i) waiting.push_back(job[0].async<&waitAtGate>("b", arrived, gate));
   arrived.waitFor(50);
@@ -91,7 +91,7 @@ TEST_F(ManyCalls, waitingHandlersBringInThreadsForTheCallThatReleasesThem) {
 }
 
 TEST_F(ManyCalls, waitingHandlersAreLimitedAndTheOneTooManyIsToldSo) {
-  WorkerJob job({"a", "b"}, functions(), [](JoinOptions& options) { options.maxBlocked = 3; });
+  WorkerJob job({"a", "b"}, functions(), [](JoinOptions& options) { options.maxBlockedHandlers = 3; });
   std::vector<Future<void>> waiting;
   for (int i = 0; i < 3; ++i) waiting.push_back(job[0].async<&waitAtGate>("b", arrived, gate));
   arrived.waitFor(3);
@@ -114,11 +114,11 @@ TEST_F(ManyCalls, waitingHandlersAreLimitedAndTheOneTooManyIsToldSo) {
   }
   ASSERT_EQ(1U, refused.size());
   EXPECT_EQ("b", refused[0].worker());
-  EXPECT_TRUE(contains(refused[0].message(), "maxBlocked"));
+  EXPECT_TRUE(contains(refused[0].message(), "maxBlockedHandlers"));
 }
 
 TEST_F(ManyCalls, ofAHandlerThatMayNotWaitAreNotSent) {
-  WorkerJob job({"a", "b"}, functions(), [](JoinOptions& options) { options.maxBlocked = 1; });
+  WorkerJob job({"a", "b"}, functions(), [](JoinOptions& options) { options.maxBlockedHandlers = 1; });
   std::vector<Future<void>> waiting;
   for (int i = 0; i < 2; ++i) waiting.push_back(job[0].async<&waitAtGate>("b", arrived, gate));
   // One of the two waits, and the other was refused.
@@ -144,8 +144,8 @@ TEST_F(ManyCalls, ofAHandlerThatMayNotWaitAreNotSent) {
 TEST_F(ManyCalls, longHandlersHoldUpNeitherAnswersNorHeartbeats) {
   constexpr Duration kLostAfter = 4s;
   WorkerJob job({"a", "b"}, functions(), [&](JoinOptions& options) {
-    options.maxRunning = 2;
-    options.lostAfter = kLostAfter;
+    options.maxConcurrentHandlers = 2;
+    options.heartbeatTimeout = kLostAfter;
   });
   RRef<int> held = job[0].remote<&add>("b", 1, 1);
   EXPECT_EQ(2, held.toHere());
@@ -167,7 +167,7 @@ TEST_F(ManyCalls, longHandlersHoldUpNeitherAnswersNorHeartbeats) {
 }
 
 TEST_F(ManyCalls, callsBackAndForthNestDeeplyEvenOnFewThreads) {
-  WorkerJob job({"a", "b"}, functions(), [](JoinOptions& options) { options.maxRunning = 1; });
+  WorkerJob job({"a", "b"}, functions(), [](JoinOptions& options) { options.maxConcurrentHandlers = 1; });
   EXPECT_EQ(100, job[0].call<&bounce>("b", 100));
   EXPECT_EQ(50, job[0].call<&bounce>("a", 50));  // and with oneself
 }
@@ -179,7 +179,7 @@ TEST_F(ManyCalls, nestAThousandDeepAtTheDefaultLimits) {
 }
 
 TEST_F(ManyCalls, atALimitOfEightTheNinthThatWouldWaitFailsAndAllEnds) {
-  WorkerJob job({"a", "b"}, functions(), [](JoinOptions& options) { options.maxBlocked = 8; });
+  WorkerJob job({"a", "b"}, functions(), [](JoinOptions& options) { options.maxBlockedHandlers = 8; });
   auto allEnded = [&] { return job[0].metrics().handlersRunning + job[1].metrics().handlersRunning == 0; };
   Gate first, second;
   Future<int> eight = job[0].async<&nest>("a", 8, arrived, first);
@@ -194,7 +194,7 @@ TEST_F(ManyCalls, atALimitOfEightTheNinthThatWouldWaitFailsAndAllEnds) {
 
   statusOf<ResourceError>([&] { job[0].call<&nest>("b", 18, arrived, gate); }).ignore();
   Status why = statusOf<ResourceError>([&] { job[0].call<&nest>("a", 9, arrived, gate); });
-  EXPECT_TRUE(contains(why.message(), "maxBlocked"));
+  EXPECT_TRUE(contains(why.message(), "maxBlockedHandlers"));
   // Whichever comes to wait as the ninth.
   EXPECT_EQ(std::vector<std::string>(why.trail().size(), "a"), why.trail());
   EXPECT_TRUE(!why.trail().empty() && why.trail().size() <= 9) << why.message();
@@ -204,7 +204,7 @@ TEST_F(ManyCalls, atALimitOfEightTheNinthThatWouldWaitFailsAndAllEnds) {
 }
 
 TEST_F(ManyCalls, nestedCallsOfBothSidesAtOnceDoNotWaitForEachOther) {
-  WorkerJob job({"a", "b"}, functions(), [](JoinOptions& options) { options.maxRunning = 1; });
+  WorkerJob job({"a", "b"}, functions(), [](JoinOptions& options) { options.maxConcurrentHandlers = 1; });
   std::vector<Future<int>> all;
   for (int i = 0; i < 10; ++i)
     for (size_t from : {0, 1}) all.push_back(job[from].async<&bounce>(from == 0 ? "b" : "a", 20));

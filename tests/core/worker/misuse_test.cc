@@ -41,7 +41,7 @@ TEST(Misuse, aDestructorThatTakesLongHoldsUpNobodyElse) {
   WorkerJob job({"a", "b"}, functions());
   auto address = [](const auto& object) { return reinterpret_cast<int64_t>(&object); };
   RRef<Slow> slow = job[0].make<Slow>("b", address(begun), address(gate));
-  slow.waitUntilMade();
+  slow.waitUntilReady();
   slow = {};
   begun.waitFor(1);
   EXPECT_EQ(4, job[0].call<&twice>("b", 2));
@@ -93,7 +93,7 @@ TEST(Misuse, aReferenceMayOutliveTheWorkerAndBeAskedForAfterIt) {
 TEST(Misuse, whatIsNothingIsRefused) {
   WorkerJob job({"a"}, functions());
   messageOf<StateError>([] { whenAll(std::vector<Future<int>>(1)); });
-  messageOf<ArgumentError>([&] { job[0].ownShared(std::shared_ptr<Counter>()); });
+  messageOf<ArgumentError>([&] { job[0].makeRRef(std::shared_ptr<Counter>()); });
   for (int priority : {-129, 128})
     EXPECT_TRUE(test::contains(
         messageOf<ArgumentError>([&] { job[0].with({.priority = priority}).call<&twice>("a", 2); }), "-128 to 127"));

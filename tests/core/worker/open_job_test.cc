@@ -279,7 +279,7 @@ TEST_F(OpenJob, aGroupIsOfTheWorkersThatAreThere) {
     for (const auto& worker : {one, other}) sums.push_back(static_cast<float>(worker->self().rank) + 1);
     onAll({one, other}, [&](Worker& worker) {
       float& own = sums[worker.self().name == "a" ? 0 : 1];
-      allReduce(Group::make(worker, {"a", "b"}), std::span(&own, 1)).wait();
+      allReduce(ProcessGroup::make(worker, {"a", "b"}), std::span(&own, 1)).wait();
     });
     EXPECT_EQ(sums[0], sums[1]);
     return sums[0];
@@ -295,7 +295,7 @@ TEST_F(OpenJob, aGroupIsOfTheWorkersThatAreThere) {
 TEST_F(OpenJob, aReferenceToAWorkerThatHadGoneBeforeFailsWithItsRank) {
   auto a = join("a", true), b = join("b");
   Shelf shelf;
-  b->call<&keep>("a", shelf, "x", b->own(std::string("of b")));
+  b->call<&keep>("a", shelf, "x", b->makeRRef(std::string("of b")));
   b.reset();
   ASSERT_TRUE(test::eventually([&] { return namesOf(*a).size() == 1; }));
   auto c = join("c");
@@ -313,7 +313,7 @@ TEST_F(OpenJob, aReferenceToAWorkerThatHadGoneBeforeFailsWithItsRank) {
 TEST_F(OpenJob, referencesGoToNewcomers) {
   auto a = join("a", true), b = join("b");
   Shelf shelf;
-  b->call<&keep>("a", shelf, "x", b->own(std::string("seven..")));
+  b->call<&keep>("a", shelf, "x", b->makeRRef(std::string("seven..")));
   auto c = join("c");
   RRef<std::string> ref = c->call<&fetchKept>("a", shelf, "x");
   EXPECT_EQ("seven..", ref.toHere());
@@ -340,7 +340,7 @@ TEST_F(OpenJob, allGatherGivesAllWhatEachGave) {
     }
   });
   EXPECT_TRUE(contains(messageOf<ResourceError>([&] { a->allGather(std::string(65'536, 'x')); }), "too large"));
-  EXPECT_TRUE(contains(messageOf<ArgumentError>([&] { a->allGather(a->own(1)); }), "no references"));
+  EXPECT_TRUE(contains(messageOf<ArgumentError>([&] { a->allGather(a->makeRRef(1)); }), "no references"));
   std::vector<std::future<void>> mixed;
   auto isRefused = [](const std::string& why) { return contains(why, "where others called allGather()"); };
   mixed.push_back(
@@ -370,10 +370,10 @@ TEST_F(OpenJob, meetsThroughAFile) {
 // A worker in a process of its own.
 class OpenPeers : public OpenJob {
  protected:
-  io::Process startPeer(const std::string& name, Duration lostAfter) const {
+  io::Process startPeer(const std::string& name, Duration heartbeatTimeout) const {
     io::ProcessOptions options;
     options.program = test::testProgram("core_worker_open_peer_program");
-    options.arguments = {name, std::to_string(port), std::to_string(lostAfter / 1ms)};
+    options.arguments = {name, std::to_string(port), std::to_string(heartbeatTimeout / 1ms)};
     return valueOrThrow(io::Process::start(options));
   }
   static std::string outputOf(io::Process& process) { return test::readToEnd(process.standardOutput().get()); }
@@ -398,13 +398,13 @@ TEST_F(OpenPeers, aKilledWorkerIsOutForAllAtOnce) {
 TEST_F(OpenPeers, aStoppedWorkerIsOutForAllAndLearnsItWhenItWakes) {
   JoinOptions impatient = options("a", true), patient = options("b");
   // Each worker sends five heartbeats in its own limit, so each limit exceeds the peers' interval by 4 s.
-  impatient.lostAfter = 6s;
-  patient.lostAfter = 10s;
+  impatient.heartbeatTimeout = 6s;
+  patient.heartbeatTimeout = 10s;
   auto a = Worker::join(impatient), b = Worker::join(patient);
   io::Process child = startPeer("child", 8s);
   a->waitForPeer("child", 60s);
   b->waitForPeer("child", 60s);
-  b->call<&test::peerKeep>("child", b->own(std::string("of b")));
+  b->call<&test::peerKeep>("child", b->makeRRef(std::string("of b")));
   EXPECT_EQ(1u, b->metrics().valuesOwned);
   EXPECT_EQ(4u, b->call<&test::peerSize>("child", test::bulkOf(4, 0)));
   child.signal(SIGSTOP);

@@ -13,7 +13,7 @@ int main(int, char** arguments) {
   options.functions = treadle::test::peerFunctions();
   options.launch = treadle::Launch{treadle::kAnyRank, treadle::kOpenWorld, "127.0.0.1",
                                    static_cast<uint16_t>(std::atoi(arguments[2])), ""};
-  options.lostAfter = std::chrono::milliseconds(std::atoi(arguments[3]));
+  options.heartbeatTimeout = std::chrono::milliseconds(std::atoi(arguments[3]));
   try {
     treadle::Worker::join(options)->shutdown();
   } catch (const std::exception& error) {

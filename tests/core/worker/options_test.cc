@@ -37,9 +37,9 @@ Functions offered() {
 TEST(Options, areCheckedBeforeTheyAreUsed) {
   JoinOptions options = test::joinOptions("a", 0, 1, 1);
   EXPECT_TRUE(options.validate().ok());
-  options.lostAfter = 25h;
+  options.heartbeatTimeout = 25h;
   EXPECT_EQ(Code::kInvalidArgument, options.validate().code());
-  EXPECT_TRUE(contains(options.validate().message(), "lostAfter"));
+  EXPECT_TRUE(contains(options.validate().message(), "heartbeatTimeout"));
   options = test::joinOptions("a", 0, 1, 1);
   options.messageLimits.bufferBytes = UINT64_MAX;
   EXPECT_TRUE(contains(options.validate().message(), "messageLimits.bufferBytes"));
@@ -87,8 +87,8 @@ TEST(Options, takeTheUseOfTlsAndTheCertificatesOfTheEnvironment) {
   ::unsetenv("TREADLE_TLS_CERTIFICATE");
 }
 
-TEST(Options, ofASendLimitHoldBackNothingThatFits) {
-  WorkerJob job({"a", "b"}, offered(), [](JoinOptions& options) { options.sendLimitBytes = 4096; });
+TEST(Options, ofAQueueLimitHoldBackNothingThatFits) {
+  WorkerJob job({"a", "b"}, offered(), [](JoinOptions& options) { options.maxQueuedBytes = 4096; });
   const std::string small(100, 's'), large(3 << 20, 'l');  // over the limit, and larger than a socket's buffer
   std::vector<Future<std::string>> answers;
   for (int i = 0; i < 200; ++i) answers.push_back(job[0].async<&twice>("b", i % 50 == 0 ? large : small));
@@ -105,8 +105,8 @@ TEST(Options, ofMemoryAheadChangeNoResult) {
 
 TEST(Options, ofWaitingChangeNoResult) {
   WorkerJob job({"a", "b"}, offered(), [](JoinOptions& options) {
-    options.spin = 0us;
-    options.busyPoll = 200us;
+    options.spinTimeout = 0us;
+    options.serverSpinTimeout = 200us;
   });
   for (int i = 0; i < 20; ++i)
     EXPECT_EQ("xx", job[static_cast<size_t>(i % 2)].call<&twice>(i % 3 == 0 ? "a" : "b", "x"));
@@ -131,7 +131,7 @@ TEST(Options, ofADeclaredTypeLetItBeMadeElsewhereOnly) {
                 [&](JoinOptions& options) { options.functions = options.name == "knows" ? declared : offered(); });
   RRef<Counted> made = job[0].make<Counted>("offers", 7);
   EXPECT_EQ(8, made.call<&Counted::next>());
-  std::string why = messageOf<NotFoundError>([&] { job[1].make<Counted>("knows", 7).waitUntilMade(); });
+  std::string why = messageOf<NotFoundError>([&] { job[1].make<Counted>("knows", 7).waitUntilReady(); });
   EXPECT_TRUE(contains(why, "'Counted'"));
 }
 

@@ -27,7 +27,7 @@ inline std::vector<int64_t> peerSums(const std::vector<Bulk>& bulks) {
 }
 
 // The limit of its memory, what is in use, and what is kept.
-inline std::vector<uint64_t> peerMemory(Call& call) {
+inline std::vector<uint64_t> peerMemory(CallContext& call) {
   Metrics now = call.worker().metrics();
   return {now.memoryLimitBytes, now.memory.usedBytes, now.memory.freeBytes};
 }

@@ -21,7 +21,7 @@ std::vector<std::string> orderOfAnswers(int priority, size_t size) {
   io::Process child = test::startPeer(port, {{"TREADLE_CHANNELS", "unix,lanes"}});
   JoinOptions join = test::joinOptions("parent", 0, 2, port, test::peerFunctions());
   join.channels = valueOrThrow(Channels::parse("unix,lanes"));
-  join.sendLimitBytes = 8 * kLarge;  // none waits for room
+  join.maxQueuedBytes = 8 * kLarge;  // none waits for room
   auto worker = Worker::join(join);
   worker->call<&test::peerSize>("child", test::bulkOf(2 * kMiB, 1));  // the lanes are there
   Mutex mutex;

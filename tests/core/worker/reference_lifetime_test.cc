@@ -44,12 +44,12 @@ Watched makeAfterGate(Here<Gate> gate, Here<Counter> gone) {
   blocking([&] { gate->wait(); });
   return Watched(gone);
 }
-RRef<Watched> makeHere(Call& call, Here<Counter> gone) { return call.worker().own(Watched(gone)); }
+RRef<Watched> makeHere(CallContext& call, Here<Counter> gone) { return call.worker().makeRRef(Watched(gone)); }
 void keep(Here<Shelf> shelf, RRef<Watched> ref) {
   MutexLock lock(shelf->mutex);
   shelf->refs.push_back(std::move(ref));
 }
-void keepAt(Call& call, const std::string& where, Here<Shelf> shelf, const RRef<Watched>& ref) {
+void keepAt(CallContext& call, const std::string& where, Here<Shelf> shelf, const RRef<Watched>& ref) {
   call.worker().call<&keep>(where, shelf, ref);
 }
 void drop(Here<Shelf> shelf) {
@@ -113,9 +113,9 @@ TEST_F(ReferenceLifetime, endsWithTheLastReferenceOfTheWorkerThatAskedForTheValu
 }
 
 TEST_F(ReferenceLifetime, ofMadeOwnedAndReturnedObjectsIsTheSame) {
-  a.make<Watched>("b", reinterpret_cast<uint64_t>(&gone)).waitUntilMade();
+  a.make<Watched>("b", reinterpret_cast<uint64_t>(&gone)).waitUntilReady();
   gone.waitFor(1);
-  { RRef<Watched> own = a.own(Watched(gone)); }
+  { RRef<Watched> own = a.makeRRef(Watched(gone)); }
   EXPECT_EQ(2, gone.count());  // nobody else knew of it
   { RRef<Watched> returned = a.call<&makeHere>("b", gone); }
   gone.waitFor(3);
@@ -152,7 +152,7 @@ TEST_F(ReferenceLifetime, passesThroughAWorkerThatForgetsAtOnce) {
 // The value is not even made when its reference has been passed on twice and dropped by all but the last.
 TEST_F(ReferenceLifetime, beginsWithAReferenceThatIsPassedOnBeforeTheOwnerConfirmed) {
   RRef<Watched> ref = a.remote<&makeAfterGate>("b", gate, gone);
-  EXPECT_FALSE(ref.confirmed());
+  EXPECT_FALSE(ref.confirmedByOwner());
   a.call<&keepAt>("a", "c", shelves[2], ref);
   ref = {};
   gate.open();
@@ -188,7 +188,7 @@ TEST_F(ReferenceLifetime, isNotProlongedByCallsThatFail) {
 TEST_F(ReferenceLifetime, endsWithTheJobForWhatIsStillHeld) {
   RRef<Watched> ref = a.remote<&make>("b", gone);
   a.call<&keep>("c", shelves[2], ref);
-  ref.waitUntilMade();
+  ref.waitUntilReady();
   job.shutdown();
   EXPECT_EQ(1, gone.count());
   EXPECT_THROW(ref.call<&Watched::alive>(), StateError);
@@ -250,7 +250,7 @@ TEST(ReferenceLimit, isOfEachPeerAndEndsWithTheReferencesThatGo) {
     EXPECT_EQ(1, held.back().call<&Watched::alive>());
   }
   RRef<Watched> asked = job[0].remote<&make>("b", gone);
-  const std::string refusal = test::messageOf<ResourceError>([&] { asked.waitUntilMade(); });
+  const std::string refusal = test::messageOf<ResourceError>([&] { asked.waitUntilReady(); });
   EXPECT_TRUE(test::contains(refusal, "JoinOptions::referenceLimit")) << refusal;
   EXPECT_TRUE(test::contains(refusal, "rank 0")) << refusal;
   test::messageOf<ResourceError>([&] { job[0].call<&makeHere>("b", gone); });  // given back, it would be one more

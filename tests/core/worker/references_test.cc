@@ -25,7 +25,7 @@ class Tally {
   int count() const { return count_; }
   void clear() { count_ = 0; }
   void fail() { throw std::runtime_error("the tally is broken"); }
-  std::string where(Call& call, const std::string& text) { return text + call.worker().self().name; }
+  std::string where(CallContext& call, const std::string& text) { return text + call.worker().self().name; }
 
  private:
   std::atomic<int> count_;
@@ -39,8 +39,8 @@ struct Doubler {
 struct Layer {
   std::string forward(const std::string& text) { return text + "!"; }
 };
-RRef<Doubler> newDoubler(Call& call) { return call.worker().own(Doubler()); }
-RRef<Layer> newLayer(Call& call) { return call.worker().own(Layer()); }
+RRef<Doubler> newDoubler(CallContext& call) { return call.worker().makeRRef(Doubler()); }
+RRef<Layer> newLayer(CallContext& call) { return call.worker().makeRRef(Layer()); }
 
 struct Basket {
   std::string label;
@@ -58,12 +58,12 @@ void failAfterGate(Here<Gate> gate) {
   blocking([&] { gate->wait(); });
   throw std::runtime_error("nothing came of it");
 }
-RRef<Tally> newTally(Call& call, int start) { return call.worker().own(Tally{start}); }
+RRef<Tally> newTally(CallContext& call, int start) { return call.worker().makeRRef(Tally{start}); }
 int fetch(const RRef<int>& number) { return number.toHere(); }
 int countOf(const RRef<Tally>& tally) { return tally.call<&Tally::count>(); }
 // Whether the reference is to a value of this worker, and if so the value by the short way.
-int localCount(const RRef<Tally>& tally) { return tally.isOwner() ? tally.local().count() : -1; }
-int forward(Call& call, const std::string& next, const RRef<Tally>& tally) {
+int localCount(const RRef<Tally>& tally) { return tally.isOwner() ? tally.localValue().count() : -1; }
+int forward(CallContext& call, const std::string& next, const RRef<Tally>& tally) {
   return call.worker().call<&countOf>(next, tally);
 }
 RRef<Tally> handBack(RRef<Tally> tally) { return tally; }
@@ -72,13 +72,13 @@ int sum(const std::vector<RRef<Tally>>& tallies) {
   for (const auto& tally : tallies) all += tally.call<&Tally::add>(1);
   return all;
 }
-Basket grow(Call& call, Basket basket) {
-  basket.tallies.push_back(call.worker().own(Tally{100}));
+Basket grow(CallContext& call, Basket basket) {
+  basket.tallies.push_back(call.worker().makeRRef(Tally{100}));
   basket.label += "+";
   return basket;
 }
-std::map<std::string, std::optional<RRef<int>>> numbers(Call& call) {
-  return {{"one", call.worker().own(1)}, {"none", std::nullopt}};
+std::map<std::string, std::optional<RRef<int>>> numbers(CallContext& call) {
+  return {{"one", call.worker().makeRRef(1)}, {"none", std::nullopt}};
 }
 
 Functions functions() {
@@ -107,27 +107,27 @@ TEST_F(References, areThereAtOnceAndKnowTheirOwner) {
   EXPECT_EQ("b", ref.owner().name);
   EXPECT_EQ(1, ref.owner().rank);
   EXPECT_FALSE(ref.isOwner());
-  EXPECT_FALSE(ref.confirmed());
+  EXPECT_FALSE(ref.confirmedByOwner());
   Future<int> value = ref.toHereAsync();
   EXPECT_FALSE(value.ready());
   gate.open();
   EXPECT_EQ(5, value.wait());
   EXPECT_EQ(5, ref.toHere());
-  EXPECT_TRUE(test::eventually([&] { return ref.confirmed(); }));
+  EXPECT_TRUE(test::eventually([&] { return ref.confirmedByOwner(); }));
 }
 
 TEST_F(References, toWhatOneOwnsGiveTheValueItself) {
-  RRef<Tally> mine = a.own(Tally{3});
+  RRef<Tally> mine = a.makeRRef(Tally{3});
   EXPECT_TRUE(mine.isOwner());
-  EXPECT_TRUE(mine.confirmed());
+  EXPECT_TRUE(mine.confirmedByOwner());
   EXPECT_EQ("a", mine.owner().name);
-  mine.local().add(4);
-  EXPECT_EQ(7, b.call<&identity>("b", mine.local().count()));
+  mine.localValue().add(4);
+  EXPECT_EQ(7, b.call<&identity>("b", mine.localValue().count()));
   EXPECT_EQ(7, mine.call<&Tally::count>());
-  EXPECT_EQ(5, a.own(5).toHere());
-  EXPECT_EQ(5, a.own(5).toHereAsync().wait());
+  EXPECT_EQ(5, a.makeRRef(5).toHere());
+  EXPECT_EQ(5, a.makeRRef(5).toHereAsync().wait());
   auto shared = std::make_shared<Tally>(1);
-  RRef<Tally> other = a.ownShared(shared);
+  RRef<Tally> other = a.makeRRef(shared);
   shared->add(1);
   EXPECT_EQ(2, other.call<&Tally::count>());
 }
@@ -135,21 +135,21 @@ TEST_F(References, toWhatOneOwnsGiveTheValueItself) {
 TEST_F(References, toWhatOneMadeAtOneselfAreLocalToo) {
   RRef<Tally> made = a.make<Tally>("a", 3);
   EXPECT_TRUE(made.isOwner());
-  EXPECT_EQ(3, made.local().count());
+  EXPECT_EQ(3, made.localValue().count());
   RRef<int> number = a.remote<&identity>(a.self(), 4);
   EXPECT_TRUE(number.isOwner());
-  EXPECT_EQ(4, number.local());
+  EXPECT_EQ(4, number.localValue());
   EXPECT_EQ(4, number.toHere());
   RRef<int> late = a.remote<&afterGate>("a", gate, 5);
-  EXPECT_FALSE(late.confirmed());
-  Future<int> value = a.fork([&] { return late.local(); });
+  EXPECT_FALSE(late.confirmedByOwner());
+  Future<int> value = a.spawn([&] { return late.localValue(); });
   gate.open();
   EXPECT_EQ(5, value.wait());
 }
 
 TEST_F(References, toOthersValuesHaveNoLocalValue) {
   RRef<Tally> there = a.make<Tally>("b", 3);
-  std::string why = messageOf<StateError>([&] { there.local(); });
+  std::string why = messageOf<StateError>([&] { there.localValue(); });
   EXPECT_TRUE(contains(why, "'b'"));
 }
 
@@ -183,7 +183,7 @@ TEST_F(References, toNothingSayThatSomethingIsDone) {
   done.toHere();
   EXPECT_EQ(1, counter.count());
   done.toHereAsync().wait();
-  done.waitUntilMade();
+  done.waitUntilReady();
   EXPECT_EQ(1, counter.count());  // waiting again does not do it again
   RRef<Tally> tally = a.make<Tally>("b", 10);
   RRef<void> cleared = tally.remote<&Tally::clear>();
@@ -200,7 +200,7 @@ TEST_F(References, goToAnyWorkerThatMayUseThem) {
   EXPECT_EQ(10, a.call<&forward>("c", "a", atB));  // and back again
   EXPECT_EQ(10, a.call<&forward>("c", "b", atB));
   EXPECT_EQ(10, a.call<&forward>("b", "c", atB));
-  RRef<Tally> mine = a.own(Tally{7});
+  RRef<Tally> mine = a.makeRRef(Tally{7});
   EXPECT_EQ(7, a.call<&forward>("b", "c", mine));  // from the owner to a user to another user
   EXPECT_EQ(7, a.call<&countOf>("a", mine));       // to oneself
 }
@@ -212,16 +212,16 @@ TEST_F(References, areResultsOfFunctionsAndOfTheValuesOfReferences) {
   RRef<Tally> back = a.call<&handBack>("c", made);
   EXPECT_EQ("b", back.owner().name);
   EXPECT_EQ(7, back.call<&Tally::add>(1));
-  RRef<Tally> mine = a.own(Tally{1});
+  RRef<Tally> mine = a.makeRRef(Tally{1});
   RRef<Tally> home = a.call<&handBack>("b", mine);
   EXPECT_TRUE(home.isOwner());
-  EXPECT_EQ(&mine.local(), &home.local());
+  EXPECT_EQ(&mine.localValue(), &home.localValue());
   RRef<RRef<Tally>> nested = a.remote<&newTally>("c", 8);
   EXPECT_EQ(8, nested.toHere().call<&Tally::count>());
 }
 
 TEST_F(References, travelInsideOfContainersAndStructs) {
-  std::vector<RRef<Tally>> tallies = {a.make<Tally>("b", 1), a.make<Tally>("c", 10), a.own(Tally{100})};
+  std::vector<RRef<Tally>> tallies = {a.make<Tally>("b", 1), a.make<Tally>("c", 10), a.makeRRef(Tally{100})};
   tallies.push_back(tallies[0]);
   EXPECT_EQ(2 + 11 + 101 + 3, a.call<&sum>("c", tallies));
   EXPECT_EQ(0, a.call<&sum>("c", std::vector<RRef<Tally>>()));
@@ -248,7 +248,7 @@ TEST_F(References, mayBePassedOnBeforeTheValueIsMade) {
 
 TEST_F(References, tellEveryHolderWhyThereIsNoValue) {
   RRef<void> ref = a.remote<&failAfterGate>("b", gate);
-  RRef<int> number = RRef<int>(ref.share());
+  RRef<int> number = RRef<int>(handleOf(ref));
   Future<int> atC = a.async<&fetch>("c", number), atA = a.async<&fetch>("a", number);
   gate.open();
   for (Future<int>* one : {&atC, &atA}) {
@@ -257,13 +257,13 @@ TEST_F(References, tellEveryHolderWhyThereIsNoValue) {
     EXPECT_EQ("b", why.worker());
   }
   messageOf<RemoteError>([&] { ref.toHere(); });
-  messageOf<RemoteError>([&] { ref.waitUntilMade(); });
+  messageOf<RemoteError>([&] { ref.waitUntilReady(); });
 }
 
 TEST_F(References, ofTypesThatDoNotTravelAreNotFetched) {
   RRef<Tally> tally = a.make<Tally>("b", 1);
-  tally.waitUntilMade();  // this they can all the same
-  Status why = statusOf<ArgumentError>([&] { RRef<int>(tally.share()).toHere(); });
+  tally.waitUntilReady();  // this they can all the same
+  Status why = statusOf<ArgumentError>([&] { RRef<int>(handleOf(tally)).toHere(); });
   EXPECT_TRUE(contains(why.message(), "Tally"));
   EXPECT_EQ("b", why.worker());
 }
@@ -274,9 +274,9 @@ TEST_F(References, toNoValueAtAllAreRefused) {
   messageOf<StateError>([&] { none.owner(); });
   messageOf<StateError>([&] { none.isOwner(); });
   messageOf<StateError>([&] { none.call<&Tally::count>(); });
-  messageOf<StateError>([&] { none.waitUntilMade(); });
+  messageOf<StateError>([&] { none.waitUntilReady(); });
   messageOf<ArgumentError>([&] { a.call<&countOf>("b", none); });
-  messageOf<ArgumentError>([&] { a.call<&sum>("b", std::vector{a.own(Tally{1}), none}); });
+  messageOf<ArgumentError>([&] { a.call<&sum>("b", std::vector{a.makeRRef(Tally{1}), none}); });
 }
 
 }  // namespace

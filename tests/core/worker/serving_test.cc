@@ -99,16 +99,16 @@ class ServingThread : public ::testing::Test {
 
 TEST_F(ServingThread, isRefusedACallThatWaitsBeforeAnythingIsSent) {
   RRef<Tally> tally = a_.make<Tally>("b", 3);
-  tally.waitUntilMade();
+  tally.waitUntilReady();
   RRef<int> number = a_.remote<&tallied>("b", runs_);
-  number.waitUntilMade();
+  number.waitUntilReady();
   const uint64_t sent = a_.metrics().callsSent;
   const io::Serving reads;
   for (const auto& call : {std::function([&] { a_.call<&count>("b", runs_); }),
                            std::function([&] { a_.callNamed<void>("b", "count", Here<Counter>(runs_)); }),
                            std::function([&] { a_.with({.attempts = 3}).call<&tallied>("b", runs_); }),
                            std::function([&] { tally.call<&Tally::add>(runs_); }),
-                           std::function([&] { number.toHere(); }), std::function([&] { number.waitUntilMade(); })}) {
+                           std::function([&] { number.toHere(); }), std::function([&] { number.waitUntilReady(); })}) {
     const std::string why = messageOf<ResourceError>(call);
     EXPECT_TRUE(contains(why, "on worker 'b'"));
     EXPECT_TRUE(contains(why, "must not wait itself"));

@@ -22,15 +22,15 @@ using namespace std::chrono_literals;
 
 int add(int a, int b) { return a + b; }
 // Starts something elsewhere that goes on when this call is over.
-void startThere(Call& call, const std::string& where, Here<Counter> arrived, Here<Gate> gate) {
+void startThere(CallContext& call, const std::string& where, Here<Counter> arrived, Here<Gate> gate) {
   call.worker().async<&waitAtGate>(where, arrived, gate);
 }
 // To and fro without anybody waiting for anything, until `left` is 0.
-void hop(Call& call, int left, Here<Counter> hops) {
+void hop(CallContext& call, int left, Here<Counter> hops) {
   hops->add();
   if (left > 0) call.worker().async<&hop>(call.worker().peers()[static_cast<size_t>(left) % 3], left - 1, hops);
 }
-void shutDownInside(Call& call) { call.worker().shutdown(); }
+void shutDownInside(CallContext& call) { call.worker().shutdown(); }
 struct Number {
   explicit Number(int n) : number(n) {}
   int get() { return number; }
@@ -147,17 +147,18 @@ TEST_F(Shutdown, insideAHandlerIsRefused) {
 }
 
 TEST_F(Shutdown, leavesOneClearErrorForWhateverComesAfterIt) {
-  RRef<Number> number = job[0].make<Number>("b", 4), own = job[0].own(Number(5));
-  number.waitUntilMade();
+  RRef<Number> number = job[0].make<Number>("b", 4), own = job[0].makeRRef(Number(5));
+  number.waitUntilReady();
   job.shutdown();
   Worker& a = job[0];
-  for (auto late : {std::function([&] { a.call<&add>("b", 1, 2); }), std::function([&] { a.call<&add>("a", 1, 2); }),
-                    std::function([&] { a.async<&add>("c", 1, 2).wait(); }),
-                    std::function([&] { a.remote<&add>("b", 1, 2).toHere(); }),
-                    std::function([&] { a.make<Number>("b", 1).waitUntilMade(); }),
-                    std::function([&] { number.call<&Number::get>(); }), std::function([&] { own.local(); }),
-                    std::function([&] { number.waitUntilMade(); }), std::function([&] { a.barrier(); }),
-                    std::function([&] { a.own(Number(6)).local(); }), std::function([&] { a.fork([] {}).wait(); })}) {
+  for (auto late :
+       {std::function([&] { a.call<&add>("b", 1, 2); }), std::function([&] { a.call<&add>("a", 1, 2); }),
+        std::function([&] { a.async<&add>("c", 1, 2).wait(); }),
+        std::function([&] { a.remote<&add>("b", 1, 2).toHere(); }),
+        std::function([&] { a.make<Number>("b", 1).waitUntilReady(); }),
+        std::function([&] { number.call<&Number::get>(); }), std::function([&] { own.localValue(); }),
+        std::function([&] { number.waitUntilReady(); }), std::function([&] { a.barrier(); }),
+        std::function([&] { a.makeRRef(Number(6)).localValue(); }), std::function([&] { a.spawn([] {}).wait(); })}) {
     try {
       late();
       ADD_FAILURE() << "it worked";

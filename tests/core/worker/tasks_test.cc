@@ -23,28 +23,28 @@ int afterGate(Here<Counter> arrived, Here<Gate> gate, int number) {
   return number;
 }
 // Waits until its caller gives up, and says so.
-void untilCancelled(Call& call, Here<Counter> arrived, Here<Gate> seen) {
+void untilCancelled(CallContext& call, Here<Counter> arrived, Here<Gate> seen) {
   arrived->add();
   blocking([&] { EXPECT_TRUE(test::eventually([&] { return call.cancelled(); })); });
   seen->open();
 }
 
-Task<int> sumOfAll(Call& call, const std::vector<std::string>& whom, const int& number) {
+Task<int> sumOfAll(CallContext& call, const std::vector<std::string>& whom, const int& number) {
   std::vector<Future<int>> parts;
   for (const std::string& name : whom) parts.push_back(call.worker().async<&addOne>(name, number));
   int sum = 0;
   for (Future<int>& part : parts) sum += co_await part;
   co_return sum;
 }
-Task<int> sumOfGroup(Call& call, const std::vector<std::string>& whom, int number) {
+Task<int> sumOfGroup(CallContext& call, const std::vector<std::string>& whom, int number) {
   std::vector<Future<int>> parts;
   for (const std::string& name : whom) parts.push_back(call.worker().async<&addOne>(name, number));
   int sum = 0;
   for (int part : co_await whenAll(parts)) sum += part;
   co_return sum;
 }
-Task<int64_t> sumTogether(Call& call, const std::vector<std::string>& members, int64_t number) {
-  Group group = Group::make(call.worker(), members);
+Task<int64_t> sumTogether(CallContext& call, const std::vector<std::string>& members, int64_t number) {
+  ProcessGroup group = ProcessGroup::make(call.worker(), members);
   co_await allReduce(group, std::span(&number, 1));
   co_await barrier(group);
   co_return number;
@@ -54,16 +54,16 @@ Task<> fail(const std::string& text) {
   co_return;
 }
 // From one worker to the other and back, `left` times.
-Task<int> pingPong(Call& call, std::string here, std::string there, int left) {
+Task<int> pingPong(CallContext& call, std::string here, std::string there, int left) {
   if (left == 0) co_return 0;
   co_return 1 + co_await call.worker().async<&pingPong>(there, there, here, left - 1);
 }
-Task<std::string> sleepy(Call& call, int64_t milliseconds) {
+Task<std::string> sleepy(CallContext& call, int64_t milliseconds) {
   co_await call.worker().after(std::chrono::milliseconds(milliseconds));
   co_return "slept at " + call.worker().self().name;
 }
 // Calls on and is cancelled there, which it notes.
-Task<> chain(Call& call, std::string next, Here<Counter> arrived, Here<Gate> seen, Here<Gate> noted) {
+Task<> chain(CallContext& call, std::string next, Here<Counter> arrived, Here<Gate> seen, Here<Gate> noted) {
   try {
     co_await call.worker().async<&untilCancelled>(next, *arrived.operator->(), *seen.operator->());
   } catch (const CancelledError&) {
@@ -74,7 +74,7 @@ Task<> chain(Call& call, std::string next, Here<Counter> arrived, Here<Gate> see
 
 class Counted {
  public:
-  Task<int> add(Call& call, int more) {
+  Task<int> add(CallContext& call, int more) {
     co_await call.worker().after(1ms);
     co_return count_ += more;
   }
@@ -82,7 +82,7 @@ class Counted {
  private:
   std::atomic<int> count_ = 0;
 };
-RRef<Counted> newCounted(Call& call) { return call.worker().ownShared(std::make_shared<Counted>()); }
+RRef<Counted> newCounted(CallContext& call) { return call.worker().makeRRef(std::make_shared<Counted>()); }
 
 const Functions& functions() {
   static const Functions all = [] {
@@ -106,7 +106,7 @@ class TaskHandlers : public ::testing::Test {
 TEST_F(TaskHandlers, answerWithWhatTheyReturnOrThrow) {
   EXPECT_EQ(18, a.call<&sumOfAll>("b", std::vector<std::string>{"a", "b", "c"}, 5));
   EXPECT_EQ(18, a.async<&sumOfAll>("a", std::vector<std::string>{"a", "b", "c"}, 5).wait());
-  EXPECT_EQ(6, a.remote<&sumOfAll>("b", std::vector<std::string>{"c"}, a.own(5)).toHere());
+  EXPECT_EQ(6, a.remote<&sumOfAll>("b", std::vector<std::string>{"c"}, a.makeRRef(5)).toHere());
   Status why = statusOf<RemoteError>([&] { a.call<&fail>("b", "no such thing"); });
   EXPECT_TRUE(contains(why.message(), "no such thing") && contains(why.remoteType(), "invalid_argument"));
   EXPECT_EQ("b", why.worker());
@@ -162,10 +162,10 @@ TEST_F(TaskHandlers, areCancelledWhenTheirCallerIsLost) {
   seen.wait();
 }
 
-TEST_F(TaskHandlers, areForkedHereToo) {
-  Future<int> sum = a.fork([&](int first) -> Task<int> { co_return first + co_await a.async<&addOne>("b", 1); }, 40);
+TEST_F(TaskHandlers, areSpawnedHereToo) {
+  Future<int> sum = a.spawn([&](int first) -> Task<int> { co_return first + co_await a.async<&addOne>("b", 1); }, 40);
   EXPECT_EQ(42, sum.wait());
-  Future<void> endless = a.fork([&]() -> Task<> { co_await a.after(1h); });
+  Future<void> endless = a.spawn([&]() -> Task<> { co_await a.after(1h); });
   endless.cancel();
   messageOf<CancelledError>([&] { endless.wait(); });
 }
@@ -176,8 +176,8 @@ TEST(Timers, endWithTheirWorker) {
   {
     WorkerJob job({"a"});
     late = job[0].after(1h);
-    task = job[0].fork([&worker = job[0]]() -> Task<> { co_await worker.after(1h); });
-    other = job[0].fork([&]() -> Task<> { co_await elsewhere.future(); });
+    task = job[0].spawn([&worker = job[0]]() -> Task<> { co_await worker.after(1h); });
+    other = job[0].spawn([&]() -> Task<> { co_await elsewhere.future(); });
     job[0].after(1ms).wait();
     EXPECT_FALSE(late.ready() || task.ready() || other.ready());
   }

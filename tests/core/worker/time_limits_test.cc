@@ -29,7 +29,7 @@ struct Late {
   test::Counter done;
   std::atomic<bool> cancelled = false;
 };
-std::string answerLate(Call& call, Here<Late> late) {
+std::string answerLate(CallContext& call, Here<Late> late) {
   late->begun.open();
   blocking([&] { late->go.wait(); });
   late->cancelled = call.cancelled();
@@ -46,14 +46,14 @@ Future<int> answerByPromise(Here<Kept> kept) {
   return kept->promise.future();
 }
 // Calls on with a limit of its own, which is below what its caller grants.
-std::string callOn(Call& call, Here<Late> late) {
+std::string callOn(CallContext& call, Here<Late> late) {
   return call.worker().with({.timeout = kShort}).call<&answerLate>("c", late);
 }
 // Works, without ever waiting, until its caller has given up.
 struct Busy {
   test::Gate begun, sawIt;
 };
-void workUntilCancelled(Call& call, Here<Busy> busy) {
+void workUntilCancelled(CallContext& call, Here<Busy> busy) {
   busy->begun.open();
   const TimePoint end = test::patience();
   while (!call.cancelled() && Clock::now() < end) std::this_thread::yield();
@@ -128,7 +128,7 @@ class QueuedWork : public ::testing::Test {
 
   Busy busy;  // these outlive the job
   test::Counter ran;
-  WorkerJob job{{"a", "b", "c"}, functions(), [](JoinOptions& options) { options.maxRunning = 1; }};
+  WorkerJob job{{"a", "b", "c"}, functions(), [](JoinOptions& options) { options.maxConcurrentHandlers = 1; }};
   Worker& a = job[0];
   Future<void> working = a.async<&workUntilCancelled>("b", busy);
 };
@@ -175,7 +175,7 @@ TEST(QueuedWorkOfOthers, isDoneAllTheSame) {
 }
 
 TEST_F(TimeLimits, endAsynchronousAndNamedCallsToo) {
-  Caller impatient = a.with({.timeout = kShort});
+  CallProxy impatient = a.with({.timeout = kShort});
   Future<std::string> future = impatient.async<&answerLate>("b", late);
   EXPECT_EQ("b", statusOf<TimeoutError>([&] { future.wait(); }).worker());
   messageOf<TimeoutError>([&] { impatient.callNamed<int>("b", "answerByPromise", Here(kept)); });
@@ -189,7 +189,7 @@ TEST_F(TimeLimits, ofTheWorkerHoldForCallsThatSayNothing) {
   EXPECT_EQ("y", statusOf<TimeoutError>([&] { hasty[0].call<&answerLate>("y", late); }).worker());
   RRef<std::string> ref = hasty[0].remote<&answerLate>("y", late);
   EXPECT_EQ("y", statusOf<TimeoutError>([&] { ref.toHere(); }).worker());
-  RRef<std::string> mine = hasty[0].with({.timeout = kWhilePeerLives}).remote<&answerLate>("x", late);
+  RRef<std::string> mine = hasty[0].with({.timeout = kNoTimeout}).remote<&answerLate>("x", late);
   Future<std::string> fetched = mine.toHereAsync();
   EXPECT_EQ("x", statusOf<TimeoutError>([&] { fetched.wait(); }).worker()) << "a value of one's own";
   late.go.open();
@@ -237,7 +237,7 @@ TEST_F(TimeLimits, waitingForAFutureHasOneOfItsOwnAndLeavesTheCallAlone) {
 TEST_F(TimeLimits, waitingForAReferenceHasOneOfItsOwnAndLeavesTheValueAlone) {
   RRef<std::string> ref = a.remote<&answerLate>("b", late);
   EXPECT_EQ("b", statusOf<TimeoutError>([&] { ref.toHere(kShort); }).worker());
-  EXPECT_EQ("b", statusOf<TimeoutError>([&] { ref.waitUntilMade(kShort); }).worker());
+  EXPECT_EQ("b", statusOf<TimeoutError>([&] { ref.waitUntilReady(kShort); }).worker());
   late.go.open();
   EXPECT_EQ(100'000U, ref.toHere().size());
 }
@@ -245,12 +245,12 @@ TEST_F(TimeLimits, waitingForAReferenceHasOneOfItsOwnAndLeavesTheValueAlone) {
 TEST_F(TimeLimits, holdForAReferenceToAValueOfOnesOwnToo) {
   RRef<std::string> mine = a.remote<&answerLate>("a", late);
   EXPECT_EQ("a", statusOf<TimeoutError>([&] { mine.toHere(kShort); }).worker());
-  messageOf<TimeoutError>([&] { mine.waitUntilMade(kShort); });
+  messageOf<TimeoutError>([&] { mine.waitUntilReady(kShort); });
   Future<std::string> future = mine.toHereAsync();  // waits for nothing
   EXPECT_FALSE(future.ready());
   late.go.open();
   EXPECT_EQ(100'000U, future.wait().size());
-  EXPECT_EQ(100'000U, mine.local().size());
+  EXPECT_EQ(100'000U, mine.localValue().size());
 }
 
 TEST_F(TimeLimits, anObjectThatIsMadeTooLateIsDestroyed) {
@@ -258,7 +258,7 @@ TEST_F(TimeLimits, anObjectThatIsMadeTooLateIsDestroyed) {
     RRef<Slow> slow = a.with({.timeout = limit}).make<Slow>("b", reinterpret_cast<uint64_t>(&late));
     // Until the reference knows that it is late, it is asked for at the worker that makes it.
     EXPECT_TRUE(test::eventually(
-        [&] { return contains(messageOf<TimeoutError>([&] { slow.waitUntilMade(kShort); }), toText(limit)); }));
+        [&] { return contains(messageOf<TimeoutError>([&] { slow.waitUntilReady(kShort); }), toText(limit)); }));
     EXPECT_EQ("b", statusOf<TimeoutError>([&] { slow.call<&Slow::get>(); }).worker());
     return late.begun.isOpen();
   }));
@@ -281,7 +281,7 @@ TEST_F(TimeLimits, aCancelledCallEndsAtOnceAndTellsItsHandler) {
 
 TEST_F(TimeLimits, aCallWhilePeersLiveOutlastsTheWorkersDefault) {
   WorkerJob hasty({"x", "y"}, functions(), [](JoinOptions& options) { options.rpcTimeout = kShort; });
-  Future<std::string> future = hasty[0].with({.timeout = kWhilePeerLives}).async<&answerLate>("y", late);
+  Future<std::string> future = hasty[0].with({.timeout = kNoTimeout}).async<&answerLate>("y", late);
   messageOf<TimeoutError>([&] { future.wait(5 * kShort); });
   late.go.open();
   EXPECT_EQ(100'000U, future.wait().size());

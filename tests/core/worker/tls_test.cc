@@ -90,9 +90,9 @@ TEST(WorkerTls, onOneSideAloneIsOneSentenceThatSaysSo) {
   }
 }
 
-TEST(WorkerTls, andInsecureExcludeEachOther) {
+TEST(WorkerTls, andPlaintextExcludeEachOther) {
   JoinOptions options = test::joinOptions("a", 0, 1, test::freePort());
-  options.insecure = true;
+  options.allowPlaintext = true;
   options.tls = TlsUse::kAlways;
   EXPECT_EQ(Code::kInvalidArgument, options.validate().code());
   options.tls.reset();

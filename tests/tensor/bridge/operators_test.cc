@@ -89,7 +89,7 @@ TEST_F(Operators, giveNumbersAsTensorsWithoutDimensions) {
 
 TEST_F(Operators, areRefusedBeforeTheyAreSentOnAThreadThatMustNotWait) {
   RRef<at::Tensor> there = at_("b", x);
-  there.waitUntilMade();
+  there.waitUntilReady();
   const uint64_t sent = a.metrics().callsSent;
   const io::Serving reads;
   messageOf<ResourceError>([&] { op(a, "b", "aten::add.Tensor", {x, y}); });
@@ -202,7 +202,7 @@ TEST_F(Operators, tellOfFailuresWhenTheResultIsWanted) {
   RRef<at::Tensor> sum = at_("b", x) + at::rand({7});
   EXPECT_TRUE(contains(messageOf<ArgumentError>([&] { sum.toHere(); }), "must match"));
   RRef<at::Tensor> nothing = a.remote<&failing>("b");
-  messageOf<RemoteError>([&] { nothing.waitUntilMade(); });  // from now on the failure is known here
+  messageOf<RemoteError>([&] { nothing.waitUntilReady(); });  // from now on the failure is known here
   RRef<at::Tensor> further = (nothing * 2).relu();
   EXPECT_TRUE(contains(messageOf<RemoteError>([&] { further.toHere(); }), "nothing came of it"));
   EXPECT_TRUE(

@@ -25,7 +25,7 @@ at::Tensor kept;  // by the callee
 at::Tensor keepAndReturn(const at::Tensor& tensor) { return kept = tensor; }
 double sumOfKept() { return kept.sum().item<double>(); }
 double sumOf(const at::Tensor& tensor) { return tensor.sum().item<double>(); }
-at::Tensor made(double value) { return treadle::empty({kElements}).fill_(value); }
+at::Tensor made(double value) { return treadle::emptyShared({kElements}).fill_(value); }
 
 Functions functions() {
   return Functions()
@@ -41,7 +41,7 @@ uint64_t allocations() { return memory::BlockPool::ofProcess()->counters().alloc
 // Workers share memory from a moment after they have joined on.
 void waitUntilShared(Worker& worker) {
   for (TimePoint until = test::patience(); Clock::now() < until;) {
-    at::Tensor tensor = treadle::empty({kElements});
+    at::Tensor tensor = treadle::emptyShared({kElements});
     const void* data = tensor.data_ptr();
     if (worker.call<&identity>(kThere, std::move(tensor)).data_ptr() == data) return;
   }
@@ -49,21 +49,21 @@ void waitUntilShared(Worker& worker) {
 }
 
 TEST(TensorMemory, ofEmptyIsAsAsked) {
-  at::Tensor tensor = treadle::empty({3, 1 << 14}, at::TensorOptions().dtype(at::kDouble).requires_grad(true));
+  at::Tensor tensor = treadle::emptyShared({3, 1 << 14}, at::TensorOptions().dtype(at::kDouble).requires_grad(true));
   EXPECT_EQ((std::vector<int64_t>{3, 1 << 14}), tensor.sizes().vec());
   EXPECT_EQ(at::kDouble, tensor.scalar_type());
   EXPECT_TRUE(tensor.requires_grad() && tensor.is_leaf() && tensor.is_contiguous());
-  EXPECT_EQ(0, treadle::empty({0, 5}).numel());
-  EXPECT_EQ(1, treadle::empty({}).numel());
-  EXPECT_THROW(treadle::empty({-1}), ArgumentError);
-  EXPECT_THROW(treadle::empty({INT64_MAX, INT64_MAX}), ArgumentError);
-  EXPECT_THROW(treadle::empty({2}, at::TensorOptions().device(at::kCUDA)), ArgumentError);
+  EXPECT_EQ(0, treadle::emptyShared({0, 5}).numel());
+  EXPECT_EQ(1, treadle::emptyShared({}).numel());
+  EXPECT_THROW(treadle::emptyShared({-1}), ArgumentError);
+  EXPECT_THROW(treadle::emptyShared({INT64_MAX, INT64_MAX}), ArgumentError);
+  EXPECT_THROW(treadle::emptyShared({2}, at::TensorOptions().device(at::kCUDA)), ArgumentError);
 }
 
 TEST(TensorMemory, thatIsGivenTravelsThereAndBackWithoutACopy) {
   test::TensorJob job({"a", "b"}, functions());
   waitUntilShared(job[0]);
-  at::Tensor tensor = treadle::empty({kElements}).fill_(3.0);
+  at::Tensor tensor = treadle::emptyShared({kElements}).fill_(3.0);
   const void* data = tensor.data_ptr();
   uint64_t before = allocations();
   for (int i = 0; i < 10; ++i) {
@@ -77,7 +77,7 @@ TEST(TensorMemory, thatIsGivenTravelsThereAndBackWithoutACopy) {
 TEST(TensorMemory, thatSomebodyElseHoldsIsCopied) {
   test::TensorJob job({"a", "b"}, functions());
   waitUntilShared(job[0]);
-  at::Tensor tensor = treadle::empty({kElements}).fill_(3.0);
+  at::Tensor tensor = treadle::emptyShared({kElements}).fill_(3.0);
   at::Tensor other = tensor, view = tensor.view({2, -1});
   const void* data = tensor.data_ptr();
   EXPECT_NE(data, job[0].call<&identity>(kThere, std::move(tensor)).data_ptr());
@@ -89,7 +89,7 @@ TEST(TensorMemory, thatSomebodyElseHoldsIsCopied) {
 TEST(TensorMemory, thatTheCalleeKeepsIsNotGivenBack) {
   test::TensorJob job({"a", "b"}, functions());
   waitUntilShared(job[0]);
-  at::Tensor answer = job[0].call<&keepAndReturn>(kThere, treadle::empty({kElements}).fill_(3.0));
+  at::Tensor answer = job[0].call<&keepAndReturn>(kThere, treadle::emptyShared({kElements}).fill_(3.0));
   answer.fill_(7.0);
   EXPECT_EQ(3.0 * kElements, job[0].call<&sumOfKept>(kThere));
   EXPECT_EQ(7.0 * kElements, answer.sum().item<double>());
@@ -109,7 +109,7 @@ TEST(TensorMemory, isCapturedWhenTheCallReturns) {
   test::TensorJob job({"a", "b"}, functions());
   waitUntilShared(job[0]);
   for (bool own : {false, true}) {
-    at::Tensor tensor = own ? treadle::empty({4 * kElements}) : at::empty({4 * kElements});
+    at::Tensor tensor = own ? treadle::emptyShared({4 * kElements}) : at::empty({4 * kElements});
     for (int i = 0; i < 50; ++i) {
       tensor.fill_(1.0);
       Future<double> sum = job[0].async<&sumOf>(kThere, tensor);
@@ -231,7 +231,7 @@ TEST(TensorMemory, isTakenWhereChannelsAllowNoSharing) {
     test::WorkerJob job = jobOver(text);
     at::Tensor tensor = at::arange(3 * kElements);
     EXPECT_TRUE(at::equal(tensor, job[0].call<&identity>(kThere, tensor))) << text;
-    at::Tensor given = treadle::empty({kElements}).fill_(4.0);
+    at::Tensor given = treadle::emptyShared({kElements}).fill_(4.0);
     EXPECT_EQ(4.0 * kElements, job[0].call<&sumOf>(kThere, std::move(given))) << text;
     // Nobody holds these but the call, or not in the order in which they travel.
     for (int i = 0; i < 20; ++i) {

@@ -62,7 +62,7 @@ void hold() {
   blocking([] { mayEnd->wait(); });
 }
 // Calls back, in inference mode.
-State callBack(Call& call) {
+State callBack(CallContext& call) {
   const c10::InferenceMode inference;
   const at::Tensor x = call.worker().call<&echo>(call.caller(), at::ones({2}));
   const Probe answer = call.worker().call<&probe>(call.caller(), Probe());

@@ -18,7 +18,7 @@ constexpr at::ScalarType kReducible[] = {at::kHalf, at::kBFloat16, at::kFloat, a
 
 TEST_F(Collectives, AllReduceAddsEveryDtype) {
   job.onAll([&](Worker& worker) {
-    Group group = Group::make(worker, job.names());
+    ProcessGroup group = ProcessGroup::make(worker, job.names());
     for (at::ScalarType type : kReducible) {
       SCOPED_TRACE(c10::toString(type));
       at::Tensor mine = (at::arange(0, 7, at::kFloat) + worker.self().rank).to(type);
@@ -33,7 +33,7 @@ TEST_F(Collectives, AllReduceAddsEveryDtype) {
 
 TEST_F(Collectives, TakeAnyStrides) {
   job.onAll([&](Worker& worker) {
-    Group group = Group::make(worker, job.names());
+    ProcessGroup group = ProcessGroup::make(worker, job.names());
     at::Tensor base = at::zeros({6, 4}, at::kDouble);
     at::Tensor view = base.t().slice(1, 0, 6, 2);  // every other row, transposed
     view.fill_(worker.self().rank + 1);
@@ -54,7 +54,7 @@ TEST_F(Collectives, TakeAnyStrides) {
 
 TEST_F(Collectives, BroadcastSendsTheNumbersOfAConjugatedView) {
   job.onAll([&](Worker& worker) {
-    Group group = Group::make(worker, job.names());
+    ProcessGroup group = ProcessGroup::make(worker, job.names());
     at::Tensor base = at::full({2}, c10::complex<double>(1, worker.self().rank + 1), at::kComplexDouble);
     at::Tensor mine = worker.self().rank == 0 ? base.conj() : base;
     broadcast(group, mine, 0).wait();
@@ -64,7 +64,7 @@ TEST_F(Collectives, BroadcastSendsTheNumbersOfAConjugatedView) {
 
 TEST_F(Collectives, BroadcastCarriesAnyDtype) {
   job.onAll([&](Worker& worker) {
-    Group group = Group::make(worker, job.names());
+    ProcessGroup group = ProcessGroup::make(worker, job.names());
     for (at::ScalarType type : {at::kBool, at::kComplexFloat, at::kHalf, at::kFloat8_e5m2, at::kLong}) {
       SCOPED_TRACE(c10::toString(type));
       at::Tensor sent = at::tensor({0.0f, 1.0f, 2.0f, 3.0f}).to(type),
@@ -77,7 +77,7 @@ TEST_F(Collectives, BroadcastCarriesAnyDtype) {
 
 TEST_F(Collectives, AParameterIsWrittenWithoutItsGradientsKnowing) {
   job.onAll([&](Worker& worker) {
-    Group group = Group::make(worker, job.names());
+    ProcessGroup group = ProcessGroup::make(worker, job.names());
     at::Tensor parameter = at::ones({3}, at::kDouble).requires_grad_();
     allReduce(group, parameter).wait();
     EXPECT_TRUE(parameter.is_leaf());
@@ -87,7 +87,7 @@ TEST_F(Collectives, AParameterIsWrittenWithoutItsGradientsKnowing) {
 
 TEST_F(Collectives, TheTensorIsKeptUntilTheOperationEnds) {
   job.onAll([&](Worker& worker) {
-    Group group = Group::make(worker, job.names());
+    ProcessGroup group = ProcessGroup::make(worker, job.names());
     std::vector<Future<void>> sums;
     for (int i = 0; i < 20; ++i) {
       at::Tensor gone = at::ones({50'000});
@@ -98,7 +98,7 @@ TEST_F(Collectives, TheTensorIsKeptUntilTheOperationEnds) {
 }
 
 TEST_F(Collectives, WhatCannotBeReducedIsRefused) {
-  Group group = Group::make(job[0], {"r0"});
+  ProcessGroup group = ProcessGroup::make(job[0], {"r0"});
   auto refused = [&](at::Tensor tensor) { return messageOf<ArgumentError>([&] { allReduce(group, tensor).wait(); }); };
   EXPECT_TRUE(contains(refused(at::ones({2}, at::kBool)), "Bool"));
   EXPECT_TRUE(contains(refused(at::ones({2}, at::kComplexDouble)), "ComplexDouble"));

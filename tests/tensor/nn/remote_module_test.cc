@@ -99,7 +99,7 @@ TEST_F(RemoteModules, AConstructorMakesThemFromLooseArguments) {
 TEST_F(RemoteModules, TheyMayLiveOnTheOwnWorker) {
   RemoteModule<Scaler> gate(a, "A", 2, 5.0, "here");
   EXPECT_TRUE(close(gate.forward(kX), kX * 10));
-  EXPECT_EQ(gate.moduleRef().local().label, "here");
+  EXPECT_EQ(gate.moduleRef().localValue().label, "here");
 }
 
 TEST_F(RemoteModules, AWrongNumberOfArgumentsIsToldByTheOwner) {

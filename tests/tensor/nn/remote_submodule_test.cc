@@ -55,7 +55,7 @@ struct AloneImpl : torch::nn::Module {
   }
 };
 
-RRef<torch::nn::LinearImpl> ownLinear(Call& call) { return call.worker().ownShared(Linear(3, 4).ptr()); }
+RRef<torch::nn::LinearImpl> ownLinear(CallContext& call) { return call.worker().makeRRef(Linear(3, 4).ptr()); }
 
 class RemoteSubmodules : public ::testing::Test {
  protected:

@@ -21,10 +21,10 @@ namespace {
 
 at::Tensor begun() { return at::arange(1, 7, at::kDouble).reshape({2, 3}) / 3; }
 
-RRef<at::Tensor> makeParameter(Call& call) { return call.worker().own(begun().requires_grad_()); }
-RRef<at::Tensor> makePlain(Call& call) { return call.worker().own(begun()); }
+RRef<at::Tensor> makeParameter(CallContext& call) { return call.worker().makeRRef(begun().requires_grad_()); }
+RRef<at::Tensor> makePlain(CallContext& call) { return call.worker().makeRRef(begun()); }
 at::Tensor lossThere(const RRef<at::Tensor>& parameter, const at::Tensor& x) {
-  return (parameter.local().pow(2) * x).sum();
+  return (parameter.localValue().pow(2) * x).sum();
 }
 
 // An optimizer that no worker offers.
@@ -33,7 +33,7 @@ struct Unoffered : torch::optim::SGD {
 };
 
 // Steps with the context of the call.
-void stepThere(Call& call, const RRef<at::Tensor>& parameter) {
+void stepThere(CallContext& call, const RRef<at::Tensor>& parameter) {
   DistributedOptimizer::make<torch::optim::SGD>(call.worker(), {parameter}, torch::optim::SGDOptions(1)).step();
 }
 
@@ -53,7 +53,7 @@ class Optimizers : public ::testing::Test {
     std::vector<at::Tensor> alone;
     for (int i = 0; i < 3; ++i) alone.push_back(begun().requires_grad_());
     Optimizer local(alone, options);
-    std::vector<RRef<at::Tensor>> references = {a.own(begun().requires_grad_()), a.call<&makeParameter>("B"),
+    std::vector<RRef<at::Tensor>> references = {a.makeRRef(begun().requires_grad_()), a.call<&makeParameter>("B"),
                                                 a.call<&makeParameter>("C")};
     auto optimizer = DistributedOptimizer::make<Optimizer>(a, references, options);
     for (int step = 1; step <= 5; ++step) {
@@ -105,24 +105,24 @@ TEST_F(Optimizers, RMSpropStepsLikeALocalOne) {
 }
 
 TEST_F(Optimizers, LbfgsIsRefusedWithAReason) {
-  auto parameter = a.own(begun().requires_grad_());
+  auto parameter = a.makeRRef(begun().requires_grad_());
   std::string why = messageOf<ArgumentError>(
       [&] { DistributedOptimizer::make<torch::optim::LBFGS>(a, {parameter}, torch::optim::LBFGSOptions(1)); });
   EXPECT_TRUE(contains(why, "closure"));
 }
 
 TEST_F(Optimizers, AStepWithoutAContextTakesTheCurrentOne) {
-  auto here = a.own(begun().requires_grad_()), elsewhere = a.call<&makeParameter>("C");
+  auto here = a.makeRRef(begun().requires_grad_()), elsewhere = a.call<&makeParameter>("C");
   auto optimizer = DistributedOptimizer::make<torch::optim::SGD>(a, {here, elsewhere}, torch::optim::SGDOptions(1));
   const at::Tensor x = at::ones({2, 3}, at::kDouble);
   {
     AutogradContext outer(a);
-    outer.backward({here.local().sum()});
+    outer.backward({here.localValue().sum()});
     AutogradContext context(a);
     context.backward({lossThere(here, x) + a.call<&lossThere>("C", elsewhere, x)});
     optimizer.step();
     optimizer.stepAsync().wait();
-    EXPECT_TRUE(close(here.local().detach(), begun() - 4 * begun())) << "the gradient is 2 * begun(), twice";
+    EXPECT_TRUE(close(here.localValue().detach(), begun() - 4 * begun())) << "the gradient is 2 * begun(), twice";
     EXPECT_TRUE(close(elsewhere.toHere().detach(), begun() - 4 * begun()));
     a.call<&stepThere>("B", elsewhere);
     EXPECT_TRUE(close(elsewhere.toHere().detach(), begun() - 6 * begun())) << "B is in the same context";
@@ -132,17 +132,17 @@ TEST_F(Optimizers, AStepWithoutAContextTakesTheCurrentOne) {
 }
 
 TEST_F(Optimizers, AStepNeedsNoGradientForEveryParameterOrWorker) {
-  auto here = a.own(begun().requires_grad_());
-  auto unused = a.own(begun().requires_grad_());
+  auto here = a.makeRRef(begun().requires_grad_());
+  auto unused = a.makeRRef(begun().requires_grad_());
   auto elsewhere = a.call<&makeParameter>("C");
   auto optimizer =
       DistributedOptimizer::make<torch::optim::SGD>(a, {here, unused, elsewhere}, torch::optim::SGDOptions(1));
   AutogradContext context(a);
-  context.backward({here.local().sum()});
+  context.backward({here.localValue().sum()});
   optimizer.step(context);
   optimizer.stepAsync(context).wait();
-  EXPECT_TRUE(close(here.local().detach(), begun() - 2));
-  EXPECT_TRUE(close(unused.local().detach(), begun()));
+  EXPECT_TRUE(close(here.localValue().detach(), begun() - 2));
+  EXPECT_TRUE(close(unused.localValue().detach(), begun()));
   EXPECT_TRUE(close(elsewhere.toHere().detach(), begun())) << "the pass never came there";
 }
 
@@ -174,7 +174,7 @@ TEST_F(Optimizers, ConcurrentStepsOfTwoOptimizersAllCount) {
 
 TEST_F(Optimizers, AStepDoesNotBreakAnotherContextsPendingBackward) {
   at::Tensor parameter = begun().requires_grad_();
-  auto reference = a.own(parameter);
+  auto reference = a.makeRRef(parameter);
   auto optimizer = DistributedOptimizer::make<torch::optim::Adam>(a, {reference}, torch::optim::AdamOptions(0.1));
   AutogradContext pending(a);
   at::Tensor loss = a.call<&lossThere>("A", reference, begun());
@@ -192,7 +192,7 @@ TEST_F(Optimizers, ParametersOfAModuleHereAreGivenAsReferences) {
   torch::nn::Linear linear(3, 2);
   std::vector<RRef<at::Tensor>> references = parameterRefs(a, *linear);
   ASSERT_EQ(2U, references.size());
-  EXPECT_TRUE(references[0].local().is_same(linear->weight) && references[1].local().is_same(linear->bias));
+  EXPECT_TRUE(references[0].localValue().is_same(linear->weight) && references[1].localValue().is_same(linear->bias));
   auto optimizer = DistributedOptimizer::make<torch::optim::SGD>(a, references, torch::optim::SGDOptions(1));
   const at::Tensor before = linear->bias.detach().clone();
   AutogradContext context(a);
@@ -207,9 +207,9 @@ TEST_F(Optimizers, WhatCannotBeMadeIsRefused) {
     DistributedOptimizer::make<SGD>(a, std::move(parameters), SGDOptions(0.1));
   };
   EXPECT_TRUE(contains(messageOf<ArgumentError>([&] { make({}); }), "at least one parameter"));
-  EXPECT_TRUE(contains(messageOf<ArgumentError>([&] { make({a.own(begun())}); }), "require gradients"));
+  EXPECT_TRUE(contains(messageOf<ArgumentError>([&] { make({a.makeRRef(begun())}); }), "require gradients"));
   EXPECT_TRUE(contains(messageOf<ArgumentError>([&] { make({a.call<&makePlain>("B")}); }), "require gradients"));
-  messageOf<ArgumentError>([&] { make({a.own(begun().requires_grad_() * 2)}); });
+  messageOf<ArgumentError>([&] { make({a.makeRRef(begun().requires_grad_() * 2)}); });
   messageOf<StateError>([&] { make({RRef<at::Tensor>()}); });
   auto there = a.call<&makeParameter>("B");
   std::string why =

@@ -17,11 +17,11 @@ constexpr size_t kParameters = 3;
 
 at::Tensor begun(size_t number) { return at::arange(1, 7, at::kDouble).reshape({2, 3}) / (3.0 + number); }
 
-RRef<at::Tensor> makeParameter(Call& call, const at::Tensor& value) {
-  return call.worker().own(value.clone().requires_grad_());
+RRef<at::Tensor> makeParameter(CallContext& call, const at::Tensor& value) {
+  return call.worker().makeRRef(value.clone().requires_grad_());
 }
 at::Tensor lossThere(const RRef<at::Tensor>& parameter, const at::Tensor& x) {
-  return (parameter.local().pow(2) * x).sum();
+  return (parameter.localValue().pow(2) * x).sum();
 }
 at::Tensor inputOf(int step) { return begun(0).cos() * step; }
 
@@ -236,7 +236,7 @@ TEST_F(OptimizerState, WithoutNamesIsNotSaved) {
 
 TEST_F(OptimizerState, AParameterThatWasConvertedIsNotSteppedInItsOldMemory) {
   at::Tensor parameter = begun(0).requires_grad_();
-  auto optimizer = DistributedOptimizer::make<SGD>(a, {a.own(parameter)}, SGDOptions(0.5));
+  auto optimizer = DistributedOptimizer::make<SGD>(a, {a.makeRRef(parameter)}, SGDOptions(0.5));
   parameter.set_data(parameter.detach().to(at::kFloat));
   AutogradContext context(a);
   context.backward({parameter.sum()});

@@ -29,17 +29,17 @@ at::Tensor lookUp(const at::Tensor& table, const at::Tensor& indices) {
 }
 at::Tensor asLeaf(const at::Tensor& x) { return x.clone().requires_grad_(); }
 at::Tensor lookUpThere(const RRef<at::Tensor>& table, const at::Tensor& indices) {
-  return lookUp(table.local(), indices);
+  return lookUp(table.localValue(), indices);
 }
 std::vector<at::Tensor> withItsMask(const at::Tensor& x) { return {x > 0, x * x, at::arange(3)}; }
 at::Tensor plusOne(const at::Tensor& x) { return x + 1; }
 at::Tensor sumOf(const at::Tensor& x) { return x.sum(); }
 at::Tensor rootOfDifference(const at::Tensor& x) { return (x - x).sqrt(); }
-at::Tensor weighted(const RRef<at::Tensor>& weight, const at::Tensor& x) { return (weight.local() * x).sum(); }
-at::Tensor cubeAtC(Call& call, const at::Tensor& x) { return call.worker().call<&cube>("C", x.sin()) * 2; }
+at::Tensor weighted(const RRef<at::Tensor>& weight, const at::Tensor& x) { return (weight.localValue() * x).sum(); }
+at::Tensor cubeAtC(CallContext& call, const at::Tensor& x) { return call.worker().call<&cube>("C", x.sin()) * 2; }
 
 // To the caller and back, `depth` times.
-at::Tensor pingPong(Call& call, const at::Tensor& x, int64_t depth) {
+at::Tensor pingPong(CallContext& call, const at::Tensor& x, int64_t depth) {
   if (depth == 0) return x * x;
   return call.worker().call<&pingPong>(call.caller(), x.sin(), depth - 1) * 1.5 + x;
 }
@@ -78,8 +78,10 @@ struct FailsWhenReached : torch::autograd::Function<FailsWhenReached> {
   }
 };
 at::Tensor gatedCube(const at::Tensor& x) { return GatedNode::apply(cube(x)); }
-at::Tensor gatedCubeAtC(Call& call, const at::Tensor& x) { return GatedNode::apply(call.worker().call<&cube>("C", x)); }
-at::Tensor lateCubeAtC(Call& call, const at::Tensor& x) {
+at::Tensor gatedCubeAtC(CallContext& call, const at::Tensor& x) {
+  return GatedNode::apply(call.worker().call<&cube>("C", x));
+}
+at::Tensor lateCubeAtC(CallContext& call, const at::Tensor& x) {
   reached->open();
   blocking([] { released->wait(); });
   return call.worker().call<&cube>("C", x);
@@ -293,7 +295,7 @@ TEST_P(DistributedPass, ManyContextsShareAServerThatOptimizersStep) {
   at::Tensor begun = leaf().detach().clone();
   at::Tensor weight = begun.clone().requires_grad_();
   {
-    RRef<at::Tensor> reference = job[1].own(weight);
+    RRef<at::Tensor> reference = job[1].makeRRef(weight);
     Worker& b = job[1];
     // The parameter lives on B, whose own threads drive.
     auto optimizer =
@@ -356,7 +358,7 @@ TEST_P(DistributedPass, TheRootMayBeOnAnotherWorker) {
       context.backward(loss);
     }
     EXPECT_TRUE(close(context.gradient(x), localGradient([](const at::Tensor& x) { return cube(x.sin()) * 2; })));
-    RRef<at::Tensor> own = a.own(a.call<&cube>("B", x).sum());
+    RRef<at::Tensor> own = a.makeRRef(a.call<&cube>("B", x).sum());
     context.backward(own);
     messageOf<ArgumentError>([&] { context.backward(a.remote<&cube>("B", x)); });
   }
@@ -650,7 +652,7 @@ TEST_P(SmartPass, WhatTheCalleeKeepsIsKept) {
   at::Tensor x = leaf();
   AutogradContext context(a);
   RRef<at::Tensor> kept = a.remote<&cube>("B", x);
-  kept.waitUntilMade();
+  kept.waitUntilReady();
   for (int i = 0; i < 20; ++i) a.call<&cube>("B", x);
   EXPECT_TRUE(eventually([&] { return job.sendsKept(context.id()) == 1; })) << job.sendsKept(context.id());
   context.backward({kept.toHere().sum()});

@@ -21,7 +21,7 @@ struct FailingNode : torch::autograd::Function<FailingNode> {
 };
 
 at::Tensor square(const at::Tensor& x) { return x * x; }
-at::Tensor squareAtC(Call& call, const at::Tensor& x) { return call.worker().call<&square>("C", x.sin()) * 2; }
+at::Tensor squareAtC(CallContext& call, const at::Tensor& x) { return call.worker().call<&square>("C", x.sin()) * 2; }
 at::Tensor fails(const at::Tensor& x) { return FailingNode::apply(x); }
 void failsInForward(const at::Tensor&) { throw std::runtime_error("no such thing"); }
 

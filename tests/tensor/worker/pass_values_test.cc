@@ -23,11 +23,11 @@ at::Tensor bagOf(const at::Tensor& table, const at::Tensor& indices, const at::T
       at::embedding_bag(table, indices, offsets, /*scale_grad_by_freq=*/false, /*mode=*/0, /*sparse=*/true));
 }
 at::Tensor bagThere(const RRef<at::Tensor>& table, const at::Tensor& indices, const at::Tensor& offsets) {
-  return bagOf(table.local(), indices, offsets);
+  return bagOf(table.localValue(), indices, offsets);
 }
 at::Tensor twice(const at::Tensor& x) { return x * 2; }
-RRef<at::Tensor> makeTable(Call& call, const at::Tensor& value) {
-  return call.worker().own(value.clone().requires_grad_());
+RRef<at::Tensor> makeTable(CallContext& call, const at::Tensor& value) {
+  return call.worker().makeRRef(value.clone().requires_grad_());
 }
 
 class PassValues : public ::testing::TestWithParam<AutogradMode> {

@@ -16,7 +16,7 @@ using autograd::GradientMessage;
 using autograd::MaybeGradient;
 
 at::Tensor cube(const at::Tensor& x) { return x * x * x; }
-at::Tensor cubeAtC(Call& call, const at::Tensor& x) { return call.worker().call<&cube>("C", x); }
+at::Tensor cubeAtC(CallContext& call, const at::Tensor& x) { return call.worker().call<&cube>("C", x); }
 at::Tensor leaf() { return at::tensor({0.3, -1.2}, at::kDouble).requires_grad_(); }
 
 class RefusedMessages : public ::testing::Test {

@@ -31,7 +31,7 @@ TEST(DistributedDataParallel, BeginsWithParametersAndBuffersOfRankZero) {
   job.onAll([&](Worker& worker) {
     Net net(static_cast<uint64_t>(10 * worker.self().rank));
     at::Tensor held = net->first;
-    DistributedDataParallel<Net> ddp(net, Group::make(worker, job.names()));
+    DistributedDataParallel<Net> ddp(net, ProcessGroup::make(worker, job.names()));
     EXPECT_EQ(net.get(), ddp.module().get());
     EXPECT_EQ(worker.self().rank, ddp.group().rank());
     Net first(0);
@@ -45,7 +45,7 @@ TEST(DistributedDataParallel, BeginsWithParametersAndBuffersOfRankZero) {
 TEST(DistributedDataParallel, RefusesReplicasOfOtherShapes) {
   TensorJob job(ranks(2));
   job.onAll([&](Worker& worker) {
-    Group group = Group::make(worker, job.names());
+    ProcessGroup group = ProcessGroup::make(worker, job.names());
     torch::nn::Linear linear(3, 2 + worker.self().rank);
     EXPECT_THROW(DistributedDataParallel<torch::nn::Linear>(linear, group), ArgumentError);
   });
@@ -77,7 +77,7 @@ TEST_P(Training, EqualsOneProcessOnTheWholeBatch) {
   job.onAll([&](Worker& worker) {
     int rank = worker.self().rank;
     Net net(static_cast<uint64_t>(rank));
-    DistributedDataParallel<Net> ddp(net, Group::make(worker, job.names()), smallBuckets());
+    DistributedDataParallel<Net> ddp(net, ProcessGroup::make(worker, job.names()), smallBuckets());
     torch::optim::SGD optimizer(net->parameters(), sgd());
     for (int step = 0; step < kSteps; ++step) {
       optimizer.zero_grad();
@@ -98,7 +98,7 @@ TEST(DistributedDataParallel, AParameterUnusedOnOneRankCountsAsZeroThere) {
   job.onAll([&](Worker& worker) {
     int rank = worker.self().rank;
     Net net(0), alone(0);
-    DistributedDataParallel<Net> ddp(net, Group::make(worker, job.names()), smallBuckets());
+    DistributedDataParallel<Net> ddp(net, ProcessGroup::make(worker, job.names()), smallBuckets());
     ddp.forward(inputOf(rank, 0), rank == 1).square().mean().backward();
     at::Tensor expected =
         (alone->forward(inputOf(0, 0), false).square().mean() + alone->forward(inputOf(1, 0), true).square().mean()) /
@@ -120,7 +120,7 @@ TEST(DistributedDataParallel, AccumulatesOverPassesThatUseOtherParameters) {
   job.onAll([&](Worker& worker) {
     int rank = worker.self().rank;
     Net net(0);
-    DistributedDataParallel<Net> ddp(net, Group::make(worker, job.names()), smallBuckets());
+    DistributedDataParallel<Net> ddp(net, ProcessGroup::make(worker, job.names()), smallBuckets());
     for (int pass = 0; pass < 3; ++pass) ddp.forward(inputOf(rank, pass), skips(rank, pass)).square().mean().backward();
     for (const auto& entry : alone->named_parameters())
       EXPECT_TRUE(close(net->named_parameters()[entry.key()].grad(), entry.value().grad())) << entry.key();
@@ -133,7 +133,7 @@ TEST(DistributedDataParallel, SendsABucketWhileThePassStillRuns) {
   Gate firstIsThere;
   job.onAll([&](Worker& worker) {
     Net net(0);
-    Group group = Group::make(worker, job.names());
+    ProcessGroup group = ProcessGroup::make(worker, job.names());
     DistributedDataParallel<Net> ddp(net, group, smallBuckets());
     if (worker.self().rank == 0) {
       net->bias.register_hook([&](const at::Tensor&) { firstIsThere.wait(); });
@@ -155,7 +155,7 @@ TEST(DistributedDataParallel, AveragesWithinADistributedPassToo) {
   job.onAll([&](Worker& worker) {
     int rank = worker.self().rank;
     Net net(0), alone(0);
-    DistributedDataParallel<Net> ddp(net, Group::make(worker, job.names()), smallBuckets());
+    DistributedDataParallel<Net> ddp(net, ProcessGroup::make(worker, job.names()), smallBuckets());
     for (int step = 0; step < 3; ++step) {
       // The ranks use other parameters in turn, and no parameter's `.grad` is touched.
       AutogradContext context(worker);
@@ -179,7 +179,7 @@ TEST(DistributedDataParallel, ADistributedPassDoesNotAverageWhatIsInGrad) {
   TensorJob job(ranks(2));
   job.onAll([&](Worker& worker) {
     Net net(0);
-    DistributedDataParallel<Net> ddp(net, Group::make(worker, job.names()), smallBuckets());
+    DistributedDataParallel<Net> ddp(net, ProcessGroup::make(worker, job.names()), smallBuckets());
     net->skipped.mutable_grad() = at::ones_like(net->skipped);
     AutogradContext context(worker);
     context.backward({ddp.forward(inputOf(worker.self().rank, 0), true).square().mean()});
@@ -194,7 +194,7 @@ TEST(DistributedDataParallel, AFailedPassLeavesNothingToTheNext) {
   TensorJob job(ranks(1));
   Worker& worker = job[0];
   Net net(0), alone(0);
-  DistributedDataParallel<Net> ddp(net, Group::make(worker, job.names()), smallBuckets());
+  DistributedDataParallel<Net> ddp(net, ProcessGroup::make(worker, job.names()), smallBuckets());
   at::Tensor input = inputOf(0, 0).requires_grad_();
   at::Tensor loss = (Broken::apply(input).mm(net->first) + net->bias).mm(net->last).square().mean();
   EXPECT_THROW(loss.backward(), std::runtime_error);
@@ -214,7 +214,7 @@ TEST(DistributedDataParallel, APassThatFailsOnOneRankFailsOnAllAndTheNextIsRight
   job.onAll([&](Worker& worker) {
     int rank = worker.self().rank;
     Net net(0);
-    DistributedDataParallel<Net> ddp(net, Group::make(worker, job.names()), smallBuckets());
+    DistributedDataParallel<Net> ddp(net, ProcessGroup::make(worker, job.names()), smallBuckets());
     bool bad = rank == 0;
     net->bias.register_hook([&](const at::Tensor&) {
       if (std::exchange(bad, false)) throw std::runtime_error("a bad batch");

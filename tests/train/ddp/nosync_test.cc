@@ -68,7 +68,7 @@ class NoSync : public ::testing::TestWithParam<bool> {
     TensorJob job(ranks(size));
     job.onAll([&](Worker& worker) {
       Net net(0);
-      DistributedDataParallel<Net> ddp(net, Group::make(worker, job.names()), smallBuckets());
+      DistributedDataParallel<Net> ddp(net, ProcessGroup::make(worker, job.names()), smallBuckets());
       Rank rank{worker.self().rank, net, ddp, {}, plain()};
       if (GetParam()) rank.backward = within(rank.context.emplace(worker));
       body(rank);
@@ -133,7 +133,7 @@ TEST(NoSyncFailures, APassThatFailsUnaveragedIsKnownToNobody) {
   job.onAll([&](Worker& worker) {
     const int rank = worker.self().rank;
     Net net(0);
-    DistributedDataParallel<Net> ddp(net, Group::make(worker, job.names()), smallBuckets());
+    DistributedDataParallel<Net> ddp(net, ProcessGroup::make(worker, job.names()), smallBuckets());
     if (rank == 0) {
       auto unaveraged = ddp.noSync();
       at::Tensor input = inputOf(0, 0).requires_grad_();
@@ -153,7 +153,7 @@ TEST(NoSyncFailures, AFailedPassLeavesTheContextWhatItHad) {
   job.onAll([&](Worker& worker) {
     const int rank = worker.self().rank;
     Net net(0), own(0);
-    DistributedDataParallel<Net> ddp(net, Group::make(worker, job.names()), smallBuckets());
+    DistributedDataParallel<Net> ddp(net, ProcessGroup::make(worker, job.names()), smallBuckets());
     own->forward(inputOf(rank, 0), false).square().mean().backward();
     AutogradContext context(worker);
     {
@@ -186,7 +186,7 @@ TEST(DistributedDataParallel, WithARemotePartAndUnusedParametersEqualsOneProcess
     const int rank = worker.self().rank;
     if (rank == 2) return;
     Net net(0);
-    DistributedDataParallel<Net> ddp(net, Group::make(worker, ranks(2)), smallBuckets());
+    DistributedDataParallel<Net> ddp(net, ProcessGroup::make(worker, ranks(2)), smallBuckets());
     for (bool averagedOnce : {false, true}) {
       AutogradContext context(worker);
       auto there = [&](const at::Tensor& hidden) { return worker.call<&scaled>("server", hidden); };

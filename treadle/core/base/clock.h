@@ -16,7 +16,7 @@ using TimePoint = Clock::time_point;
 inline constexpr TimePoint kNever = TimePoint::max();
 
 // A time limit that never passes, for calls that may run for days; the peer's life bounds them.
-inline constexpr Duration kWhilePeerLives = Duration::max();
+inline constexpr Duration kNoTimeout = Duration::max();
 
 // Now plus `limit`; kNever for a limit that would overflow.
 inline TimePoint deadlineAfter(Duration limit) {

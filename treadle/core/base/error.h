@@ -1,6 +1,6 @@
 #pragma once
-// The exceptions that public calls throw: one class per status code, so that a program can catch exactly the
-// failure it can handle, plus `RemoteError` for what a remote function threw. All derive from `Error`.
+// The exceptions that public calls throw: one class per status code, so that a program can catch exactly the failure it
+// can handle, plus `RemoteError` for exceptions of a remote function. All derive from `Error`.
 
 #include <stdexcept>
 #include <string>
@@ -14,9 +14,9 @@ class Error : public std::runtime_error {
   explicit Error(Status status) : std::runtime_error(status.message()), status_(std::move(status)) {}
 
   Code code() const { return status_.code(); }
-  const std::string& worker() const { return status_.worker(); }      // whose failure it is; may be empty
-  const std::string& function() const { return status_.function(); }  // what was called; may be empty
-  // The workers that it came through, by name, from the one where it happened outwards; none when it happened here.
+  const std::string& worker() const { return status_.worker(); }      // the worker that failed; may be empty
+  const std::string& function() const { return status_.function(); }  // the called function; may be empty
+  // The names of the workers that the failure came through, from its origin outwards; empty when it happened here.
   const std::vector<std::string>& trail() const { return status_.trail(); }
   const Status& status() const { return status_; }
 
@@ -24,16 +24,16 @@ class Error : public std::runtime_error {
   Status status_;
 };
 
-// What each means for who catches it:
+// Meaning of each class:
 //
 // CancelledError  the call was cancelled, or its worker left the job
-// TimeoutError    a time limit passed; whether the work was done is not known
-// PeerLostError   `worker()` died, fell silent or left; later calls to it fail alike
-// ResourceError   a limit was reached (message size, waiting handlers, memory); the same with less may work
+// TimeoutError    a time limit passed; whether the work was done is unknown
+// PeerLostError   `worker()` died, fell silent or left; later calls to it fail the same way
+// ResourceError   a limit was reached (message size, waiting handlers, memory); a smaller request may work
 // ArgumentError   the request can never work as it is
 // StateError      the request cannot work now: another type, another version, a worker that has left
-// NotFoundError   no worker or function of that name
-// DataError       bytes that cannot be what their sender meant
+// NotFoundError   no worker or function has that name
+// DataError       the bytes are corrupt or malformed
 // AuthError       a peer did not prove that it knows the job's key
 // InternalError   a defect of Treadle
 // clang-format off
@@ -49,16 +49,16 @@ class AuthError : public Error { using Error::Error; };
 class InternalError : public Error { using Error::Error; };
 // clang-format on
 
-// What the called function threw on another worker: its what() and, as `type()`, its type. `code()` is kInternal. A
-// function that throws an `Error` of ours is told as that very class instead, with the worker and the code it had: if
-// it called a third worker that died, the caller hears who died.
+// An exception of the called function on another worker: its what() and, as `type()`, its type. `code()` is kInternal.
+// If the function throws an `Error` of ours, the caller gets that class instead, with the original worker and code: if
+// the function called a third worker that died, the caller gets the name of the worker that died.
 class RemoteError : public Error {
  public:
   using Error::Error;
   const std::string& type() const { return status().remoteType(); }  // C++ type name of the original exception
 };
 
-// Throws the exception that belongs to a failed status.
+// Throws the exception class of a failed status.
 [[noreturn]] void raise(Status status);
 
 inline void throwIfError(Status status) {
@@ -71,8 +71,8 @@ T valueOrThrow(Result<T> result) {
   return std::move(result).value();
 }
 
-// The exception in flight as a status: an `Error` keeps its own, anything else becomes a failure of `function` with
-// the type name of what was thrown. Call it inside a catch block only.
+// The current exception as a status: an `Error` keeps its own, anything else becomes a failure of `function` with the
+// type name of the exception. Call it only inside a catch block.
 Status statusOfCurrentException(const std::string& function);
 
 // A readable name for a mangled C++ type name.

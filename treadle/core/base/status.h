@@ -1,7 +1,7 @@
 #pragma once
-// How an operation inside Treadle says that it failed: `Status` for an action, `Result<T>` for an action with a
-// value. Both are plain values without locks; an OK status is one null pointer, so success costs nothing. At the
-// public edge `raise()` (error.h) turns a failed status into the exception for its code.
+// How operations inside Treadle report failures: `Status` for an action, `Result<T>` for an action with a value. Both
+// are plain values without locks; an OK status is one null pointer, so success costs nothing. At the public API
+// `raise()` (error.h) turns a failed status into the exception for its code.
 
 #include <memory>
 #include <optional>
@@ -14,25 +14,25 @@
 
 namespace treadle {
 
-// Ten codes, chosen by what the caller can do about the failure. The numbers travel on the wire: never renumber.
+// Ten codes, chosen by what the caller can do about the failure. The values travel on the wire: never renumber.
 enum class Code : unsigned char {
   kOk = 0,
   kCancelled = 1,           // the caller withdrew the request
   kDeadlineExceeded = 2,    // a time limit passed; the work may have happened
   kPeerLost = 3,            // the other worker died or left
   kResourceExhausted = 4,   // a limit was reached; try again with less
-  kInvalidArgument = 5,     // the request is wrong whatever the state
+  kInvalidArgument = 5,     // the request is wrong in any state
   kFailedPrecondition = 6,  // the request is wrong in this state
-  kNotFound = 7,            // a name that nobody has
-  kDataLoss = 8,            // bytes that cannot be what the sender meant
-  kUnauthenticated = 9,     // the peer could not prove who it is
+  kNotFound = 7,            // nothing has that name
+  kDataLoss = 8,            // the bytes are corrupt or malformed
+  kUnauthenticated = 9,     // the peer could not prove its identity
   kInternal = 10,           // a defect of Treadle
 };
 
 // "DeadlineExceeded" for kDeadlineExceeded, and so on.
 std::string_view codeName(Code code);
 
-// True for the numbers that `Code` names, OK included: what a reader checks before it trusts a byte.
+// True for the values of `Code`, including OK. A reader checks this before it trusts a byte.
 bool isCode(unsigned char value);
 
 class [[nodiscard]] Status {
@@ -49,31 +49,31 @@ class [[nodiscard]] Status {
   Code code() const { return rep_ ? rep_->code : Code::kOk; }
   const std::string& message() const;
 
-  // The worker whose loss or failure this is, and the function that was called; empty when neither applies.
+  // The worker that was lost or failed, and the function that was called; empty when it does not apply.
   const std::string& worker() const;
   const std::string& function() const;
 
-  // What the remote function threw, as its C++ type name; non-empty exactly for a remote exception.
+  // The C++ type name of the exception that the remote function threw; non-empty only for a remote exception.
   const std::string& remoteType() const;
 
-  // The workers that the failure has come through, by name, from the one where it happened outwards; without the one
-  // that asks. At most 1,024: of a longer way the beginning.
+  // The names of the workers that the failure came through, from its origin outwards, without the worker that asks. At
+  // most 1,024: a longer trail keeps its beginning.
   const std::vector<std::string>& trail() const;
 
-  // The same failure with more said about it; on an OK status they do nothing.
+  // The same failure with more information; no effect on an OK status.
   Status withWorker(std::string worker) &&;
   Status withFunction(std::string function) &&;
   Status withRemoteType(std::string type) &&;
   Status withTrail(std::vector<std::string> trail) &&;
-  Status comingThrough(std::string worker) &&;  // one more at the end of the trail
+  Status comingThrough(std::string worker) &&;  // adds it at the end of the trail
 
-  // The same failure told from further out: "context: message".
+  // The same failure with context in front: "context: message".
   Status withContext(std::string_view context) const;
 
   // "PeerLost: message"; "OK" when ok.
   std::string toString() const;
 
-  // Says that a failure here is of no interest; the reason belongs in a comment beside the call.
+  // Marks a failure here as unimportant; the reason belongs in a comment beside the call.
   void ignore() const {}
 
  private:
@@ -82,12 +82,11 @@ class [[nodiscard]] Status {
     std::string message, worker, function, remoteType;
     std::vector<std::string> trail;
   };
-  // Behind one pointer, so that passing an OK status around costs as much as passing a pointer.
+  // Behind one pointer, so that passing an OK status is as cheap as passing a pointer.
   std::unique_ptr<Rep> rep_;
 };
 
-// A failure for each code. Messages are one sentence: what went wrong, with which names and values, what to
-// do.
+// A failure for each code. A message is one sentence: what went wrong, with names and values, and what to do.
 Status cancelled(std::string message);
 Status deadlineExceeded(std::string message);
 Status peerLost(std::string worker, std::string message);
@@ -99,7 +98,7 @@ Status dataLoss(std::string message);
 Status unauthenticated(std::string message);
 Status internalError(std::string message);
 
-// A value or the reason why there is none. Reading the value of a failed result is a defect of the reader.
+// A value, or the status that says why there is none. Reading the value of a failed result is a defect of the reader.
 template <class T>
 class [[nodiscard]] Result {
  public:
@@ -130,7 +129,7 @@ class [[nodiscard]] Result {
 
 }  // namespace treadle
 
-// Leaves the calling function with the failure of `expression`, which yields a Status.
+// Returns from the calling function with the failure of `expression`, which yields a Status.
 #define TREADLE_RETURN_IF_ERROR(expression)                                      \
   do {                                                                           \
     if (::treadle::Status status_ = (expression); !status_.ok()) return status_; \

@@ -8,7 +8,7 @@ namespace treadle::cluster {
 namespace {
 
 // A heartbeat may come late or a tick go missing on a busy machine without a living peer being given up.
-constexpr int kTicksPerLimit = 5;  // heartbeats within `lostAfter`
+constexpr int kTicksPerLimit = 5;  // heartbeats within `heartbeatTimeout`
 
 ChannelUse used(const Status& status, uint64_t sentBytes) { return {status.ok(), status.message(), sentBytes}; }
 
@@ -251,7 +251,7 @@ void Membership::startWatch() {
     pulse_ = pool->allocate(sizeof(uint64_t));
   lastTick_ = Clock::now();
   // The connections may be old, and nobody has sent heartbeats on them so far.
-  forgivenUntil_ = lastTick_ + options_.lostAfter;
+  forgivenUntil_ = lastTick_ + options_.heartbeatTimeout;
   scheduleTick();
   for (int rank = 0; rank < worldSize(); ++rank) member(rank).logLoss();
 }
@@ -260,7 +260,7 @@ void Membership::startWatch() {
 // receiver awake as a rule, and they disturb a computation of all once rather than each by itself (Petrini et al., "The
 // Case of the Missing Supercomputer Performance", SC 2003).
 void Membership::scheduleTick() {
-  const Duration interval = options_.lostAfter / kTicksPerLimit;
+  const Duration interval = options_.heartbeatTimeout / kTicksPerLimit;
   MutexLock lock(mutex_);
   if (closed_) return;
   const TimePoint due{(Clock::now().time_since_epoch() / interval + 1) * interval};
@@ -278,15 +278,15 @@ std::optional<uint64_t> Membership::beat() {
 // always reads, whatever its threads wait for.
 void Membership::tick() {
   TimePoint now = Clock::now();
-  Duration interval = options_.lostAfter / kTicksPerLimit;
+  Duration interval = options_.heartbeatTimeout / kTicksPerLimit;
   // This process did not run for a while: what its peers sent may still be unread. They get the time again.
-  if (now - lastTick_ > 2 * interval) forgivenUntil_ = now + options_.lostAfter;
+  if (now - lastTick_ > 2 * interval) forgivenUntil_ = now + options_.heartbeatTimeout;
   lastTick_ = now;
   std::optional<uint64_t> pulse = beat();
   for (int rank : living()) {
     if (rank == self_.rank) continue;
     Duration silent = member(rank).tick(now, pulse);
-    if (silent > options_.lostAfter && now > forgivenUntil_)
+    if (silent > options_.heartbeatTimeout && now > forgivenUntil_)
       lose(rank, deadlineExceeded("nothing was heard of it for " + toText(silent)));
   }
   scheduleTick();

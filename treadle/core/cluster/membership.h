@@ -5,8 +5,8 @@
 // Each pair of workers has two sockets: the one that this worker dialed carries what it asks and the peer's answers,
 // the one that the peer dialed the reverse. A worker is also connected to itself, so that nothing above needs a
 // special case for it. A peer is lost when a socket closes without its farewell, or when nothing came from it for
-// `lostAfter`: heartbeats, or a number in shared memory that it counts up, see to it that a living one is heard. A
-// process that was stopped or starved itself forgives its peers the time it was away, unless they have given it up
+// `heartbeatTimeout`: heartbeats, or a number in shared memory that it counts up, see to it that a living one is heard.
+// A process that was stopped or starved itself forgives its peers the time it was away, unless they have given it up
 // meanwhile: then they have told it so, and all of them are lost to it.
 //
 // In an open job workers come and go. Their ranks are never given out again, so that a rank is a name for one worker.
@@ -34,7 +34,7 @@ namespace treadle::cluster {
 struct MembershipOptions {
   // Heartbeats go five times in that time where nothing else is sent, and the silence is measured as often: a peer is
   // given up after 1 to 1.2 times as long, or up to 1.4 where a pulse in shared memory stands for them.
-  Duration lostAfter = std::chrono::seconds(5);
+  Duration heartbeatTimeout = std::chrono::seconds(5);
   link::ConnectionOptions connection;
   size_t lendLimitBytes = 0;  // of connection.pool's blocks that a peer may hold at a time; 0: no memory is shared
   bool lanes = false;         // large buffers may have sockets of their own

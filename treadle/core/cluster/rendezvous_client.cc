@@ -102,7 +102,7 @@ Result<int> RendezvousClient::awaitRank(TimePoint deadline) {
 }
 
 Result<Present> RendezvousClient::comeIn(const std::vector<std::string>& addresses, TimePoint deadline) {
-  Duration timeLeft = deadline == kNever ? kWhilePeerLives : deadline - Clock::now();
+  Duration timeLeft = deadline == kNever ? kNoTimeout : deadline - Clock::now();
   say(stream_, encodeRegistration({kOpenWorld, addresses, timeLeft}), deadline);
   Result<RendezvousMessage> message = receive(Step::kPresent, deadline);
   if (!message.ok()) return std::move(message).status();
@@ -111,7 +111,7 @@ Result<Present> RendezvousClient::comeIn(const std::vector<std::string>& address
 
 Result<Roster> RendezvousClient::exchange(int worldSize, const std::vector<std::string>& addresses,
                                           TimePoint deadline) {
-  Duration timeLeft = deadline == kNever ? kWhilePeerLives : deadline - Clock::now();
+  Duration timeLeft = deadline == kNever ? kNoTimeout : deadline - Clock::now();
   say(stream_, encodeRegistration({worldSize, addresses, timeLeft}), deadline);
   Result<RendezvousMessage> message = receive(Step::kRoster, deadline);
   if (!message.ok()) return std::move(message).status();

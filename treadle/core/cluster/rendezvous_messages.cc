@@ -13,14 +13,14 @@ wire::Writer begin(Step step) {
 
 // On the wire: microseconds, the largest number for no limit.
 uint64_t microsecondsOf(Duration limit) {
-  if (limit == kWhilePeerLives) return UINT64_MAX;
+  if (limit == kNoTimeout) return UINT64_MAX;
   auto count = std::chrono::duration_cast<std::chrono::microseconds>(limit).count();
   return count > 0 ? static_cast<uint64_t>(count) : 0;
 }
 
 Duration durationOf(uint64_t microseconds) {
   constexpr uint64_t kYear = uint64_t{366} * 24 * 3600 * 1'000'000;
-  return microseconds > kYear ? kWhilePeerLives : std::chrono::microseconds(microseconds);
+  return microseconds > kYear ? kNoTimeout : std::chrono::microseconds(microseconds);
 }
 
 // An entry takes eight times the bytes of an empty one in a message: the number is bounded before memory is taken.

@@ -20,7 +20,7 @@ enum class Step : uint8_t {
 struct Registration {
   int worldSize = 0;
   std::vector<std::string> addresses;
-  Duration timeLeft = kWhilePeerLives;  // until the worker gives up by itself
+  Duration timeLeft = kNoTimeout;  // until the worker gives up by itself
 };
 
 std::vector<std::byte> encodeRegistration(const Registration& registration);

@@ -158,8 +158,7 @@ Status RendezvousServer::Core::onRegister(int rank, Registration registration) {
       return invalidArgument("the name '" + guest.worker.name + "' is used twice, by rank " +
                              std::to_string(std::min(other, rank)) + " and rank " +
                              std::to_string(std::max(other, rank)) + "; give each worker a name of its own");
-  if (registration.timeLeft != kWhilePeerLives)
-    endAt(deadlineAfter(registration.timeLeft - registration.timeLeft / 20));
+  if (registration.timeLeft != kNoTimeout) endAt(deadlineAfter(registration.timeLeft - registration.timeLeft / 20));
   guest.registered = true;
   guest.addresses = std::move(registration.addresses);
   logDebug(name_, link::describe(guest.worker) + " has registered");

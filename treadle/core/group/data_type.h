@@ -1,6 +1,6 @@
 #pragma once
-// The numbers that collectives add up: the element types, the ways to combine two elements, and the arithmetic over
-// plain memory. Pure functions without state; any thread.
+// The element types and reductions of collectives, and their arithmetic over plain memory. Pure functions without
+// state; any thread.
 
 #include <cstddef>
 #include <cstdint>
@@ -9,7 +9,7 @@
 
 namespace treadle::group {
 
-// The numbers of both enumerations travel on the wire: never renumber.
+// The values of both enumerations travel on the wire: never renumber.
 enum class DataType : uint8_t {
   kFloat16 = 1,
   kBFloat16 = 2,
@@ -30,7 +30,7 @@ enum class ReduceOp : uint8_t {
   kProduct = 5,
 };
 
-// 16-bit floats as they lie in memory. They are added and multiplied in double, and the result is rounded once, to
+// 16-bit floats as stored in memory. They are added and multiplied in double, and the result is rounded once, to
 // nearest even.
 struct Float16 {
   uint16_t bits = 0;
@@ -45,22 +45,22 @@ size_t sizeOf(DataType type);
 std::string_view nameOf(DataType type);
 std::string_view nameOf(ReduceOp op);
 
-// Whether the values of all members are combined in one step, in double, and rounded once: for sums, averages and
-// products of 16-bit floats, because a rounding after each member would show.
+// Whether the values of all members are combined in one step, in double, and rounded once. True for sums, averages and
+// products of 16-bit floats: a rounding after each member would change the result.
 bool reducesAtOnce(DataType type, ReduceOp op);
 
 // For types and operations that reduce at once: result[i] = the reduction of members[0][i], members[1][i], ..., in this
-// order, kAverage with its division. `result` may be one of the members. All are aligned for the type.
+// order; kAverage includes its division. `result` may be one of the members. All are aligned for the type.
 void reduceAtOnce(DataType type, ReduceOp op, std::span<const std::byte* const> members, size_t count, void* result);
 
-// For all others: own[i] = incoming[i] op own[i]. kAverage adds, as kSum does: `divide` ends it. Both are aligned for
+// For all others: own[i] = incoming[i] op own[i]. kAverage adds, like kSum; `divide` completes it. Both are aligned for
 // the type.
 void reduceInto(DataType type, ReduceOp op, void* own, const void* incoming, size_t count);
 
 // values[i] /= by.
 void divide(DataType type, void* values, size_t count, int by);
 
-// The element type of a C++ type; for the types that have one only.
+// The element type of a C++ type; defined only for types that have one.
 template <class T>
 struct DataTypeOf {};
 // clang-format off

@@ -5,28 +5,28 @@
 
 namespace treadle::group {
 
-Group Group::make(Job& job, std::vector<std::string> members, GroupOptions options) {
-  return Group(valueOrThrow(job.groups().make(members, std::move(options))));
+ProcessGroup ProcessGroup::make(Job& job, std::vector<std::string> members, GroupOptions options) {
+  return ProcessGroup(valueOrThrow(job.groups().make(members, std::move(options))));
 }
 
-GroupCore& Group::core() const {
-  if (!core_) raise(failedPrecondition("this Group means no group; make one with Group::make"));
+GroupCore& ProcessGroup::core() const {
+  if (!core_) raise(failedPrecondition("this ProcessGroup means no group; make one with ProcessGroup::make"));
   return *core_;
 }
 
-int Group::rank() const { return core().link().self(); }
+int ProcessGroup::rank() const { return core().link().self(); }
 
-int Group::size() const { return core().link().size(); }
+int ProcessGroup::size() const { return core().link().size(); }
 
-const GroupOptions& Group::options() const { return core().options(); }
+const GroupOptions& ProcessGroup::options() const { return core().options(); }
 
-std::vector<std::string> Group::members() const {
+std::vector<std::string> ProcessGroup::members() const {
   std::vector<std::string> names;
   for (int rank = 0; rank < size(); ++rank) names.push_back(core().link().member(rank).name);
   return names;
 }
 
-Future<void> allReduce(const Group& group, void* data, size_t count, DataType type, ReduceOp op) {
+Future<void> allReduce(const ProcessGroup& group, void* data, size_t count, DataType type, ReduceOp op) {
   Description description;
   description.operation = OperationKind::kAllReduce;
   description.dataType = type;
@@ -35,7 +35,7 @@ Future<void> allReduce(const Group& group, void* data, size_t count, DataType ty
   return group.core().start(description, {static_cast<std::byte*>(data), count * sizeOf(type)});
 }
 
-Future<void> broadcast(const Group& group, MutableBytes bytes, int root) {
+Future<void> broadcast(const ProcessGroup& group, MutableBytes bytes, int root) {
   if (root < 0 || root >= group.size())
     raise(invalidArgument("there is no rank " + std::to_string(root) + " to broadcast from in " + group.core().text() +
                           ", which has " + std::to_string(group.size()) + " members"));
@@ -46,6 +46,6 @@ Future<void> broadcast(const Group& group, MutableBytes bytes, int root) {
   return group.core().start(description, bytes);
 }
 
-Future<void> barrier(const Group& group) { return group.core().start({}, {}); }
+Future<void> barrier(const ProcessGroup& group) { return group.core().start({}, {}); }
 
 }  // namespace treadle::group

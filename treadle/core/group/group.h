@@ -1,17 +1,17 @@
 #pragma once
-// Process groups and their collective operations over plain memory: what several workers do together, each calling
-// the same operations in the same order. Operations are asynchronous, any number may be under way, and nothing spins.
+// Process groups and their collective operations over plain memory: several workers call the same operations in the
+// same order. Operations are asynchronous, any number may be in flight, and nothing spins.
 //
-// A Group is a handle; copies mean the same group. It may outlive its job, when every operation fails. Any thread may
-// call anything, but members match operations by the order of the calls: let one thread at a time make them.
+// A ProcessGroup is a handle; copies mean the same group. It may outlive its job; every operation fails then. Any
+// thread may call any function, but members match operations by the order of the calls: use one thread at a time.
 //
-// The memory of an operation belongs to it until the future is ready: do not touch it, and do not free it. After a
-// failure what is in it is unspecified. `cancel` on the future returns when the memory is free; on a thread that polls
-// or reads it may return before, as such a thread never waits, and the memory is free when the future is ready.
+// An operation owns its memory until the future is ready: do not touch it, and do not free it. After a failure the
+// contents are unspecified. `cancel` on the future returns when the memory is free. A thread that polls or reads never
+// waits: there it may return earlier, and the memory is free when the future is ready.
 //
-// Each operation ends: with its result, which is the same bits on every member; at the group's `timeout`, with
-// TimeoutError naming who has not taken part; with ArgumentError on all members when they do not call the same; and
-// with PeerLostError, as do all later ones, when a member is lost. Who gives up tells the others.
+// Each operation ends: with its result, which has the same bits on every member; at the group's `timeout`, with
+// TimeoutError naming the members that have not taken part; with ArgumentError on all members when their calls differ;
+// and with PeerLostError when a member is lost, as do all later operations. A member that gives up notifies the others.
 
 #include <memory>
 #include <span>
@@ -28,14 +28,14 @@ namespace treadle::group {
 
 class GroupCore;
 
-class Group {
+class ProcessGroup {
  public:
-  // `members` are names of workers, by rank in the group; this worker must be one. Every member makes the group by the
-  // same list, the n-th such call there and here meaning the same group; nothing is sent. ArgumentError: a name twice,
-  // this worker missing, options out of range. NotFoundError: an unknown name.
-  static Group make(Job& job, std::vector<std::string> members, GroupOptions options = {});
+  // `members` are names of workers, by rank in the group; this worker must be one of them. Every member makes the group
+  // with the same list. The n-th such call on each member means the same group; nothing is sent. ArgumentError: a
+  // duplicate name, this worker missing, options out of range. NotFoundError: an unknown name.
+  static ProcessGroup make(Job& job, std::vector<std::string> members, GroupOptions options = {});
 
-  Group() = default;  // means no group; everything but `valid` throws StateError
+  ProcessGroup() = default;  // means no group; every function except `valid` throws StateError
 
   bool valid() const { return core_ != nullptr; }
   int rank() const;
@@ -47,35 +47,36 @@ class Group {
   GroupCore& core() const;
 
  private:
-  explicit Group(std::shared_ptr<GroupCore> core) : core_(std::move(core)) {}
+  explicit ProcessGroup(std::shared_ptr<GroupCore> core) : core_(std::move(core)) {}
 
   std::shared_ptr<GroupCore> core_;
 };
 
-// Large data goes around a ring (P. Patarasuk, X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters
-// of workstations", 2009): each member sends and takes 2 (n-1)/n times its size. Small data
-// (GroupOptions::smallBytes) is sent to all at once. Sums, averages and products of 16-bit floats are those of float64,
-// rounded once: large ones go by as many bytes, each segment to the member that combines it and from there to all.
-// data[i] = the sum (or what `op` says) of data[i] of all members; `count` elements of `type`, aligned for it.
-Future<void> allReduce(const Group& group, void* data, size_t count, DataType type, ReduceOp op = ReduceOp::kSum);
+// data[i] becomes the sum (or the reduction `op`) of data[i] of all members; `count` elements of `type`, aligned for
+// it. Large data goes around a ring (P. Patarasuk, X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
+// workstations", 2009): each member sends and receives 2 (n-1)/n times its size. Small data (GroupOptions::smallBytes)
+// is sent to all members at once. Sums, averages and products of 16-bit floats are computed in float64 and rounded
+// once: large ones move as many bytes, each segment to the member that combines it and from there to all.
+Future<void> allReduce(const ProcessGroup& group, void* data, size_t count, DataType type,
+                       ReduceOp op = ReduceOp::kSum);
 
 template <Reducible T>
-Future<void> allReduce(const Group& group, std::span<T> values, ReduceOp op = ReduceOp::kSum) {
+Future<void> allReduce(const ProcessGroup& group, std::span<T> values, ReduceOp op = ReduceOp::kSum) {
   return allReduce(group, values.data(), values.size(), DataTypeOf<T>::kValue, op);
 }
 
-// What the group's rank `root` (a rank in the group, not in the job) has in `bytes`, on all members, who give
-// memory of the same size. ArgumentError: no such rank.
-Future<void> broadcast(const Group& group, MutableBytes bytes, int root);
+// Copies `bytes` of the group's rank `root` (a rank in the group, not in the job) to all members, which give memory of
+// the same size. ArgumentError: no such rank.
+Future<void> broadcast(const ProcessGroup& group, MutableBytes bytes, int root);
 
 template <class T>
   requires(std::is_trivially_copyable_v<T> && !std::is_const_v<T> && !std::is_same_v<T, std::byte>)
-Future<void> broadcast(const Group& group, std::span<T> values, int root) {
+Future<void> broadcast(const ProcessGroup& group, std::span<T> values, int root) {
   return broadcast(group, std::as_writable_bytes(values), root);
 }
 
-// Ready when all members have called it equally often. Its place is among the other operations of the group.
-Future<void> barrier(const Group& group);
+// Ready when all members have called it the same number of times. It keeps its order among the group's operations.
+Future<void> barrier(const ProcessGroup& group);
 
 }  // namespace treadle::group
 
@@ -84,8 +85,8 @@ namespace treadle {
 using group::allReduce;
 using group::barrier;
 using group::broadcast;
-using group::Group;
 using group::GroupOptions;
+using group::ProcessGroup;
 using group::ReduceOp;
 
 }  // namespace treadle

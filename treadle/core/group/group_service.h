@@ -23,7 +23,7 @@ class GroupService final : public cluster::MessageHandler {
   GroupService(cluster::Membership& membership, io::Reactor& reactor, io::Executor& executor);
   ~GroupService() override;
 
-  // Group::make (group.h), as a Result. InvalidArgument: a name twice, this worker not among them, bad options.
+  // ProcessGroup::make (group.h), as a Result. InvalidArgument: a name twice, this worker not among them, bad options.
   // NotFound: nobody has a name.
   Result<std::shared_ptr<GroupCore>> make(const std::vector<std::string>& members, GroupOptions options);
 

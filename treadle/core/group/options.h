@@ -1,5 +1,5 @@
 #pragma once
-// What the maker of a group may choose. Members must choose alike: what differs fails the first operation.
+// The options of a process group. All members must use the same sizes: a difference fails the first operation.
 
 #include <string>
 
@@ -9,10 +9,10 @@
 namespace treadle::group {
 
 struct GroupOptions {
-  std::string name = {};                        // for messages to people, and to tell groups of the same members apart
-  Duration timeout = std::chrono::seconds(60);  // for each operation; kWhilePeerLives: the members' lives bound it
-  size_t smallBytes = size_t{64} << 10;         // up to this size all members send all they have to all others
-  size_t chunkBytes = size_t{256} << 10;        // a part of large data, which travels by itself
+  std::string name = {};                        // for messages; another name means another group
+  Duration timeout = std::chrono::seconds(60);  // limit of each operation; kNoTimeout: until a member is lost
+  size_t smallBytes = size_t{64} << 10;         // up to this size each member sends its data to all others
+  size_t chunkBytes = size_t{256} << 10;        // large data is sent in chunks of this size
 
   Status validate() const;
 };

@@ -35,8 +35,8 @@ thread_local bool blocking = false, permitted = false;  // the thread's task is 
 }  // namespace
 
 Status ExecutorOptions::validate() const {
-  if (maxRunning < 0 || maxBlocked < 1 || longRun <= Duration::zero())
-    return invalidArgument("the executor needs maxRunning >= 0, maxBlocked >= 1 and longRun > 0");
+  if (maxConcurrentHandlers < 0 || maxBlockedHandlers < 1 || longRun <= Duration::zero())
+    return invalidArgument("the executor needs maxConcurrentHandlers >= 0, maxBlockedHandlers >= 1 and longRun > 0");
   return {};
 }
 
@@ -45,7 +45,7 @@ Executor::Executor(Reactor& reactor, ExecutorOptions options)
       options_([&] {
         TREADLE_CHECK(options.validate().ok(), "executor options are validated before they get here");
         int cores = static_cast<int>(std::max(2U, std::thread::hardware_concurrency()));
-        if (options.maxRunning == 0) options.maxRunning = cores;
+        if (options.maxConcurrentHandlers == 0) options.maxConcurrentHandlers = cores;
         return options;
       }()),
       door_(std::make_shared<Door>(*this)) {
@@ -156,8 +156,8 @@ void Executor::bringInThread() {
 
 // For the tasks that may begin, and for polling. Many tasks may be posted before a new thread has begun.
 int Executor::wantedThreads() const {
-  const auto queued = static_cast<int>(std::min(ready_.size(), static_cast<size_t>(options_.maxRunning)));
-  return std::clamp(options_.maxRunning - running_, 0, queued) + (polling_ ? 0 : 1);
+  const auto queued = static_cast<int>(std::min(ready_.size(), static_cast<size_t>(options_.maxConcurrentHandlers)));
+  return std::clamp(options_.maxConcurrentHandlers - running_, 0, queued) + (polling_ ? 0 : 1);
 }
 
 void Executor::threadLoop() {
@@ -209,9 +209,9 @@ void Executor::pollOnce(MutexLock& lock) {
 }
 
 Status Executor::takePlace() {
-  if (places_ >= options_.maxBlocked)
-    return resourceExhausted("more than " + std::to_string(options_.maxBlocked) +
-                             " handlers wait at once; raise maxBlocked or use asynchronous calls");
+  if (places_ >= options_.maxBlockedHandlers)
+    return resourceExhausted("more than " + std::to_string(options_.maxBlockedHandlers) +
+                             " handlers wait at once; raise maxBlockedHandlers or use asynchronous calls");
   ++places_;
   return {};
 }
@@ -228,7 +228,7 @@ Status Executor::enterBlocking(bool takesPlace) {
 
 void Executor::leaveBlocking(bool givesPlace) {
   MutexLock lock(mutex_);
-  ++running_;  // may exceed maxRunning for a while: a resumed task is not made to wait again
+  ++running_;  // may exceed maxConcurrentHandlers for a while: a resumed task is not made to wait again
   --blocked_;
   if (givesPlace) --places_;
 }

@@ -4,8 +4,9 @@
 // polling when the task is about to wait (`Blocking`) or when the watchdog sees that nobody has polled for `longRun`:
 // so replies, heartbeats and acknowledgements always move, however long tasks run.
 //
-// Limits: at most `maxRunning` tasks run at a time and the rest queue; a waiting task does not count as running, and
-// at most `maxBlocked` wait at a time. Idle threads sleep and the watchdog is parked while nothing runs.
+// Limits: at most `maxConcurrentHandlers` tasks run at a time and the rest queue; a waiting task does not count as
+// running, and at most `maxBlockedHandlers` wait at a time. Idle threads sleep and the watchdog is parked while nothing
+// runs.
 //
 // Budget per task run by the polling thread: three uncontended lock operations, no wake-up, no system call.
 //
@@ -25,8 +26,8 @@
 namespace treadle::io {
 
 struct ExecutorOptions {
-  int maxRunning = 0;     // 0: as many as there are cores, at least 2
-  int maxBlocked = 1024;  // tasks that wait at a time: each costs a thread, so this bounds the threads
+  int maxConcurrentHandlers = 0;  // 0: as many as there are cores, at least 2
+  int maxBlockedHandlers = 1024;  // tasks that wait at a time: each costs a thread, so this bounds the threads
   Duration longRun = std::chrono::milliseconds(1);  // how long nobody may poll before the watchdog brings in a thread
 
   Status validate() const;
@@ -54,8 +55,8 @@ class Executor {
   // Tasks that run, wait or are queued.
   int active() const;
 
-  // Holds one of the `maxBlocked` places before the task starts the work that it will wait for: while it lives, no
-  // `Blocking` of this thread fails. No effect outside a pool thread, or when nested.
+  // Holds one of the `maxBlockedHandlers` places before the task starts the work that it will wait for: while it lives,
+  // no `Blocking` of this thread fails. No effect outside a pool thread, or when nested.
   class Permit {
    public:
     Permit();
@@ -117,7 +118,7 @@ class Executor {
   void pollOnce(MutexLock& lock) TREADLE_REQUIRES(mutex_);
   void bringInThread() TREADLE_REQUIRES(mutex_);
   int wantedThreads() const TREADLE_REQUIRES(mutex_);
-  bool mayRun() const TREADLE_REQUIRES(mutex_) { return !ready_.empty() && running_ < options_.maxRunning; }
+  bool mayRun() const TREADLE_REQUIRES(mutex_) { return !ready_.empty() && running_ < options_.maxConcurrentHandlers; }
   Status takePlace() TREADLE_REQUIRES(mutex_);
   Status enterBlocking(bool takesPlace);
   void leaveBlocking(bool givesPlace);
@@ -135,7 +136,7 @@ class Executor {
   std::vector<std::thread> threads_ TREADLE_GUARDED_BY(mutex_);
   int running_ TREADLE_GUARDED_BY(mutex_) = 0;
   int blocked_ TREADLE_GUARDED_BY(mutex_) = 0;
-  int places_ TREADLE_GUARDED_BY(mutex_) = 0;  // tasks that hold one of the `maxBlocked` places
+  int places_ TREADLE_GUARDED_BY(mutex_) = 0;  // tasks that hold one of the `maxBlockedHandlers` places
   int idle_ TREADLE_GUARDED_BY(mutex_) = 0;
   int starting_ TREADLE_GUARDED_BY(mutex_) = 0;  // threads that were made and have done nothing yet
   bool polling_ TREADLE_GUARDED_BY(mutex_) = false;

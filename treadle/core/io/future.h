@@ -1,13 +1,15 @@
 #pragma once
-// A value that will be there, or the reason why not. Every future ends: with its call's answer, at its deadline, when
-// the peer is lost, or when its worker goes. A thread that waits for a call's answer reads it from the socket itself.
+// A value that will be ready later, or the reason why there is none. Every future ends: with its call's answer, at its
+// deadline, when the peer is lost, or when its worker ends. A thread that waits for a call's answer reads it from the
+// socket itself.
 //
-// A Future is a handle; copies share one state. Any thread may call anything. `wait` inside a handler lets another
-// thread take over the polling.
+// A Future is a handle; copies share one state. Any thread may call any function. While `wait` blocks inside a handler,
+// another thread takes over the polling.
 //
 // The last copy destroys the value. If no copy is left when the answer of a call arrives, the thread that reads the
-// answer destroys it. That thread must not wait: in the value's destructor `wait` and calls that wait throw
-// ResourceError, and nothing is sent. A destructor that calls uses `async`; what must wait belongs in a handler.
+// answer destroys the value. That thread must not wait: in the value's destructor, `wait` and blocking calls throw
+// ResourceError, and nothing is sent. A destructor that makes calls uses `async`; code that must wait belongs in a
+// handler.
 
 #include <atomic>
 #include <concepts>
@@ -32,7 +34,7 @@ class Future;
 
 namespace io {
 
-// What stands for void where a value is needed.
+// Stands for void where a value is needed.
 struct Unit {
   bool operator==(const Unit&) const = default;
 };
@@ -40,7 +42,7 @@ struct Unit {
 template <class T>
 using Stored = std::conditional_t<std::is_void_v<T>, Unit, T>;
 
-// Whether a T can really be copied: containers claim so whatever their elements are.
+// Whether a T can really be copied: containers claim to be copyable whatever their elements are.
 template <class T>
 inline constexpr bool kCopyable = std::copy_constructible<T>;  // false for void
 template <class T>
@@ -54,7 +56,7 @@ inline constexpr bool kCopyable<std::pair<A, B>> = kCopyable<A> && kCopyable<B>;
 template <class... T>
 inline constexpr bool kCopyable<std::tuple<T...>> = (kCopyable<T> && ...);
 
-// What `f` makes of a future's value, which it is given by reference: of none for a Future<void>.
+// The result of `f` for a future's value, which `f` takes by reference; a Future<void> passes no argument.
 template <class F, class T>
 struct ContinuedBy : std::invoke_result<F&, T&> {};
 template <class F>
@@ -62,7 +64,7 @@ struct ContinuedBy<F, void> : std::invoke_result<F&> {};
 template <class F, class T>
 using Continued = typename ContinuedBy<F, T>::type;
 
-// Calls `f` with the value, or with nothing for Unit; Unit for a void result.
+// Calls `f` with the value, or without arguments for Unit. Returns Unit for a void result.
 template <class F, class V>
 auto invokeForValue(F& f, V& value) {
   auto call = [&]() -> decltype(auto) {
@@ -80,36 +82,37 @@ auto invokeForValue(F& f, V& value) {
   }
 }
 
-// What all futures have in common, whatever their value.
-// Ready once and for good. Completing takes one lock and wakes those who wait by condition variable; who
-// assists is woken by its socket.
+// The part of a future's state that does not depend on the value's type. It becomes ready once and stays ready.
+// Completing takes one lock and wakes up waiting threads by a condition variable; a thread that assists is woken up by
+// its socket.
 class FutureCore {
  public:
   virtual ~FutureCore() = default;
 
   bool ready() const { return ready_.load(std::memory_order_acquire); }
-  // False when the deadline passed first. ResourceExhausted when too many handlers wait.
+  // False when the deadline passed first. ResourceExhausted when too many handlers wait, or this thread polls or reads.
   Result<bool> waitUntil(TimePoint deadline);
-  // Runs `continuation` when ready: at once if it is, else on the thread that completes it, which must not wait. Within
-  // many other continuations it is put off until those above have run. The number by which `forget` knows it.
+  // Runs `continuation` when ready: at once if it already is, else on the completing thread; it must not wait. A deeply
+  // nested continuation is postponed until the outer ones have run. Returns its number for `forget`.
   uint64_t onReady(UniqueFunction<void()> continuation);
   // Drops a continuation that has not begun.
   void forget(uint64_t continuation);
-  // Fails `future` and those that its hook cancels, unless they are ready. None is so before what it stands for has
-  // heard of it: the memory of a collective is free again when its future is ready. Called by such a hook, it takes
-  // effect when that has returned.
+  // Fails `future` and the futures that its hook cancels, unless they are ready. None of them becomes ready before its
+  // operation knows of the cancellation: the memory of a collective is free when its future is ready. When a hook calls
+  // this, it takes effect after that hook has returned.
   static void cancel(const std::shared_ptr<FutureCore>& future);
 
-  // Why the future of a promise that goes without a value has none.
+  // The failure of a future whose promise was dropped without a value.
   static Status whenDropped();
 
-  // Set before the state is shared. `assist(ready, deadline)` may read from a socket until ready. The hook may be
+  // Set before the state is shared. `assist(deadline)` may read from a socket until this is ready. `cancelHook` may be
   // called more than once, and by several threads at the same time.
   UniqueFunction<void(TimePoint)> assist;
   UniqueFunction<void()> cancelHook;
-  // Another thread may still use the memory when the hook returns, and completes this afterwards: `cancel` does not.
+  // Another thread may still use the memory when the hook returns; it completes this future later, so `cancel` does
+  // not.
   bool endsByItself = false;
-  // Where continuations of users run; on none: where the state is completed.
+  // Runs the continuations of users; when empty, they run where the state is completed.
   ContinueOn executor;
 
  protected:
@@ -134,19 +137,19 @@ class FutureCore {
 template <class T>
 class FutureState final : public FutureCore {
  public:
-  // The first completion counts; false for later ones.
+  // The first completion counts; later ones return false.
   bool complete(Result<T> result) {
     if (!claim()) return false;
     store(result);
     markReady();
     return true;
   }
-  // Only when ready.
+  // Call it only when ready.
   Result<T>& result() { return *result_; }
 
  private:
   void fail(Status why) override { complete(std::move(why)); }
-  // Who waits hears of a value that could not even be moved.
+  // A value that could not even be moved becomes a failure, so that waiting threads still end.
   void store(Result<T>& result) {
     try {
       result_.emplace(std::move(result));
@@ -160,14 +163,14 @@ class FutureState final : public FutureCore {
 
 }  // namespace io
 
-// The writing end of a future that is made by hand, for a handler that answers later: it returns the future and keeps
-// the promise. Dropped without a value it completes with CancelledError, so nobody waits for what was forgotten. Only
-// the first `set` or `fail` counts.
+// The writing end of a future that is made by hand. A handler that answers later returns the future and keeps the
+// promise. A promise that is dropped without a value completes the future with CancelledError, so no waiting thread is
+// forgotten. Only the first `set` or `fail` counts.
 template <class T>
 class Promise {
  public:
   Promise() : state_(std::make_shared<State>()) {}
-  // Where continuations of the future run; null: on the thread that sets the value.
+  // `executor` runs the future's continuations; when null, they run on the thread that sets the value.
   explicit Promise(io::ContinueOn executor) : Promise() { state_->executor = std::move(executor); }
   Promise(Promise&&) noexcept = default;
   Promise& operator=(Promise&&) = delete;
@@ -189,36 +192,38 @@ class Future {
  public:
   using State = io::FutureState<io::Stored<T>>;
 
-  Future() = default;  // holds nothing; everything but `valid` throws StateError
+  Future() = default;  // holds nothing; every function except `valid` throws StateError
   explicit Future(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
   bool valid() const { return state_ != nullptr; }
   bool ready() const { return state().ready(); }
 
-  // The value, or the exception for the failure: for a call the ones that Worker::call throws. Bounded by the call's
-  // own time limit and its peer's life. A value that cannot be copied is moved out by the first wait. ResourceError
-  // inside a handler when too many handlers wait already (JoinOptions::maxBlocked), and on a thread that polls or
-  // reads; the call itself goes on.
+  // The value, or the exception for the failure; for a call, the exceptions of Worker::call. Bounded by the call's own
+  // time limit and its peer's life. The first wait moves out a value that cannot be copied. ResourceError inside a
+  // handler when too many handlers wait already (JoinOptions::maxBlockedHandlers), and on a thread that polls or reads;
+  // the call itself goes on.
   T wait() { return waitUntil(kNever); }
   // TimeoutError when `limit` passes first; the call itself goes on.
   T wait(Duration limit) { return waitUntil(deadlineAfter(limit)); }
 
-  // Completes it with CancelledError unless it is ready, and cancels what it stands for: at the callee, queued work is
-  // dropped, a Task is cancelled at its next await, and a plain function that runs already can see Call::cancelled().
-  // A future made by `then` or `whenAll` cancels what it was made of. On a thread that polls or reads, which never
-  // waits, a collective and what was made of it may become ready only after this has returned.
+  // Fails the future with CancelledError unless it is ready, and cancels its operation: at the callee, queued work is
+  // dropped, a Task is cancelled at its next await, and a plain function that already runs can see
+  // CallContext::cancelled(). A future made by `then` or `whenAll` cancels the futures that it was made from. On a
+  // thread that polls or reads, which never waits, a collective and futures made from it may become ready only after
+  // this has returned.
   void cancel() {
     state();
     io::FutureCore::cancel(state_);
   }
 
-  // A future of `f(value)`, run on the worker's pool when this one is ready; a failure passes through without `f`, and
-  // what `f` throws becomes the new future's failure. `f` gets the value by reference. If the worker ends before `f`
-  // ran, the new future ends with CancelledError.
+  // A future of `f(value)`, which runs on the worker's pool when this future is ready; `f` takes the value by
+  // reference. A failure passes through without `f`, and an exception of `f` becomes the new future's failure. If the
+  // worker ends before `f` ran, the new future ends with CancelledError.
   template <class F>
   auto then(F f);
 
-  const std::shared_ptr<State>& share() const { return state_; }
+  // For the rooms above.
+  friend const std::shared_ptr<State>& sharedStateOf(const Future& future) { return future.state_; }
 
  private:
   State& state() const {
@@ -245,10 +250,10 @@ template <class T>
 template <class F>
 auto Future<T>::then(F f) {
   using R = io::Continued<F, T>;
-  // The promise goes with the continuation: if the pool ends before it runs, its future ends all the same.
+  // The continuation owns the promise: if the pool ends before it runs, the new future still ends.
   Promise<R> promise(state().executor);
   Future<R> future = promise.future();
-  future.share()->cancelHook = [weak = std::weak_ptr(state_)] {
+  sharedStateOf(future)->cancelHook = [weak = std::weak_ptr(state_)] {
     if (auto alive = weak.lock()) Future(alive).cancel();
   };
   auto run = [from = state_, promise = std::move(promise), f = std::move(f)]() mutable {
@@ -269,17 +274,17 @@ auto Future<T>::then(F f) {
 
 namespace io {
 
-// Of futures that are ready; the failure of the first that failed.
+// The values of futures that are ready, or the failure of the first that failed.
 template <class T, class R = std::conditional_t<std::is_void_v<T>, Unit, std::vector<Stored<T>>>>
 Result<R> valuesOf(const std::vector<Future<T>>& futures) {
   R values{};
   for (const Future<T>& one : futures) {
-    Result<Stored<T>>& result = one.share()->result();
+    Result<Stored<T>>& result = sharedStateOf(one)->result();
     if (!result.ok()) return result.status();
     if constexpr (kCopyable<T>) {
       values.push_back(*result);
     } else if constexpr (!std::is_void_v<T>) {
-      values.push_back(std::move(*result));  // all takes what can be held once only
+      values.push_back(std::move(*result));  // whenAll takes values that cannot be copied
     }
   }
   return values;
@@ -287,8 +292,8 @@ Result<R> valuesOf(const std::vector<Future<T>>& futures) {
 
 }  // namespace io
 
-// The values of all, in order; otherwise the failure of the first in order that failed. Ready when all are, so that
-// nothing is under way any more when a failure is told; of no futures, at once.
+// The values of all futures, in order; or the failure of the first in order that failed. Ready when all are ready, so
+// that nothing is in flight any more when it reports a failure. Without futures: ready at once.
 template <class T>
 auto whenAll(std::vector<Future<T>> futures) {
   using R = std::conditional_t<std::is_void_v<T>, void, std::vector<io::Stored<T>>>;
@@ -301,33 +306,33 @@ auto whenAll(std::vector<Future<T>> futures) {
     if (left->fetch_sub(1) != 1) return;
     try {
       all->complete(io::valuesOf(*shared));
-    } catch (...) {  // of a value's copy
+    } catch (...) {  // from copying a value
       all->complete(statusOfCurrentException("whenAll"));
     }
   };
-  if (!shared->empty()) all->executor = shared->front().share()->executor;
+  if (!shared->empty()) all->executor = sharedStateOf(shared->front())->executor;
   all->cancelHook = [weak = std::weak_ptr(shared)] {
     if (auto alive = weak.lock())
       for (Future<T>& one : *alive) one.cancel();
   };
-  for (Future<T>& one : *shared) one.share()->onReady(arrive);
+  for (Future<T>& one : *shared) sharedStateOf(one)->onReady(arrive);
   arrive();
   return Future<R>(all);
 }
 
-// The index of one that is ready, whatever became of it: of the first to be so. The others go on; those who lose
-// interest cancel them. Of no futures: ArgumentError.
+// The index of the first future that becomes ready, with a value or a failure. The others go on; a caller that no
+// longer needs them cancels them. ArgumentError without futures.
 template <class T>
 Future<size_t> whenAny(const std::vector<Future<T>>& futures) {
   if (futures.empty()) raise(invalidArgument("whenAny was given no futures"));
   for (const Future<T>& one : futures)
     if (!one.valid()) raise(failedPrecondition("whenAny was given a Future that belongs to nothing"));
   auto any = std::make_shared<io::FutureState<size_t>>();
-  any->executor = futures.front().share()->executor;
-  // What is not needed any more leaves nothing behind: a loop may ask many times of one that takes long.
+  any->executor = sharedStateOf(futures.front())->executor;
+  // Leaves no continuation behind: a loop may call this many times with the same slow future.
   std::vector<std::pair<std::weak_ptr<io::FutureCore>, uint64_t>> asked;
   for (size_t i = 0; i < futures.size() && !any->ready(); ++i)
-    asked.emplace_back(futures[i].share(), futures[i].share()->onReady([any, i] { any->complete(i); }));
+    asked.emplace_back(sharedStateOf(futures[i]), sharedStateOf(futures[i])->onReady([any, i] { any->complete(i); }));
   any->onReady([asked = std::move(asked)] {
     for (const auto& [future, number] : asked)
       if (auto alive = future.lock()) alive->forget(number);
@@ -335,9 +340,9 @@ Future<size_t> whenAny(const std::vector<Future<T>>& futures) {
   return Future<size_t>(any);
 }
 
-// The same, waiting. TimeoutError when `limit` passes first.
+// Blocks for whenAny. TimeoutError when `limit` passes first.
 template <class T>
-size_t waitAny(const std::vector<Future<T>>& futures, Duration limit = kWhilePeerLives) {
+size_t waitAny(const std::vector<Future<T>>& futures, Duration limit = kNoTimeout) {
   return whenAny(futures).wait(limit);
 }
 

@@ -16,7 +16,7 @@ constexpr Duration kAtOnce = std::chrono::microseconds(10);  // a system call ta
 
 }  // namespace
 
-Result<std::unique_ptr<Reactor>> Reactor::make(Duration busyPoll) {
+Result<std::unique_ptr<Reactor>> Reactor::make(Duration spinTimeout) {
   Fd epoll(::epoll_create1(EPOLL_CLOEXEC)), wakeup(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!epoll.valid() || !wakeup.valid())
     return errnoStatus(Code::kResourceExhausted, "no file descriptor is left for the event loop", errno);
@@ -26,7 +26,7 @@ Result<std::unique_ptr<Reactor>> Reactor::make(Duration busyPoll) {
   if (::epoll_ctl(epoll.get(), EPOLL_CTL_ADD, wakeup.get(), &event) != 0)
     return errnoStatus(Code::kInternal, "the event loop cannot be set up", errno);
   return std::unique_ptr<Reactor>(
-      new Reactor(std::move(epoll), std::move(wakeup), busyPoll));  // NOLINT: private constructor
+      new Reactor(std::move(epoll), std::move(wakeup), spinTimeout));  // NOLINT: private constructor
 }
 
 Status Reactor::add(int fd, uint32_t interest, std::shared_ptr<EventHandler> handler) {
@@ -163,7 +163,7 @@ int Reactor::waitFor(Events& events) {
   }
   if (count == 0) count = look(millisecondsUntil(due));
   waiting_.store(false);
-  if (count > 0) busyUntil_ = busyPoll_ > Duration::zero() ? Clock::now() + busyPoll_ : TimePoint();
+  if (count > 0) busyUntil_ = spinTimeout_ > Duration::zero() ? Clock::now() + spinTimeout_ : TimePoint();
   return count;
 }
 

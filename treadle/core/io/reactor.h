@@ -30,9 +30,9 @@ class EventHandler {
 
 class Reactor {
  public:
-  // `busyPoll`: how long `poll` looks for more before it sleeps, from the last event on. For servers that should answer
-  // at once and may keep a core busy for it; zero: it sleeps.
-  static Result<std::unique_ptr<Reactor>> make(Duration busyPoll = Duration::zero());
+  // `spinTimeout`: how long `poll` looks for more before it sleeps, from the last event on. For servers that should
+  // answer at once and may keep a core busy for it; zero: it sleeps.
+  static Result<std::unique_ptr<Reactor>> make(Duration spinTimeout = Duration::zero());
 
   // Calls `handler` for `interest` on `fd` until `remove`; the reactor holds the handler. A callback that has begun
   // may still run when `remove` returns. Remove before the descriptor is closed: its number may be another's by then.
@@ -63,8 +63,8 @@ class Reactor {
   void wake();
 
  private:
-  Reactor(Fd epoll, Fd wakeup, Duration busyPoll)
-      : epoll_(std::move(epoll)), wakeup_(std::move(wakeup)), busyPoll_(busyPoll) {}
+  Reactor(Fd epoll, Fd wakeup, Duration spinTimeout)
+      : epoll_(std::move(epoll)), wakeup_(std::move(wakeup)), spinTimeout_(spinTimeout) {}
 
   using Events = std::array<epoll_event, 64>;
   int waitFor(Events& events);
@@ -73,7 +73,7 @@ class Reactor {
   void dispatch(const epoll_event& event);
 
   const Fd epoll_, wakeup_;
-  const Duration busyPoll_;
+  const Duration spinTimeout_;
   TimePoint busyUntil_{};  // of the thread that polls
   Mutex mutex_;
   std::unordered_map<int, std::shared_ptr<EventHandler>> handlers_ TREADLE_GUARDED_BY(mutex_);

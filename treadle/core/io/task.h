@@ -1,18 +1,18 @@
 #pragma once
-// A function that is written as a C++20 coroutine: it holds no thread while it awaits. What may be awaited are
-// Futures (calls, fetches, collectives, Worker::after) and other Tasks:
+// A function written as a C++20 coroutine: it holds no thread while it awaits. It may await Futures (calls, fetches,
+// collectives, Worker::after) and other Tasks:
 //
-//   treadle::Task<int> sumOf(treadle::Call& call, std::string first, std::string second) {
+//   treadle::Task<int> sumOf(treadle::CallContext& call, std::string first, std::string second) {
 //     auto one = call.worker().async<&f>(first), two = call.worker().async<&f>(second);
 //     co_return co_await one + co_await two;
 //   }
 //
-// A task begins when it is handed to something that runs it: as a handler, by Worker::fork, or awaited by another
-// task. It goes on in the worker's pool, on any of its threads, one at a time. What is awaited throws what it failed
-// with. A cancelled task (its caller gave up, its future was cancelled, or the worker ends) cancels the call or
-// whatever else can be cancelled that it awaits, and each await of a future throws CancelledError from then on; what it
-// does between awaits is not interrupted. A promise that somebody made by hand is not cancelled by one of those who
-// await it. A handler's parameters, references too, live until it has ended.
+// A task begins when something runs it: as a handler, by Worker::spawn, or when another task awaits it. It continues in
+// the worker's pool, on any of its threads, one at a time. An await throws the failure of the future or task. A
+// cancelled task (its caller gave up, its future was cancelled, or the worker ends) cancels the call or other
+// cancellable operation that it awaits, and from then on each await of a future throws CancelledError; code between
+// awaits is not interrupted. Cancelling a task that awaits a hand-made promise does not cancel that promise. A
+// handler's parameters, including references, live until it has ended.
 
 #include <exception>
 #include <optional>
@@ -34,14 +34,14 @@ class AwaitedFuture {
 
   bool await_ready() const { return future_.ready() || run_.cancelled(); }
   void await_suspend(std::coroutine_handle<> at) {
-    auto state = future_.share();
+    auto state = sharedStateOf(future_);
     UniqueFunction<void()> cancel;
     if (state->cancelHook) cancel = [future = future_]() mutable { future.cancel(); };
     run_.await(*state, std::move(cancel), at);
   }
   T await_resume() {
     if (run_.cancelled()) {
-      if (future_.share()->cancelHook) future_.cancel();
+      if (sharedStateOf(future_)->cancelHook) future_.cancel();
       raise(treadle::cancelled("the task was cancelled"));
     }
     return future_.wait();
@@ -52,7 +52,7 @@ class AwaitedFuture {
   TaskRun& run_;
 };
 
-// Runs a task for the coroutine that awaits it, and hands back what it returned or threw.
+// Runs a task for the coroutine that awaits it, and returns its result or throws its exception.
 template <class T>
 class AwaitedTask {
  public:
@@ -67,7 +67,7 @@ class AwaitedTask {
   TaskRun& run_;
 };
 
-// What may be awaited inside of a coroutine with this promise.
+// The base of promises whose coroutines may await Futures and Tasks.
 class AwaitingPromise {
  public:
   TaskRun* run = nullptr;  // set before the coroutine begins
@@ -165,7 +165,7 @@ inline Task<void> TaskPromise<void>::get_return_object() {
   return Task<void>(std::coroutine_handle<TaskPromise>::from_promise(*this));
 }
 
-// The outermost coroutine of a run: turns what a task returns or throws into a future's result.
+// The outermost coroutine of a run: turns the result or exception of a task into a future's result.
 class Driver {
  public:
   struct promise_type : AwaitingPromise {
@@ -173,7 +173,7 @@ class Driver {
     std::suspend_always initial_suspend() const noexcept { return {}; }
     std::suspend_always final_suspend() const noexcept { return {}; }
     void return_void() const noexcept {}
-    void unhandled_exception() const noexcept { std::terminate(); }  // the body lets none out
+    void unhandled_exception() const noexcept { std::terminate(); }  // the body catches all
   };
   explicit Driver(std::coroutine_handle<promise_type> frame) : frame(frame) {}
 
@@ -187,7 +187,7 @@ Driver drive(Task<T> task, Promise<T> promise) {
       co_await std::move(task);
       promise.set();
     } else {
-      T value = co_await std::move(task);  // and the task is gone before anybody is told
+      T value = co_await std::move(task);  // destroys the task before the future is ready
       promise.set(std::move(value));
     }
   } catch (...) {
@@ -195,20 +195,20 @@ Driver drive(Task<T> task, Promise<T> promise) {
   }
 }
 
-// A task that is yet to begin.
+// A task that has not begun.
 template <class T>
 struct ReadyTask {
   Future<T> future;  // cancelling it cancels the task
   std::shared_ptr<TaskRun> run;
 };
 
-// `post` and `keep`: as for TaskRun. Where continuations of the future run: `continuations`.
+// `post` and `keep`: as for TaskRun. `continuations` runs the continuations of the future.
 template <class T>
 ReadyTask<T> makeReady(Task<T> task, ContinueOn continuations, TaskRun::Post post, std::shared_ptr<void> keep = {}) {
   Promise<T> promise(std::move(continuations));
   Future<T> future = promise.future();
   auto run = std::make_shared<TaskRun>(std::move(post), std::move(keep));
-  future.share()->cancelHook = [weak = std::weak_ptr(run)] {
+  sharedStateOf(future)->cancelHook = [weak = std::weak_ptr(run)] {
     if (auto alive = weak.lock()) alive->cancel();
   };
   Driver driver = drive(std::move(task), std::move(promise));
@@ -217,7 +217,7 @@ ReadyTask<T> makeReady(Task<T> task, ContinueOn continuations, TaskRun::Post pos
   return {std::move(future), std::move(run)};
 }
 
-// A task that calls `f`, which returns one, when it begins. `f` must live as long.
+// A task that calls `f` when it begins; `f` returns a task. `f` must outlive it.
 template <class F>
 auto taskOf(F& f) -> std::invoke_result_t<F&> {
   co_return co_await f();

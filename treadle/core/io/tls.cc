@@ -152,7 +152,7 @@ Status Tls::whyShakingFailed() {
   if (notTls_)
     return failedPrecondition(
         "it does not speak TLS, which this worker does at this address; give all workers of a job the same of "
-        "JoinOptions::insecure and JoinOptions::tls (TREADLE_TLS)");
+        "JoinOptions::allowPlaintext and JoinOptions::tls (TREADLE_TLS)");
   if (ended_) return Status(Code::kPeerLost, "it closed the connection in the TLS handshake");
   if (receiveError_ != 0)
     return Status(Code::kPeerLost,

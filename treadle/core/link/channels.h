@@ -1,5 +1,5 @@
 #pragma once
-// Which ways a worker may use to its peers, of those that work between them; and which of them it uses. Plain values.
+// The channels that a worker may use to its peers where they work, and the channels that it uses. Plain values.
 
 #include <cstdint>
 #include <string>
@@ -11,24 +11,24 @@ namespace treadle {
 struct Channels {
   bool unixSockets = true;   // "unix": to peers on this host
   bool tcp = true;           // "tcp"
-  bool lanes = true;         // "lanes": sockets of their own for large tensors that no memory is shared for
+  bool lanes = true;         // "lanes": extra sockets for large tensors when no memory is shared
   bool sharedMemory = true;  // "shm": tensors to peers on this host; needs "unix"
-  bool crossMemory = true;   // "cma": arguments of blocking calls there, when no memory is shared; needs "unix"
+  bool crossMemory = true;   // "cma": arguments of blocking calls on this host without shared memory; needs "unix"
 
-  // Of a text like "tcp,lanes": what is not named is not used. InvalidArgument for another name, or for neither "unix"
-  // nor "tcp".
+  // Parses a text like "tcp,lanes": channels that it does not name are off. InvalidArgument for an unknown name, and
+  // when neither "unix" nor "tcp" is named.
   static Result<Channels> parse(std::string_view text);
 };
 
-// One way from this worker to a peer.
+// One channel from this worker to a peer.
 struct ChannelUse {
   bool inUse = false;
-  std::string why = {};    // it is not: one sentence, with what to do about it where there is something
-  uint64_t sentBytes = 0;  // of tensors and other large values, that went this way to the peer
+  std::string why = {};    // why it is not in use: one sentence, with a remedy where there is one
+  uint64_t sentBytes = 0;  // bytes of tensors and other large values sent to the peer over it
 };
 
-// What is known of each at the moment: lanes are dialed when they are needed first, and memory is shared once the peer
-// has said that it takes it, which comes before the answer to any call.
+// The current state of each channel. Lanes are dialed at their first use. Memory is shared once the peer has confirmed
+// it, which happens before the answer to any call.
 struct PeerChannels {
   ChannelUse unixSockets, tcp, lanes, sharedMemory, crossMemory;
 };

@@ -68,7 +68,7 @@ Connection::Connection(io::Reactor& reactor, io::Stream stream, Kind kind, const
       options_(options),
       sink_(sink),
       memory_(std::move(memory)),
-      sendQueue_(stream_, options.sendLimitBytes, options.urgentLimitBytes, *this),
+      sendQueue_(stream_, options.maxQueuedBytes, options.urgentLimitBytes, *this),
       reader_(options.limits, options.pool, memory_ != nullptr && stream_.isUnix(), !stream_.guardsItsBytes()),
       frameHandler_([this](Frame frame) { onFrame(std::move(frame)); }),
       lastHeard_(Clock::now().time_since_epoch().count()),

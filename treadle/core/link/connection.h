@@ -48,12 +48,12 @@ struct SendExtras {
 };
 
 struct ConnectionOptions {
-  size_t sendLimitBytes = 64U << 20;  // queued for a peer that reads slowly; a larger frame is written by its sender
+  size_t maxQueuedBytes = 64U << 20;  // queued for a peer that reads slowly; a larger frame is written by its sender
   size_t urgentLimitBytes = size_t{1} << 30;  // of urgent messages on top; a peer that reads less is closed
   wire::FrameLimits limits;
-  Duration spin = std::chrono::microseconds(50);  // how long a waiting caller yields before it sleeps
-  memory::BlockPool* pool = nullptr;              // where large buffers lie; null: nothing is shared or kept
-  io::ThreadCache* threads = nullptr;             // that move the bytes of lanes; null: there are none
+  Duration spinTimeout = std::chrono::microseconds(50);  // how long a waiting caller yields before it sleeps
+  memory::BlockPool* pool = nullptr;                     // where large buffers lie; null: nothing is shared or kept
+  io::ThreadCache* threads = nullptr;                    // that move the bytes of lanes; null: there are none
   Duration probeLimit{};  // of its TCP sockets, lanes too: io::probeWhileIdle; zero: none is probed
   size_t offerBytes = 0;  // buffers of this size and more are offered, and read when the peer offers them; 0: none
   // The credit of the peer's requests, whose large buffers, on lanes or read from its memory, may be under way at a

@@ -83,7 +83,7 @@ class Connection::Lane final : public io::EventHandler, public std::enable_share
 
 std::shared_ptr<LaneSender> Connection::makeLaneSender() {
   if (options_.threads == nullptr) return nullptr;
-  return std::make_shared<LaneSender>(reactor_, *options_.threads, options_.pool, options_.sendLimitBytes);
+  return std::make_shared<LaneSender>(reactor_, *options_.threads, options_.pool, options_.maxQueuedBytes);
 }
 
 Status Connection::addLane(io::Stream stream) {

@@ -80,7 +80,7 @@ Status Connection::reasonOfEnd(const Status& end) {
 void Connection::readUntil(UniqueFunction<bool()> done, TimePoint deadline) {
   if (!takeReadTurn()) return;
   setReadInterest(false);
-  io::Spin spin(options_.spin);
+  io::Spin spin(options_.spinTimeout);
   while (!done() && !closed_.load() && Clock::now() < deadline)
     if (readOnce()) {
       spin.prolong(std::exchange(awakeUntil_, TimePoint()));
@@ -120,7 +120,8 @@ void Connection::onFrame(Frame frame) {
     case wire::FrameKind::kHeartbeat: return onHeartbeat(frame);
     case wire::FrameKind::kComing:
       // Once for a message, so that a peer that only says so keeps nobody awake; and not who is never to spin.
-      if (!std::exchange(coming_, true) && options_.spin > Duration::zero()) awakeUntil_ = Clock::now() + kAwakeFor;
+      if (!std::exchange(coming_, true) && options_.spinTimeout > Duration::zero())
+        awakeUntil_ = Clock::now() + kAwakeFor;
       return;
     case wire::FrameKind::kLeave: return sink_.onLeave(*this, reasonOf(frame).value_or("for an unreadable reason"));
     case wire::FrameKind::kMessage: return onMessageFrame(std::move(frame));

@@ -15,7 +15,7 @@
 // Where the link is TLS the handshake goes through it, and the key of the proofs is followed by a secret that only the
 // two ends of this TLS connection have: who stands between two of them cannot pass proofs on. Without TLS what follows
 // the handshake is neither encrypted nor authenticated: that is why plain TCP beyond this host's loopback is for users
-// who say `insecure` (worker/security.h).
+// who say `allowPlaintext` (worker/security.h).
 
 #include <array>
 #include <map>
@@ -30,7 +30,7 @@ namespace treadle::link {
 
 // Raised with every change that a peer of the version before would misread: there is no negotiation, and a
 // job runs one release.
-inline constexpr uint16_t kProtocolVersion = 8;
+inline constexpr uint16_t kProtocolVersion = 9;
 inline constexpr size_t kNameBytes = 127;
 inline constexpr Duration kHandshakeTimeout = std::chrono::seconds(10);
 

@@ -1,6 +1,6 @@
 #pragma once
-// What one worker tells another: a payload of small values and the buffers that travel beside it. The subject says
-// which room reads it. Plain values.
+// A message from one worker to another: a payload of small values and the buffers that travel beside it. The subject
+// selects the room that reads it. Plain values.
 
 #include <cstdint>
 #include <string>
@@ -11,8 +11,7 @@
 
 namespace treadle {
 
-// A member of the job as others see it: its name (1 to 127 characters, unique in the job) and its rank, which counts
-// from 0.
+// A member of the job: its name (1 to 127 characters, unique in the job) and its rank, which counts from 0.
 struct WorkerInfo {
   std::string name;
   int rank = -1;
@@ -24,17 +23,17 @@ struct WorkerInfo {
 
 namespace treadle::link {
 
-// Whom a message is for. The numbers travel on the wire: never renumber.
+// The room that reads a message. The values travel on the wire: never renumber.
 enum class Subject : uint8_t { kCluster = 1, kRpc = 2, kGroup = 3 };
 inline constexpr size_t kSubjects = 4;  // array size for "by subject"
 
-// A message keeps its order with the others of its sender on the same connection. Sizes: wire::FrameLimits.
+// Messages of one sender on one connection stay in order. Size limits: wire::FrameLimits.
 struct Message {
   Subject subject = Subject::kRpc;
   std::vector<std::byte> payload;
   std::vector<Buffer> buffers;  // when received: owned
-  // When received with buffers whose bytes are still on their way (kRpc only): says when they are whole, and they must
-  // not be looked at before. Null: they are.
+  // Set on a received message whose buffers are still arriving (kRpc only): signals when they are complete. Do not read
+  // them before. Null: they are complete.
   std::shared_ptr<Arrival> arrival = {};
 };
 

@@ -72,8 +72,8 @@ class BlockPool : public std::enable_shared_from_this<BlockPool> {
   // Of at most `limitBytes` of blocks, in use and kept. ResourceExhausted when there is no address space for them.
   static Result<std::shared_ptr<BlockPool>> make(size_t limitBytes);
   ~BlockPool();
-  // The one that all workers of this process use and `treadle::empty` takes from: half of the machine's memory at most.
-  // Never destroyed, so that tensors may live as long as they like. Null when the system has no room for it.
+  // The one that all workers of this process use and `treadle::emptyShared` takes from: half of the machine's memory at
+  // most. Never destroyed, so that tensors may live as long as they like. Null when the system has no room for it.
   static BlockPool* ofProcess();
   // Why that is null; OK when it is not.
   static Status statusOfProcess();

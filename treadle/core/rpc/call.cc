@@ -39,13 +39,15 @@ io::TaskRun::Post Responder::stretches() const {
 
 namespace treadle {
 
-Worker& Call::worker() const {
+Worker& CallContext::worker() const {
   if (incoming_->engine.worker() == nullptr) raise(failedPrecondition("this call is not served by a Worker"));
   return *incoming_->engine.worker();
 }
 
-WorkerInfo Call::caller() const { return incoming_->engine.membership().info(incoming_->rank); }
+WorkerInfo CallContext::caller() const { return incoming_->engine.membership().info(incoming_->rank); }
 
-bool Call::cancelled() const { return incoming_->cancellation.requested() || Clock::now() > incoming_->deadline; }
+bool CallContext::cancelled() const {
+  return incoming_->cancellation.requested() || Clock::now() > incoming_->deadline;
+}
 
 }  // namespace treadle

@@ -1,6 +1,6 @@
 #pragma once
-// Whether the caller of a request has given up, and what is to be done when it does. Any thread may call anything.
-// Budget: nothing for a call in which nobody asks to be told.
+// Whether the caller of a request has given up, and the hooks to run when it does. Any thread may call any function.
+// Budget: nothing for a call without hooks.
 
 #include <atomic>
 #include <vector>
@@ -14,9 +14,9 @@ class Cancellation {
  public:
   bool requested() const { return requested_.load(std::memory_order_acquire); }
 
-  // Runs what was asked for, once. It must not wait.
+  // Runs the hooks, once. Hooks must not wait.
   void request();
-  // Runs `then` when it is requested: at once if it has been.
+  // Runs `then` when `request` is called, or at once if it already was.
   void whenRequested(UniqueFunction<void()> then);
 
  private:

@@ -1,9 +1,9 @@
 #pragma once
-// How a value of type T travels: `Codec<T>` writes it, reads it and names its type for the signature that caller and
-// callee compare. Here are the codecs of numbers, text, containers and of structs described by TREADLE_FIELDS;
-// tensors have theirs in tensor/bridge, remote references in rref.h. A type without a codec does not travel.
+// How a value of type T travels: `Codec<T>` writes it, reads it, and names its type for the signature that caller and
+// callee compare. This file has the codecs of numbers, text, containers and structs described by TREADLE_FIELDS. The
+// codec of tensors is in tensor/bridge, that of remote references in rref.h. A type without a codec does not travel.
 //
-// Readers trust nothing: lengths are bounded by what is left of the message, and DataError is thrown for anything else.
+// Readers trust nothing: the rest of the message bounds every length, and malformed bytes throw DataError.
 
 #include <array>
 #include <concepts>
@@ -23,9 +23,9 @@ namespace treadle::rpc {
 template <class T>
 struct Codec;
 
-// Types that have a codec. A library can specialise Codec for its own types too: `encode` writes any bytes, `decode`
-// reads just those and throws DataError through Decoder::check when they are not there, `name` is the same text in
-// all programs that shall understand each other, and another one when the layout changes.
+// Types that have a codec. A library may specialise Codec for its own types: `encode` writes any bytes; `decode` reads
+// exactly those and throws DataError through Decoder::check when they are missing; `name` is the same text in all
+// programs that exchange the type, and changes with the layout.
 template <class T>
 concept Travels = requires(Encoder& encoder, Decoder& decoder, const T& value) {
   Codec<T>::encode(encoder, value);
@@ -36,8 +36,8 @@ concept Travels = requires(Encoder& encoder, Decoder& decoder, const T& value) {
 using io::Stored;
 using io::Unit;
 
-// Whether all that the codec of a T writes is held by that T alone when a T is: then memory may go with a T that is
-// given away (Encoder::Giving). Codecs that may reach through pointers keep the default.
+// Whether the codec of T writes only what the T itself owns. Then memory may go with a T that is given away
+// (Encoder::Giving). Codecs that may reach through pointers keep the default, false.
 template <class T>
 inline constexpr bool kOwnsAll = std::is_arithmetic_v<T> || std::is_enum_v<T> || std::is_same_v<T, std::string>;
 template <class T>
@@ -77,7 +77,7 @@ struct Codec<T> {
     T value = decoder.reader().template number<T>();
     return decoder.check(), value;
   }
-  // By width and kind: `long` and `long long` are one type on the wire.
+  // Named by width and kind: `long` and `long long` are one type on the wire.
   static std::string name() {
     const char* kind = std::floating_point<T> ? "f" : std::signed_integral<T> ? "i" : "u";
     return kind + std::to_string(8 * sizeof(T));
@@ -93,7 +93,7 @@ struct Codec<T> {
   static std::string name() { return "enum:" + Codec<Number>::name(); }
 };
 
-// Lengths are uint32 on the wire. ArgumentError for more.
+// Lengths are uint32 on the wire. ArgumentError for larger ones.
 inline uint32_t checkedCount(size_t count) {
   if (count > UINT32_MAX)
     raise(invalidArgument(std::to_string(count) + " elements or bytes are too many to travel in one value"));
@@ -113,8 +113,8 @@ struct Codec<std::string> {
   static std::string name() { return "string"; }
 };
 
-// The number of elements that follow. Each takes at least a byte, but for types without content, which are refused in
-// containers: a count alone could then ask for any amount of memory.
+// The number of elements that follow. Each takes at least one byte, except types without content. Containers reject
+// those: otherwise a count alone could request any amount of memory.
 inline size_t decodeCount(Decoder& decoder) {
   size_t count = decoder.reader().count(1);
   return decoder.check(), count;
@@ -171,7 +171,7 @@ struct Codec<std::optional<T>> {
   static std::string name() { return "optional<" + Codec<T>::name() + ">"; }
 };
 
-// Encodes and decodes the elements of something like a tuple, in order.
+// The names of the types T..., with commas between them.
 template <class... T>
 std::string namesOf() {
   std::string names;
@@ -185,7 +185,7 @@ struct Codec<std::tuple<T...>> {
   static void encode(Encoder& encoder, const std::tuple<T...>& values) {
     std::apply([&](const T&... value) { (Codec<T>::encode(encoder, value), ...); }, values);
   }
-  // Braces: they, unlike parentheses, evaluate from left to right.
+  // Braces evaluate from left to right; parentheses do not.
   static std::tuple<T...> decode(Decoder& decoder) { return std::tuple<T...>{Codec<T>::decode(decoder)...}; }
   static std::string name() { return "tuple<" + namesOf<T...>() + ">"; }
 };
@@ -204,7 +204,7 @@ struct Codec<std::pair<A, B>> {
   static std::string name() { return "pair<" + Codec<A>::name() + "," + Codec<B>::name() + ">"; }
 };
 
-// Structs for which a free function `fields(T&)` yields a std::tie of their members.
+// Structs with a free function `fields(T&)` that returns a std::tie of their members.
 template <class T>
 concept HasFields = std::default_initializable<T> && requires(T& value) { fields(value); };
 
@@ -212,7 +212,7 @@ template <HasFields T>
 struct Codec<T> {
   static void encode(Encoder& encoder, const T& value) {
     std::apply([&](auto&... field) { (Codec<std::decay_t<decltype(field)>>::encode(encoder, field), ...); },
-               fields(const_cast<T&>(value)));  // only read through
+               fields(const_cast<T&>(value)));  // only read
   }
   static T decode(Decoder& decoder) {
     T value{};
@@ -231,8 +231,8 @@ struct Codec<T> {
 
 }  // namespace treadle::rpc
 
-// Makes a struct of yours travel: names all its members, in the order of their declaration. Write it in the namespace
-// of the struct. A member that is left out is a compile error.
+// Makes your struct travel: name all its members, in the order of their declaration, in the namespace of the struct. A
+// missing member is a compile error.
 #define TREADLE_FIELDS(Type, ...)    \
   inline auto fields(Type& object) { \
     auto& [__VA_ARGS__] = object;    \

@@ -68,8 +68,8 @@ void encodeAs(Encoder& encoder, A&& argument) {
 template <class P, class A>
 void encodeArgument(Encoder& encoder, uint16_t index, A&& argument) {
   if constexpr (LookedUp<P, A>) {
-    std::shared_ptr<const void> value = valueToSend(encoder, argument.share(), typeid(P));
-    if (!value) return encoder.addInput(index, argument.share());
+    std::shared_ptr<const void> value = valueToSend(encoder, handleOf(argument), typeid(P));
+    if (!value) return encoder.addInput(index, handleOf(argument));
     Codec<P>::encode(encoder, *static_cast<const P*>(value.get()));
   } else if constexpr (LeftHere<P, A>) {
     using Value = typename Referred<P>::Value;

@@ -68,12 +68,11 @@ void Credits::close(const Status& why) {
 }
 
 Status Credits::exhausted(size_t bytes) const {
-  return resourceExhausted(
-      "the request of " + std::to_string(bytes) + " bytes waited until its time was up, as requests of " +
-      std::to_string(takenBytes()) + " bytes to that worker are not answered and at most " +
-      std::to_string(limitBytes_) +
-      " may be (JoinOptions::unansweredLimitBytes); wait for answers before calling on, give the " +
-      "call more time, or raise the limit on all workers");
+  return resourceExhausted("the request of " + std::to_string(bytes) +
+                           " bytes waited until its time was up, as requests of " + std::to_string(takenBytes()) +
+                           " bytes to that worker are not answered and at most " + std::to_string(limitBytes_) +
+                           " may be (JoinOptions::maxInFlightBytes); wait for answers before calling on, give the " +
+                           "call more time, or raise the limit on all workers");
 }
 
 }  // namespace treadle::rpc

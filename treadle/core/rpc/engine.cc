@@ -32,7 +32,7 @@ Engine::Engine(cluster::Membership& membership, io::Reactor& reactor, io::Execut
           membership.self().rank,
           [this](int rank, RefNotice notice, const ForkEntry& entry) { sendNotice(rank, notice, entry); },
           options.referenceLimit)),
-      peers_([limit = options.unansweredLimitBytes](size_t) { return std::make_unique<PeerCalls>(limit); }) {
+      peers_([limit = options.maxInFlightBytes](size_t) { return std::make_unique<PeerCalls>(limit); }) {
   references_->setEngine(*this);
   if (interceptor_) executor_.setAfterTask([shared = interceptor_] { shared->afterTask(); });
 }
@@ -140,10 +140,10 @@ Future<void> Engine::after(Duration delay) {
   // The promise goes with the timer if that is cancelled.
   io::Reactor::TimerId timer =
       reactor_.at(deadlineAfter(delay), [promise = std::move(promise)]() mutable { promise.set(); });
-  future.share()->cancelHook = [references = references_, timer] {
+  sharedStateOf(future)->cancelHook = [references = references_, timer] {
     if (auto alive = references->engine()) alive->reactor_.cancel(timer);
   };
-  atEndUnless(*future.share(), [this, timer] { reactor_.cancel(timer); });
+  atEndUnless(*sharedStateOf(future), [this, timer] { reactor_.cancel(timer); });
   return future;
 }
 

@@ -26,21 +26,21 @@
 
 namespace treadle {
 
-// How one call differs from the worker's other calls: worker.with({.timeout = 5s}).call<&f>(...).
+// The options of one call, where they differ from the worker's defaults: worker.with({.timeout = 5s}).call<&f>(...).
 struct CallOptions {
-  // From the start of the call to its answer, arguments, queues and handler included; the callee is told what is
-  // left of it. Default: the worker's rpcTimeout; kWhilePeerLives for no limit.
+  // From the start of the call to its answer, including arguments, queues and the handler; the callee receives the
+  // remaining time. Default: the worker's rpcTimeout; kNoTimeout for no limit.
   std::optional<Duration> timeout = {};
-  // Nobody waits for what it does: it goes with the next message to that worker, within 5 ms if there is none. For
-  // notices that would else cost a system call and a wake-up each.
+  // Nothing waits for its effect: it goes with the next message to that worker, within 5 ms if there is none. For
+  // notices that would otherwise cost a system call and a wake-up each.
   bool lazy = false;
-  // From -128 to 127. Where large tensors share sockets, those of a higher priority go before all of lower ones to the
-  // same worker, and those of one take turns. The answer's are sent with it too.
+  // From -128 to 127. Where large tensors share sockets, those with a higher priority go before all with a lower one to
+  // the same worker; those with equal priority take turns. The answer's tensors use it too.
   int priority = 0;
-  // `call` of a function that is declared idempotent: how often it may be tried, each time within `timeout`, when the
-  // answer does not come in time, the callee has too much to do (a ResourceError comes from there), or it is lost and,
-  // in an open job, another worker of its name joins. Other errors, those of the function among them, are not tried
-  // again. The other ways to call take 1.
+  // For `call` of a function that is declared idempotent: the maximum number of attempts, each within `timeout`. It
+  // tries again when the answer does not come in time, when the callee is overloaded (it answers with ResourceError),
+  // and when the callee is lost and, in an open job, another worker joins under the name that was called. Other errors,
+  // including those of the function, are not retried. The other call functions accept only 1.
   int attempts = 1;
 };
 
@@ -86,8 +86,8 @@ struct CallCounts {
 
 struct EngineOptions {
   Duration rpcTimeout = std::chrono::seconds(60);
-  size_t unansweredLimitBytes = size_t{1} << 30;  // of requests to one peer, and of one peer here
-  size_t sendLimitBytes = 64U << 20;              // the connections' own
+  size_t maxInFlightBytes = size_t{1} << 30;  // of requests to one peer, and of one peer here
+  size_t maxQueuedBytes = 64U << 20;          // the connections' own
   size_t referenceLimit = References::kUsualLimit;
 };
 

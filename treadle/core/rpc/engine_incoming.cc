@@ -79,8 +79,8 @@ bool Engine::accept(const std::shared_ptr<IncomingCall>& call, size_t inputs) {
       link::describe(membership_.self()) + " has requests of " + std::to_string(credits.takenBytes()) + " bytes of " +
       link::describe(membership_.info(call->rank)) + " to answer, and with this one of " + std::to_string(bytes) +
       " they would be over its limit of " + std::to_string(credits.limitBytes()) +
-      "; give all workers the same JoinOptions::unansweredLimitBytes"));
-  if (call->connection->queuedBytes() / 2 > options_.sendLimitBytes)
+      "; give all workers the same JoinOptions::maxInFlightBytes"));
+  if (call->connection->queuedBytes() / 2 > options_.maxQueuedBytes)
     call->connection->close(resourceExhausted("it sends requests over the limit and does not read what it is told"));
   return false;
 }
@@ -142,7 +142,7 @@ void Engine::fetchInput(const std::shared_ptr<Preparation>& preparation, Input& 
     fetch.fetch = true;
     fetch.target = references_->borrow(entry.ref, entry.owner);
     fetch.options.priority = call.priority;
-    fetch.options.timeout = call.deadline == kNever ? kWhilePeerLives : call.deadline - Clock::now();
+    fetch.options.timeout = call.deadline == kNever ? kNoTimeout : call.deadline - Clock::now();
     fetch.complete = [preparation, &input](Result<Decoder*> answer) {
       if (answer.ok()) input.fetched = std::make_unique<Decoder>(std::move(**answer));
       preparation->settle(answer.status());
@@ -183,7 +183,7 @@ void Engine::run(const std::shared_ptr<IncomingCall>& call, const Functions::Ent
     auto scope = enter(*call);
     Decoder decoder(*references_, std::move(message.payload), call->valuesAt, std::move(message.buffers),
                     std::move(handles), call->hook);
-    Call handle(call);
+    CallContext handle(call);
     entry.invoke(handle, decoder, responder);
   } catch (...) {
     responder.fail(statusOfCurrentException(call->function));

@@ -1,9 +1,9 @@
 #pragma once
-// What a peer may call on this worker, and under which names. A function that crosses the wire is known by its name;
-// nothing runs because bytes ask for it that was not added here. Each name has a signature, whose hash travels with
-// every call: caller and callee built from different sources get an error that names both signatures.
+// The functions that peers may call on this worker, and their names. A message names the function that it calls; only
+// functions that were added here can run. Each name has a signature, and its hash travels with every call: a caller and
+// a callee built from different sources get an error that names both signatures.
 //
-// Filled before the worker joins; not changed after that; one thread. A copy goes into the worker.
+// One thread fills it before the worker joins; it does not change afterwards. The worker takes a copy.
 //
 //   treadle::Functions functions;
 //   functions.add<&scale>("scale").addType<Table, int64_t>("Table").add<&Table::row>("Table.row");
@@ -19,21 +19,40 @@
 
 namespace treadle {
 
+namespace rpc {
+
+// How long a function's handler keeps its thread, as a decaying average; shared by the copies of an entry. A single
+// long run may only have lost its core, so the shorter of two successive runs counts.
+class RunTime {
+ public:
+  void add(Duration took) {
+    Duration::rep least = std::min(took.count(), last_.exchange(took.count(), std::memory_order_relaxed));
+    Duration::rep before = average_.load(std::memory_order_relaxed);
+    average_.store(before + (least - before) / 8, std::memory_order_relaxed);
+  }
+  Duration typical() const { return Duration(average_.load(std::memory_order_relaxed)); }
+
+ private:
+  std::atomic<Duration::rep> average_ = 0, last_ = 0;  // a lost update does no harm
+};
+
+}  // namespace rpc
+
 class Functions {
  public:
-  // F may be called here by others: a free function, a static or a non-static member function. Returning a Future, it
-  // answers when that is ready. ArgumentError when the name means another function already.
-  template <auto F, class Of = typename rpc::Traits<F>::Target>  // `Of` is not given: Note [Of] in invoke.h
+  // Peers may call F here: a free function, a static or a non-static member function. A function that returns a Future
+  // answers when that is ready. ArgumentError when the name already means another function.
+  template <auto F, class Of = typename rpc::Traits<F>::Target>  // leave `Of` out: Note [Of] in invoke.h
   Functions& add(std::string name) {
     return put(&rpc::functionKey<F>, {std::move(name), rpc::Signature<F>::text(), &rpc::invokeFunction<F>, false});
   }
-  // Only the name: this worker calls F elsewhere. The code of F is not run here.
+  // The name only: this worker calls F on others. The code of F does not run here.
   template <auto F, class Of = typename rpc::Traits<F>::Target>
   Functions& declare(std::string name) {
     return put(&rpc::functionKey<F>, {std::move(name), rpc::Signature<F>::text(), nullptr, false});
   }
-  // Like `add` and `declare`, for a function that may run twice for one call without harm: whoever calls it may have it
-  // tried again (CallOptions::attempts). The caller's own mark counts.
+  // Like `add` and `declare`, for a function that may run twice for one call without harm: its callers may retry it
+  // (CallOptions::attempts). The declaration on the caller counts.
   template <auto F, class Of = typename rpc::Traits<F>::Target>
   Functions& addIdempotent(std::string name) {
     return put(&rpc::functionKey<F>, {std::move(name), rpc::Signature<F>::text(), &rpc::invokeFunction<F>, true});
@@ -42,7 +61,7 @@ class Functions {
   Functions& declareIdempotent(std::string name) {
     return put(&rpc::functionKey<F>, {std::move(name), rpc::Signature<F>::text(), nullptr, true});
   }
-  // A T can be made here from Args..., by Worker::make on other workers; it lives here until the last reference is
+  // Other workers may make a T from Args... here, by Worker::make. It lives here until the last reference to it is
   // gone.
   template <class T, class... Args>
   Functions& addType(std::string name) {
@@ -53,32 +72,18 @@ class Functions {
   Functions& declareType(std::string name) {
     return put(&rpc::typeKey<T>, {std::move(name), rpc::makerSignature<T, Args...>(), nullptr, false});
   }
-  // Takes over all names of `other`. ArgumentError when one means something else here.
+  // Adds all names of `other`. ArgumentError when one of them means something else here.
   Functions& merge(const Functions& other);
 
-  // How long a function's handler keeps its thread, as an average that forgets; shared by an entry's copies. What took
-  // long once may have lost its core meanwhile: of two in a row the shorter counts.
-  class RunTime {
-   public:
-    void add(Duration took) {
-      Duration::rep least = std::min(took.count(), last_.exchange(took.count(), std::memory_order_relaxed));
-      Duration::rep before = average_.load(std::memory_order_relaxed);
-      average_.store(before + (least - before) / 8, std::memory_order_relaxed);
-    }
-    Duration typical() const { return Duration(average_.load(std::memory_order_relaxed)); }
-
-   private:
-    std::atomic<Duration::rep> average_ = 0, last_ = 0;  // a lost update does no harm
-  };
   struct Entry {
     std::string name;
     std::string signature;
     rpc::Invoker invoke;  // null: declared only
     bool idempotent;
-    std::shared_ptr<RunTime> runTime = std::make_shared<RunTime>();
+    std::shared_ptr<rpc::RunTime> runTime = std::make_shared<rpc::RunTime>();
     uint64_t hash() const { return rpc::signatureHash(signature); }
   };
-  // For a room that brings functions of another shape. `key` is the address of an object that stands for it.
+  // For a room that adds functions of another shape. `key` is the address of an object that identifies the function.
   Functions& put(const void* key, Entry entry);
 
   // Null when there is none.
@@ -87,7 +92,7 @@ class Functions {
   std::vector<const Entry*> entriesOf(const void* key) const;
   // The first of them; null when there is none.
   const Entry* firstOf(const void* key) const;
-  // "a, b, c": what may be called here, for messages.
+  // "a, b, c": the functions that may be called here, for messages.
   std::string offered() const;
 
  private:

@@ -15,7 +15,7 @@ namespace treadle::rpc {
 
 // Decodes the arguments, calls the function and answers through the responder. Throws what the function throws before
 // it has answered.
-using Invoker = void (*)(Call&, Decoder&, const Responder&);
+using Invoker = void (*)(CallContext&, Decoder&, const Responder&);
 
 // ---- what a function's type says
 
@@ -43,7 +43,7 @@ template <class C, class R, class... A> struct ShapeOf<R (C::*)(A...) & noexcept
 template <class C, class R, class... A> struct ShapeOf<R (C::*)(A...) const& noexcept> : Shape<C, R, A...> {};
 // clang-format on
 
-// Parameters as they travel: without `Call&` in front, decayed.
+// Parameters as they travel: without `CallContext&` in front, decayed.
 template <class Tuple>
 struct Travelling;
 template <class... A>
@@ -52,7 +52,7 @@ struct Travelling<std::tuple<A...>> {
   static constexpr bool takesCall = false;
 };
 template <class... A>
-struct Travelling<std::tuple<Call&, A...>> {
+struct Travelling<std::tuple<CallContext&, A...>> {
   using Values = std::tuple<std::decay_t<A>...>;
   static constexpr bool takesCall = true;
 };
@@ -169,7 +169,7 @@ void answerFrom(const Responder& responder, Result<Stored<R>>& result, bool ours
 // Whoever completes the future may do so when this worker is no more. `ours`: nobody else has the future.
 template <class R>
 void answerWhenReady(const Responder& responder, Future<R> future, bool ours) {
-  auto state = future.share();
+  auto state = sharedStateOf(future);
   if (!state) raise(failedPrecondition("the function returned an empty Future"));
   future = {};
   auto& core = *state;
@@ -227,13 +227,13 @@ T& targetOf(const IncomingCall& call) {
 // Calls F, a member function on the call's object, with these arguments. A parameter that is a reference refers to what
 // is in `values`.
 template <auto F, class Of = typename Traits<F>::Target>  // Note [Of]
-decltype(auto) applyFunction(Call& call, typename Traits<F>::Values& values) {
+decltype(auto) applyFunction(const IncomingCall& incoming, CallContext& call, typename Traits<F>::Values& values) {
   using T = Traits<F>;
   auto run = [&](auto&... value) -> decltype(auto) {
     if constexpr (T::isMember && T::takesCall) {
-      return (targetOf<typename T::Target>(*call.incoming()).*F)(call, std::move(value)...);
+      return (targetOf<typename T::Target>(incoming).*F)(call, std::move(value)...);
     } else if constexpr (T::isMember) {
-      return (targetOf<typename T::Target>(*call.incoming()).*F)(std::move(value)...);
+      return (targetOf<typename T::Target>(incoming).*F)(std::move(value)...);
     } else if constexpr (T::takesCall) {
       return F(call, std::move(value)...);
     } else {
@@ -246,15 +246,16 @@ decltype(auto) applyFunction(Call& call, typename Traits<F>::Values& values) {
 // What the parameters of a coroutine refer to, for as long as it runs.
 template <class Values>
 struct TaskArguments {
-  Call call;
+  CallContext call;
   Values values;
 };
 
 // Runs its first stretch here, the others in the pool; the caller's giving up cancels it.
 template <auto F, class Of = typename Traits<F>::Target>  // Note [Of]
-void runTask(const Call& call, typename Traits<F>::Values values, const Responder& responder) {
+void runTask(const CallContext& call, typename Traits<F>::Values values, const Responder& responder) {
   auto held = std::make_shared<TaskArguments<typename Traits<F>::Values>>(call, std::move(values));
-  auto task = io::makeReady(applyFunction<F>(held->call, held->values), responder.pool(), responder.stretches(), held);
+  auto task = io::makeReady(applyFunction<F>(responder.call(), held->call, held->values), responder.pool(),
+                            responder.stretches(), held);
   responder.call().cancellation.whenRequested([weak = std::weak_ptr(task.run)] {
     if (auto alive = weak.lock()) alive->cancel();
   });
@@ -263,7 +264,7 @@ void runTask(const Call& call, typename Traits<F>::Values values, const Responde
 }
 
 template <auto F, class Of = typename Traits<F>::Target>  // Note [Of]
-void invokeFunction(Call& call, Decoder& decoder, const Responder& responder) {
+void invokeFunction(CallContext& call, Decoder& decoder, const Responder& responder) {
   using T = Traits<F>;
   std::vector<Input>& inputs = responder.call().inputs;
   if constexpr (T::isTask) {
@@ -272,13 +273,13 @@ void invokeFunction(Call& call, Decoder& decoder, const Responder& responder) {
     // The arguments go before the answer does: then a result that is one of them is held by nobody else any more.
     callAndAnswer<typename T::Returned>(responder, [&]() -> typename T::Returned {
       auto values = decodeArguments<typename T::Values>(decoder, inputs);
-      return applyFunction<F>(call, values);
+      return applyFunction<F>(responder.call(), call, values);
     });
   }
 }
 
 template <class T, class... Args>
-void invokeMaker(Call&, Decoder& decoder, const Responder& responder) {
+void invokeMaker(CallContext&, Decoder& decoder, const Responder& responder) {
   auto values = decodeArguments<std::tuple<Loose<Args>...>>(decoder, responder.call().inputs);
   auto make = [](auto&... value) { return std::make_shared<T>(tighten<Args>(std::move(value))...); };
   auto made = std::apply(make, values);

@@ -21,7 +21,7 @@ enum class MessageType : uint8_t { kRequest = 1, kFetch = 2, kAnswer = 3, kCance
 
 // The `function` of a kFetch: whether the answer carries the value, or only says that it is there.
 inline constexpr const char* kFetchValue = "toHere";
-inline constexpr const char* kAwaitValue = "waitUntilMade";
+inline constexpr const char* kAwaitValue = "waitUntilReady";
 
 // An argument that is not among the values: the value of a reference, which the callee looks up or fetches.
 struct InputEntry {

@@ -44,10 +44,10 @@ void boundWait(Engine& engine, const RefId& ref, uint64_t number, std::optional<
   auto references = engine.references().shared_from_this();
   waiting.cancelHook = [references, ref, number] { references->stopWaiting(ref, number); };
   const Duration most = limit.value_or(engine.rpcTimeout());
-  if (most == kWhilePeerLives) return;
+  if (most == kNoTimeout) return;
   Future<void> over = engine.after(most);
-  over.share()->onReady(
-      [references, ref, number, late = notMadeWithin(most, engine), timer = std::weak_ptr(over.share())] {
+  sharedStateOf(over)->onReady(
+      [references, ref, number, late = notMadeWithin(most, engine), timer = std::weak_ptr(sharedStateOf(over))] {
         if (auto rung = timer.lock(); rung && rung->result().ok()) references->endWait(ref, number, late);
       });
   waiting.onReady([over]() mutable { over.cancel(); });

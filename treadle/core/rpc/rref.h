@@ -1,12 +1,12 @@
 #pragma once
-// A reference to a value that lives on a worker, its owner. Copies of an RRef share one fork; the value goes when the
-// last reference to it anywhere is gone. An RRef travels as an argument, in a result and inside containers and
-// structs, between any workers. Any thread may call anything; after the worker has left its job everything throws
-// StateError.
+// A reference to a value that lives on a worker, its owner. Copies of an RRef share one fork. The value is destroyed
+// when the last reference to it on any worker is gone. An RRef travels as an argument, in a result and inside
+// containers and structs, between any workers. Any thread may call any function. After the worker has left its job,
+// every function except valid, isOwner and confirmedByOwner throws StateError.
 //
-// It may be used and passed on before the value is made, and when making it failed: whatever needs the value waits
-// for it, up to its time limit, and throws what making it threw. PeerLostError when the owner is lost: the value is
-// gone.
+// A reference may be used and passed on before the value is made, and when making it failed. A function that needs the
+// value waits for it, up to its time limit, and throws what making it threw. PeerLostError when the owner is lost: the
+// value is gone.
 
 #include "treadle/core/rpc/typed_call.h"
 
@@ -14,13 +14,13 @@ namespace treadle {
 
 namespace rpc {
 
-// The engine of the worker that `handle` belongs to, for the length of a call: the worker may leave meanwhile. Throws
-// StateError when there is none; `what` is the user's name for the reference: "RRef".
+// The engine of the worker that `handle` belongs to, for the duration of a call: the worker may leave meanwhile.
+// StateError when there is none. `what` is the user's name for the reference: "RRef".
 EngineUse engineOf(const HandlePtr& handle, std::string_view what);
-// For what needs the value: throws also what making it threw, if that is known here.
+// For functions that need the value: also throws what making it threw, if that is known here.
 EngineUse engineForValue(const HandlePtr& handle, std::string_view what);
 
-// What a T does when it is called.
+// The member function that runs when a T is called.
 template <class T>
 constexpr auto callableOf() {
   if constexpr (requires { &T::operator(); }) {
@@ -32,7 +32,7 @@ constexpr auto callableOf() {
 
 }  // namespace rpc
 
-// Methods that RRefs to some types have besides: specialised where the type is known.
+// Additional methods of RRefs to some types: specialised where the type is known.
 template <class T>
 class RRefMethods {};
 
@@ -47,29 +47,29 @@ class RRef : public RRefMethods<T> {
   bool valid() const { return handle_ != nullptr; }
   WorkerInfo owner() const { return engine()->membership().info(handle().entry().owner); }
   bool isOwner() const { return handle().local(); }
-  // Whether the owner is known to have made the value. Does not ask it: elsewhere than at the owner it becomes true
-  // when the answer or the notice has come.
-  bool confirmed() const { return handle().references()->confirmed(handle_); }
+  // Whether the owner is known to have made the value. Sends nothing: on other workers it becomes true when the answer
+  // or the notice has arrived.
+  bool confirmedByOwner() const { return handle().references()->confirmed(handle_); }
 
-  // Returns when the owner has made the value; throws what making it threw. The default limit is the worker's
-  // rpcTimeout, TimeoutError after it.
-  void waitUntilMade(std::optional<Duration> limit = {}) const;
-  // A copy of the value. Throws what making it threw. The default limit is the worker's rpcTimeout.
+  // Returns when the owner has made the value; throws what making it threw. TimeoutError after the limit, by default
+  // the worker's rpcTimeout.
+  void waitUntilReady(std::optional<Duration> limit = {}) const;
+  // A copy of the value; throws what making it threw. The default limit is the worker's rpcTimeout.
   T toHere(std::optional<Duration> limit = {}) const;
   Future<T> toHereAsync() const;
 
-  // The value itself, at its owner alone; waits until it is made, rpcTimeout at most. StateError elsewhere. All who
-  // reach the value here share it: handlers run at the same time, so a value that changes guards itself. It lives
-  // as long as a reference does.
-  Value& local() const {
+  // The value itself, on its owner only (StateError elsewhere). Waits until it is made, at most rpcTimeout. All local
+  // users share the value and handlers run concurrently, so a value that changes must guard itself. It lives as long as
+  // a reference does.
+  Value& localValue() const {
     if (!isOwner())
-      raise(
-          failedPrecondition("local() works at the owner only; this reference is owned by " + link::describe(owner())));
+      raise(failedPrecondition("localValue() works at the owner only; this reference is owned by " +
+                               link::describe(owner())));
     return *static_cast<Value*>(owned().value.get());
   }
 
-  // Calls member function M of the value, at the owner: as Worker::call, async and remote do. The value lives until
-  // the call is answered, also when this was its last reference.
+  // Calls member function M of the value on its owner, as Worker::call, async and remote do. The value lives until the
+  // call is answered, even when this was its last reference.
   template <auto M, class... A>
   typename rpc::Traits<M>::Result call(A&&... arguments) const {
     auto alive = engineForValue();
@@ -87,13 +87,14 @@ class RRef : public RRefMethods<T> {
         alive->sendForReference(member<M>(*alive, std::forward<A>(arguments)...)));
   }
 
-  // Calls the value, at its owner: its operator(), or forward for a module. The result stays there.
+  // Calls the value on its owner: its operator(), or forward for a module. The result stays there.
   template <class... A>
   auto operator()(A&&... arguments) const {
     return remote<rpc::callableOf<T>()>(std::forward<A>(arguments)...);
   }
 
-  const rpc::HandlePtr& share() const { return handle_; }
+  // For the rooms above.
+  friend const rpc::HandlePtr& handleOf(const RRef& reference) { return reference.handle_; }
 
  private:
   const rpc::RefHandle& handle() const {
@@ -126,15 +127,15 @@ template <class T>
 struct Codec<RRef<T>> {
   static void encode(Encoder& encoder, const RRef<T>& value) {
     if (!value.valid()) raise(invalidArgument("an RRef that refers to nothing cannot be sent"));
-    encoder.writer().number(encoder.addReference(value.share()));
+    encoder.writer().number(encoder.addReference(handleOf(value)));
   }
   static RRef<T> decode(Decoder& decoder) { return RRef<T>(decoder.reference()); }
   static std::string name() { return "RRef<" + nameOf<T>() + ">"; }
 };
 
-// Waits for a value of this worker, which may still be on its way; at most `limit`, by default the rpcTimeout.
+// Waits for a value of this worker, which may not be made yet; at most `limit`, by default the rpcTimeout.
 OwnedValue waitForOwned(Engine& engine, const RefId& ref, const std::type_info& type, std::optional<Duration> limit);
-// The same limit for `waiting`, which whoever waits for it completes, as number `number` of those (References).
+// Applies the same limit to `waiting`, the future of wait number `number` for `ref` (References::whenReady).
 void boundWait(Engine& engine, const RefId& ref, uint64_t number, std::optional<Duration> limit,
                io::FutureCore& waiting);
 
@@ -154,7 +155,7 @@ rpc::OutgoingCall RRef<T>::fetchCall(const char* what, std::optional<Duration> l
 }
 
 template <class T>
-void RRef<T>::waitUntilMade(std::optional<Duration> limit) const {
+void RRef<T>::waitUntilReady(std::optional<Duration> limit) const {
   if (isOwner()) return (void)owned(limit);
   rpc::callAndWait<void>(*engineForValue(), fetchCall(rpc::kAwaitValue, limit));
 }
@@ -175,7 +176,7 @@ Future<T> RRef<T>::fetchHere(rpc::Engine& engine, std::optional<Duration> limit)
   };
   const rpc::RefId ref = handle().entry().ref;
   uint64_t number = engine.references().whenReady(ref, std::move(copyOf));
-  if (number != 0) rpc::boundWait(engine, ref, number, limit, *copy.share());
+  if (number != 0) rpc::boundWait(engine, ref, number, limit, *sharedStateOf(copy));
   return copy;
 }
 

@@ -1,6 +1,6 @@
 #pragma once
 // The typed face of the engine: from a C++ function and arguments to an outgoing call, and from its answer to a
-// Future. Used by Worker, Caller and RRef; a program uses those.
+// Future. Used by Worker, CallProxy and RRef; a program uses those.
 
 #include <algorithm>
 

@@ -62,7 +62,7 @@ Result<FrameHeader> parseHeader(Bytes bytes, const FrameLimits& limits) {
   if (bytes.size() >= 2 && bytes[0] == std::byte{22} && bytes[1] == std::byte{3})
     return failedPrecondition(
         "the peer speaks TLS, which this worker does not at this address; give all workers of a job the same of "
-        "JoinOptions::insecure and JoinOptions::tls (TREADLE_TLS)");
+        "JoinOptions::allowPlaintext and JoinOptions::tls (TREADLE_TLS)");
   if (reader.number<uint32_t>() != kMagic) return dataLoss("the peer does not speak Treadle's protocol");
   FrameHeader header;
   auto kind = reader.number<uint8_t>();

@@ -67,8 +67,8 @@ struct FrameHeader {
   size_t frontBytes() const { return kHeaderBytes + entriesBytes() + payloadBytes; }
 };
 
-// What a receiver takes; a frame beyond it is refused before anything is allocated for it. The sender applies its own
-// limits to what it sends, so all workers of a job need the same ones.
+// Limits of one message. A receiver rejects a larger message before it allocates memory for it. Senders apply their own
+// limits, so all workers of a job need the same ones.
 struct FrameLimits {
   uint32_t payloadBytes = 64U << 20;
   uint64_t bufferBytes = uint64_t{16} << 30;

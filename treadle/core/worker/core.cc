@@ -25,7 +25,7 @@ constexpr Duration kVerdictTime = std::chrono::milliseconds(500);
 constexpr size_t kOfferBytes = size_t{1} << 20;
 
 TimePoint partOf(TimePoint start, Duration limit, double share) {
-  if (limit == kWhilePeerLives) return kNever;
+  if (limit == kNoTimeout) return kNever;
   return start + std::chrono::duration_cast<Duration>(limit * share);
 }
 
@@ -47,20 +47,21 @@ std::unique_ptr<Worker::Core> Worker::Core::make(JoinOptions options, Launch lau
   }
   std::unique_ptr<Core> core(new Core(std::move(options), std::move(launch)));  // NOLINT: private constructor
   core->entrance_ = std::move(entrance);
-  core->reactor = valueOrThrow(io::Reactor::make(core->options.busyPoll));
-  io::ExecutorOptions threads{.maxRunning = core->options.maxRunning, .maxBlocked = core->options.maxBlocked};
+  core->reactor = valueOrThrow(io::Reactor::make(core->options.serverSpinTimeout));
+  io::ExecutorOptions threads{.maxConcurrentHandlers = core->options.maxConcurrentHandlers,
+                              .maxBlockedHandlers = core->options.maxBlockedHandlers};
   core->executor = std::make_unique<io::Executor>(*core->reactor, threads);
   cluster::MembershipOptions membership;
-  membership.lostAfter = core->options.lostAfter;
+  membership.heartbeatTimeout = core->options.heartbeatTimeout;
   memory::BlockPool* pool = memory::BlockPool::ofProcess();
-  membership.connection = {.sendLimitBytes = core->options.sendLimitBytes,
+  membership.connection = {.maxQueuedBytes = core->options.maxQueuedBytes,
                            .limits = core->options.messageLimits,
-                           .spin = core->options.spin,
+                           .spinTimeout = core->options.spinTimeout,
                            .pool = pool,
                            .threads = &core->laneThreads,
-                           .probeLimit = 2 * core->options.lostAfter,
+                           .probeLimit = 2 * core->options.heartbeatTimeout,
                            .offerBytes = core->channels.crossMemory ? kOfferBytes : 0,
-                           .requestBytes = core->options.unansweredLimitBytes};
+                           .requestBytes = core->options.maxInFlightBytes};
   if (pool != nullptr && core->options.memoryLimitBytes) pool->limitTo(*core->options.memoryLimitBytes);
   if (core->channels.sharedMemory && pool != nullptr) membership.lendLimitBytes = pool->limitBytes() / 2;
   if (pool != nullptr) pool->prefault(core->options.prefaultBytes.value_or(0));
@@ -82,10 +83,10 @@ void Worker::Core::start(Worker& worker, WorkerExtensions extensions) {
   functions.merge(extensions.functions);
   extensionState = std::move(extensions.state);
   auto interceptor = extensions.interceptor ? extensions.interceptor(worker) : nullptr;
-  engine = std::make_unique<rpc::Engine>(*membership, *reactor, *executor, std::move(functions), std::move(interceptor),
-                                         rpc::EngineOptions{options.rpcTimeout, options.unansweredLimitBytes,
-                                                            options.sendLimitBytes, options.referenceLimit},
-                                         &worker);
+  engine = std::make_unique<rpc::Engine>(
+      *membership, *reactor, *executor, std::move(functions), std::move(interceptor),
+      rpc::EngineOptions{options.rpcTimeout, options.maxInFlightBytes, options.maxQueuedBytes, options.referenceLimit},
+      &worker);
   coordinator = std::make_unique<cluster::Coordinator>(*membership, *reactor, [this] {
     rpc::CallCounts counts = engine->counts();
     return cluster::WorkCount{counts.sentToLiving, counts.handledOfLiving, counts.pending == 0 && counts.running == 0};

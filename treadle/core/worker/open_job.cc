@@ -102,7 +102,7 @@ Status Worker::Core::connectToAll(const cluster::Present& present) {
   for (const cluster::RosterEntry& entry : present.workers) {
     Status connected = connectTo(entry, deadline);
     while (!connected.ok() && !membership->lossOf(entry.worker.rank)) {
-      auto gone = entrance_->client->awaitGone(std::min(deadline, deadlineAfter(2 * options.lostAfter)));
+      auto gone = entrance_->client->awaitGone(std::min(deadline, deadlineAfter(2 * options.heartbeatTimeout)));
       if (!gone.ok()) return std::move(gone).status();
       if (!*gone) return connected;
     }
@@ -124,7 +124,7 @@ bool Worker::Core::inBackground(UniqueFunction<void()> task) {
 // It has connected to this worker, so it takes connections.
 void Worker::Core::dialBack(const WorkerInfo& worker) {
   bool begun = inBackground([this, worker] {
-    Status connected = connectTo(addressBook_.entry(worker.rank), deadlineAfter(options.lostAfter));
+    Status connected = connectTo(addressBook_.entry(worker.rank), deadlineAfter(options.heartbeatTimeout));
     if (connected.ok()) return coordinator->connectedTo(worker.rank);
     if (!left_) coordinator->suspect(worker.rank, connected);
   });

@@ -28,27 +28,29 @@ Status JoinOptions::validate() const {
   if (name.size() > link::kNameBytes || !std::all_of(name.begin(), name.end(), mayStandInName))
     return invalidArgument("'" + name +
                            "' cannot be a worker's name: use 1 to 127 of the characters A-Z a-z 0-9 _ . : -");
-  for (auto [what, limit] :
-       {std::pair("rpcTimeout", rpcTimeout), std::pair("joinTimeout", joinTimeout), std::pair("lostAfter", lostAfter)})
+  for (auto [what, limit] : {std::pair("rpcTimeout", rpcTimeout), std::pair("joinTimeout", joinTimeout),
+                             std::pair("heartbeatTimeout", heartbeatTimeout)})
     if (limit <= Duration::zero())
       return invalidArgument(std::string(what) + " is " + toText(limit) + "; it must be positive");
-  if (lostAfter < std::chrono::milliseconds(100))
-    return invalidArgument("lostAfter is " + toText(lostAfter) + "; under 100 ms living peers would be given up");
-  if (lostAfter > std::chrono::hours(24))
-    return invalidArgument("lostAfter is " + toText(lostAfter) +
+  if (heartbeatTimeout < std::chrono::milliseconds(100))
+    return invalidArgument("heartbeatTimeout is " + toText(heartbeatTimeout) +
+                           "; under 100 ms living peers would be given up");
+  if (heartbeatTimeout > std::chrono::hours(24))
+    return invalidArgument("heartbeatTimeout is " + toText(heartbeatTimeout) +
                            "; it must be at most 24 h, or no loss would be noticed");
   if (messageLimits.bufferBytes > wire::kMostBufferBytes)
     return invalidArgument("messageLimits.bufferBytes is " + std::to_string(messageLimits.bufferBytes) +
                            "; it must be less than 2^48");
-  if (unansweredLimitBytes < 1 || unansweredLimitBytes > uint64_t{1} << 50)
-    return invalidArgument("unansweredLimitBytes is " + std::to_string(unansweredLimitBytes) +
+  if (maxInFlightBytes < 1 || maxInFlightBytes > uint64_t{1} << 50)
+    return invalidArgument("maxInFlightBytes is " + std::to_string(maxInFlightBytes) +
                            "; it must be between 1 and 2^50");
   if (referenceLimit < 1 || referenceLimit > uint64_t{1} << 50)
     return invalidArgument("referenceLimit is " + std::to_string(referenceLimit) + "; it must be between 1 and 2^50");
-  for (auto [what, time] : {std::pair("spin", spin), std::pair("busyPoll", busyPoll)})
+  for (auto [what, time] : {std::pair("spinTimeout", spinTimeout), std::pair("serverSpinTimeout", serverSpinTimeout)})
     if (time < Duration::zero() || time > std::chrono::seconds(1))
       return invalidArgument(std::string(what) + " is " + toText(time) + "; it must be between 0 and 1 s");
-  if (maxRunning < 0 || maxBlocked < 1) return invalidArgument("maxRunning must be >= 0 and maxBlocked >= 1");
+  if (maxConcurrentHandlers < 0 || maxBlockedHandlers < 1)
+    return invalidArgument("maxConcurrentHandlers must be >= 0 and maxBlockedHandlers >= 1");
   TREADLE_RETURN_IF_ERROR(checkAnnounced(announceAddress));
   if (launch) TREADLE_RETURN_IF_ERROR(launch->validate());
   Result<Channels> usable = channelsToUse();
@@ -57,12 +59,12 @@ Status JoinOptions::validate() const {
     return invalidArgument("channels has neither unixSockets nor tcp: no worker could be reached");
   Result<TlsUse> encrypted = tlsToUse();
   if (!encrypted.ok()) return std::move(encrypted).status();
-  if (insecure && certificatesToUse())
+  if (allowPlaintext && certificatesToUse())
     return invalidArgument(
-        "insecure asks for clear text, in which certificates (JoinOptions::certificates, TREADLE_TLS_CERTIFICATE) are "
-        "of no use; give one of them");
-  if (insecure && *encrypted == TlsUse::kAlways)
-    return invalidArgument("insecure asks for clear text and tls (TREADLE_TLS) for none of it; give one of them");
+        "allowPlaintext turns TLS off, so certificates (JoinOptions::certificates, TREADLE_TLS_CERTIFICATE) have no "
+        "effect; set only one of them");
+  if (allowPlaintext && *encrypted == TlsUse::kAlways)
+    return invalidArgument("allowPlaintext turns TLS off and tls (TREADLE_TLS) requires it; set only one of them");
   return {};
 }
 

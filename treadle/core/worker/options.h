@@ -1,5 +1,5 @@
 #pragma once
-// What a program says when it joins a job. Plain values with defaults; `validate` before use.
+// The options of a worker, given when it joins a job. Plain values with defaults; call `validate` before use.
 
 #include <optional>
 #include <string>
@@ -11,96 +11,96 @@
 
 namespace treadle {
 
-// Which TCP links are TLS 1.3, once there is a job key or there are certificates.
+// Which TCP links use TLS 1.3. Applies when there is a job key or there are certificates.
 enum class TlsUse {
-  kBeyondLoopback,  // those to addresses that are not of this host's loopback, unless `insecure`
-  kAlways,          // all
+  kBeyondLoopback,  // links to addresses beyond this host's loopback, unless `allowPlaintext`
+  kAlways,          // all TCP links
 };
 
-// PEM files. Both ends of a link show each other theirs and check them; names in them are not compared with anything.
+// PEM files. Both ends of a link present their certificates and verify them; names in certificates are not compared.
 struct Certificates {
-  std::string certificate;  // this worker's, and those it was issued by; for clients and servers if it says for whom
+  std::string certificate;  // this worker's, then its issuers'; an extended key usage must allow client and server
   std::string privateKey;
-  std::string authority;  // that all workers' certificates come from
+  std::string authority;  // issuer of all workers' certificates
 };
 
 struct JoinOptions {
-  // Unique in the job; [A-Za-z0-9_.:-], at most 127 characters. Default: "worker" and the rank, "worker0"; a worker of
-  // an open job has no rank yet and needs a name.
+  // Unique in the job; [A-Za-z0-9_.:-], at most 127 characters. Default: "worker" and the rank, such as "worker0". A
+  // worker of an open job has no rank yet and needs a name.
   std::string name = {};
-  Functions functions = {};                          // what peers may call here, and the names of what is called there
+  Functions functions = {};                          // functions offered to peers, and names of functions called there
   std::optional<Launch> launch = {};                 // default: Launch::detect()
-  Duration rpcTimeout = std::chrono::seconds(60);    // of a call that says nothing else, from its start to its answer
-  Duration joinTimeout = std::chrono::seconds(300);  // for all workers to come
-  // A peer of whom nothing is heard for so long is lost; at least 100 ms. All workers of a job should have the
-  // same: a worker sends heartbeats five times in its own `lostAfter`. A killed process is noticed at once, by its
-  // sockets.
-  Duration lostAfter = std::chrono::seconds(5);
-  // Links to addresses beyond this host's loopback in clear text: who is on the way reads and changes every byte. The
-  // job key still keeps strangers out, and has to be given (TREADLE_JOB_KEY). The same in the whole job, as `tls`.
-  bool insecure = false;
-  // Default: what TREADLE_TLS in the environment says ("always"), else beyond the loopback.
+  Duration rpcTimeout = std::chrono::seconds(60);    // default limit of a call, from its start to its answer
+  Duration joinTimeout = std::chrono::seconds(300);  // until all workers have joined
+  // A peer that is silent for this long counts as lost; 100 ms to 24 h. All workers of a job should use the same value:
+  // a worker sends 5 heartbeats per its own `heartbeatTimeout`. A killed process is noticed at once, by its sockets.
+  Duration heartbeatTimeout = std::chrono::seconds(5);
+  // Links to addresses beyond this host's loopback are not encrypted: anyone on the network path can read and change
+  // every byte. A job key is still required (TREADLE_JOB_KEY) and keeps strangers out. Use the same value in the whole
+  // job, as for `tls`.
+  bool allowPlaintext = false;
+  // Default: TREADLE_TLS from the environment ("always"), else kBeyondLoopback.
   std::optional<TlsUse> tls = {};
-  // What workers prove themselves with in TLS, in place of the job key, which is asked for besides if there is one.
-  // Default: the files that TREADLE_TLS_CERTIFICATE, TREADLE_TLS_PRIVATE_KEY and TREADLE_TLS_AUTHORITY name, if any.
+  // Workers prove their identity by these in TLS, in place of the job key. If there is a job key too, both are
+  // required. Default: the files that TREADLE_TLS_CERTIFICATE, TREADLE_TLS_PRIVATE_KEY and TREADLE_TLS_AUTHORITY name,
+  // if any.
   std::optional<Certificates> certificates = {};
-  // Where the others reach this worker. Beyond the loopback a job key or certificates are needed, and for a master's
-  // address there this option is.
+  // The address at which peers reach this worker. An address beyond the loopback requires a job key or certificates.
+  // This option is required when the master's address is beyond the loopback.
   std::optional<std::string> listenAddress = {};  // "tcp://127.0.0.1:0", "unix:name"; default: both, peers prefer UNIX
-  // What the others are told to connect to in place of the TCP address above, "tcp://203.0.113.5:4000": where a
-  // container's mapped port, a router or a proxy leads from there to here. Then `listenAddress` may be any of this
-  // host's ("tcp://0.0.0.0:4000"). In numbers; what holds of `listenAddress` beyond the loopback
-  // holds of it.
+  // The address that peers dial in place of the TCP address above, such as "tcp://203.0.113.5:4000": for a container's
+  // mapped port, a router or a proxy that forwards to this worker. `listenAddress` may then be any address of this host
+  // ("tcp://0.0.0.0:4000"). Numeric; the rules for `listenAddress` beyond the loopback apply to it too.
   std::optional<std::string> announceAddress = {};
-  // What may be used of the ways to the peers. Default: what TREADLE_CHANNELS in the environment says ("tcp,lanes"),
+  // The channels that this worker may use to its peers. Default: TREADLE_CHANNELS from the environment ("tcp,lanes"),
   // else all. Workers of one job may differ.
   std::optional<Channels> channels = {};
-  int maxRunning = 0;                 // handlers that run at a time; 0: as many as there are cores, at least 2
-  int maxBlocked = 1024;              // handlers that wait at a time; each costs a thread
-  size_t sendLimitBytes = 64U << 20;  // queued for a peer that reads slowly
-  // Requests to one peer that it has not answered: calls beyond it wait. As much is taken of one peer, and what is
-  // beyond that refused. The same in the whole job. What is still on its way comes on top: one message as a rule, at
-  // most as much again and one message.
-  size_t unansweredLimitBytes = size_t{1} << 30;
-  // References to values of this worker that each of the others may hold; requests and answers that make more of them
-  // fail with ResourceExhausted, and a peer that goes on to twice as many is cut off. So is one that has given this
-  // worker half as many again, of anybody's values, which are held here. Each takes about 200 bytes.
+  int maxConcurrentHandlers = 0;      // handlers that run at the same time; 0: number of cores, at least 2
+  int maxBlockedHandlers = 1024;      // handlers that wait at the same time; each costs a thread
+  size_t maxQueuedBytes = 64U << 20;  // queued for a peer that reads slowly
+  // Bytes of unanswered requests per peer. Over this limit, calls to that peer wait, and requests from it are rejected.
+  // Use the same value in the whole job. Requests that are still being received are not counted: usually one message,
+  // at most the limit once more and one message.
+  size_t maxInFlightBytes = size_t{1} << 30;
+  // References to this worker's values that each peer may hold. Requests and answers that would create more fail with
+  // ResourceExhausted; a peer that holds more than twice as many is disconnected. So is a peer when more than one and a
+  // half times as many references to other workers' values, given by it, are held here. A reference takes about 200
+  // bytes.
   size_t referenceLimit = size_t{1} << 22;
-  wire::FrameLimits messageLimits = {};  // what one message may hold; the same in the whole job
-  // Memory for tensors that is faulted in ahead, in the background, by the first worker of a process, so that the first
-  // tensors travel as fast as later ones. Default: 64 MiB for a worker with tensors (treadle::join), else none.
+  wire::FrameLimits messageLimits = {};  // limits of one message; same in the whole job
+  // Memory for tensors that the first worker of a process faults in ahead, in the background, so that the first tensors
+  // travel as fast as later ones. Default: 64 MiB for a worker with tensors (treadle::join), else none.
   std::optional<size_t> prefaultBytes = {};
-  // libtorch's CPU tensors of 64 KiB and more lie in memory that is kept when they are freed, within
-  // `memoryLimitBytes`, and returned to the system when nobody has needed it for 10 s: fresh memory costs more than
-  // most operations on it. For the whole process, from the join of its first worker that wants it: other threads should
-  // not make tensors at that moment, as libtorch does not lock its allocator. Default: true for a worker with tensors
-  // (treadle::join).
+  // Keeps the memory of libtorch's CPU tensors of 64 KiB and more when they are freed, within `memoryLimitBytes`: fresh
+  // memory costs more than most operations on it. Memory that is unused for 10 s returns to the system. Applies to the
+  // whole process, from the join of its first worker that sets it. Other threads should not make tensors at that
+  // moment, because libtorch does not lock its allocator. Default: true for a worker with tensors (treadle::join).
   std::optional<bool> warmMemory = {};
-  // Blocks for tensors that this process has, in use and kept for later; the lowest that any of its workers asked for
-  // counts, for good. Beyond it tensors travel through sockets and ordinary memory. Default: half of the machine's
-  // memory, or the container's.
+  // Limit of this process's blocks for tensors, in use and kept for later; the lowest limit of its workers applies, for
+  // good. Beyond it tensors travel through sockets and ordinary memory. Default: half of the machine's memory, or of
+  // the container's.
   std::optional<size_t> memoryLimitBytes = {};
-  // How long a waiting caller looks for its answer, yielding, before it sleeps; not at all while all cores are busy.
-  // Unless it is 0, a worker that is told that a message of 512 KiB to 8 MiB is being copied looks for it for up to 1
-  // ms.
-  Duration spin = std::chrono::microseconds(50);
-  // The same for the thread that waits for requests, from the last one on: it keeps a core busy for that long, and
-  // saves the next caller the time that waking it takes. For servers on cores of their own.
-  Duration busyPoll = Duration::zero();
+  // How long a waiting caller polls for its answer, yielding, before it sleeps; it does not poll while all cores are
+  // busy. If this is not 0, a worker also polls for up to 1 ms when its peer announces that it is copying a message of
+  // 512 KiB to 8 MiB.
+  Duration spinTimeout = std::chrono::microseconds(50);
+  // The same for the thread that waits for requests, counted from the last event on its sockets. It keeps a core busy
+  // for that long, and saves the next caller the wake-up time. For servers on dedicated cores.
+  Duration serverSpinTimeout = Duration::zero();
 
   // InvalidArgument naming the option and its value.
   Status validate() const;
-  // `channels`, or its default. InvalidArgument for a TREADLE_CHANNELS that names others.
+  // `channels`, or its default. InvalidArgument when Channels::parse rejects TREADLE_CHANNELS.
   Result<Channels> channelsToUse() const;
-  // Likewise. InvalidArgument for a TREADLE_TLS that is neither "always" nor "auto".
+  // The same for `tls`. InvalidArgument when TREADLE_TLS is neither "always" nor "auto".
   Result<TlsUse> tlsToUse() const;
   std::optional<Certificates> certificatesToUse() const;
 };
 
-// What limits a graceful shutdown besides the life of the peers.
-// No limit by default: a job is over when the slowest worker is done, and one that dies ends the wait anyway.
+// Options of a graceful shutdown. No time limit by default: a job is over when the slowest worker is done, and the loss
+// of a worker ends the wait anyway.
 struct ShutdownOptions {
-  Duration timeout = kWhilePeerLives;
+  Duration timeout = kNoTimeout;
 };
 
 }  // namespace treadle

@@ -4,7 +4,7 @@ namespace treadle {
 
 Status mayUse(const io::Address& address, const JoinOptions& options, const Launch& launch, const std::string& what) {
   if (address.isUnix() || address.isLoopback()) return {};
-  if (options.insecure || !launch.jobKey.empty() || options.certificatesToUse()) return {};
+  if (options.allowPlaintext || !launch.jobKey.empty() || options.certificatesToUse()) return {};
   return failedPrecondition(what +
                             " is not on this host's loopback, and nothing would keep strangers out there: give all "
                             "workers the same job key (TREADLE_JOB_KEY or TREADLE_JOB_KEY_FILE; `openssl rand -hex 32` "
@@ -13,12 +13,12 @@ Status mayUse(const io::Address& address, const JoinOptions& options, const Laun
 }
 
 bool needsNoKey(const io::Address& master, const JoinOptions& options) {
-  return !options.insecure && !master.isLoopback() && options.certificatesToUse().has_value();
+  return !options.allowPlaintext && !master.isLoopback() && options.certificatesToUse().has_value();
 }
 
 Result<link::Credentials> credentialsOf(const WorkerInfo& self, std::string jobKey, const JoinOptions& options) {
   link::Credentials credentials{std::move(jobKey), {link::Purpose::kPeer, self}};
-  if (options.insecure) return credentials;
+  if (options.allowPlaintext) return credentials;
   Result<TlsUse> use = options.tlsToUse();
   if (!use.ok()) return std::move(use).status();
   io::TlsOptions tls;

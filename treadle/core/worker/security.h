@@ -1,7 +1,7 @@
 #pragma once
 // Which addresses a worker may use, and what its links prove and encrypt themselves with. UNIX sockets: the kernel says
 // whose they are. Loopback TCP: the job key, or one that rank 0 hands out over a UNIX socket. Anything else: TLS with
-// the job key or certificates, or clear text for who says `insecure`. Free functions, for the thread that joins.
+// the job key or certificates, or clear text for who says `allowPlaintext`. Free functions, for the thread that joins.
 
 #include "treadle/core/link/handshake.h"
 #include "treadle/core/worker/options.h"

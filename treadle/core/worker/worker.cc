@@ -124,7 +124,7 @@ Metrics Worker::metrics() const {
           memory::WarmCache::ofProcess().counters()};
 }
 
-PeerChannels Worker::channelsTo(const To& to) const {
+PeerChannels Worker::channelsTo(const WorkerRef& to) const {
   return valueOrThrow(core_->channelsTo(to.rank(*core_->membership)));
 }
 

@@ -89,7 +89,7 @@ class TimeLimit {
   TimeLimit(Worker& worker, const std::shared_ptr<Pass>& pass, Duration limit) : deadline_(deadlineAfter(limit)) {
     if (deadline_ == kNever) return;
     timer_ = worker.engine().after(limit);
-    auto timer = timer_.share();
+    auto timer = sharedStateOf(timer_);
     timer->onReady([timer = timer.get(), weak = std::weak_ptr(pass), limit] {
       auto alive = weak.lock();
       if (alive && timer->result().ok()) static_cast<PassNetwork&>(alive->sink()).giveUp(*alive, limit);
@@ -148,7 +148,7 @@ std::vector<int> allOf(const Worker& worker, ContextState& context, const Lineag
 
 PassId idOf(const Pass& pass) { return {pass.contextId(), pass.passId(), pass.retainGraph()}; }
 
-EndedRanks onBegin(Call& call, const BeginMessage& message) {
+EndedRanks onBegin(CallContext& call, const BeginMessage& message) {
   Worker& worker = call.worker();
   ContextPtr context = valueOrThrow(interceptorOf(worker).contexts().find(message.id.context));
   if (call.caller().rank != context->ownerRank || rankOfId(message.id.pass) != context->ownerRank ||
@@ -167,7 +167,7 @@ EndedRanks onBegin(Call& call, const BeginMessage& message) {
   return {};
 }
 
-Future<EndedRanks> onGradients(Call& call, GradientMessage message) {
+Future<EndedRanks> onGradients(CallContext& call, GradientMessage message) {
   Worker& worker = call.worker();
   ContextPtr context = valueOrThrow(interceptorOf(worker).contexts().find(message.id.context));
   checkSource(*context, call.caller().rank, message);

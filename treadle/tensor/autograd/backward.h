@@ -27,8 +27,8 @@ void runBackward(Worker& worker, const ContextPtr& context, std::vector<Root> ro
 PassId idOf(const Pass& pass);
 
 // The pass has ended nowhere by that.
-EndedRanks onBegin(Call& call, const BeginMessage& message);
-Future<EndedRanks> onGradients(Call& call, GradientMessage message);
+EndedRanks onBegin(CallContext& call, const BeginMessage& message);
+Future<EndedRanks> onGradients(CallContext& call, GradientMessage message);
 
 // What distributed autograd needs on every worker: the functions treadle.autograd.* of docs/protocol/autograd.md.
 Functions backwardFunctions();

@@ -28,7 +28,7 @@ Status checkPart(const GraphPart& part, const std::string& worker) {
 
 }  // namespace
 
-GraphPart onDescribe(Call& call, int64_t contextId) {
+GraphPart onDescribe(CallContext& call, int64_t contextId) {
   Result<ContextPtr> context = interceptorOf(call.worker()).contexts().find(contextId);
   return context.ok() ? partOf(**context, {}) : GraphPart();
 }

@@ -1,6 +1,6 @@
 #pragma once
-// Choices of a distributed backward pass. Plain values; the defaults are what there is. The two modes are
-// those of PyTorch's RFC on distributed autograd (pytorch/pytorch issue 23110), which describes the trade.
+// The options of autograd contexts and backward passes. Plain values with defaults. The two modes are those of
+// PyTorch's RFC on distributed autograd (pytorch/pytorch issue 23110), which describes the trade-off.
 
 #include <optional>
 
@@ -10,25 +10,25 @@ namespace treadle {
 
 // Which sent tensors a pass waits for.
 enum class AutogradMode {
-  // Those that the roots depend on. Each message carries which earlier ones it depends on: about a bit for each.
+  // Those that the roots depend on. Each message carries which earlier messages it depends on: about one bit for each.
   kSmart,
-  // All: every tensor that was sent within the context must get a gradient; one that gets none makes the pass fail and
-  // is named. Messages carry nothing for it. Good where a program is known to use all that it sends.
+  // All: every tensor that was sent within the context must get a gradient; otherwise the pass fails and names those
+  // that got none. Messages carry nothing extra. For programs that are known to use everything that they send.
   kFast,
 };
 
-// Per context. The mode belongs to the context because all its messages are recorded under it.
+// Per context, because all messages of a context are recorded under its mode.
 struct AutogradOptions {
-  // Not given: what was given to treadle::join, which is kSmart when nothing was.
+  // Default: the mode given to treadle::join, which is kSmart by default.
   std::optional<AutogradMode> mode = {};
 };
 
-// Per call of backward. It holds on every worker that the pass reaches.
+// Per call of backward. Applies on every worker that the pass reaches.
 struct BackwardOptions {
   bool retainGraph = false;  // keep what nodes saved, so that backward may be called again on the same graph
-  // TimeoutError when it takes longer; the context is of no use then. Nothing interrupts a node that runs: the pass
-  // ends there when it has. By itself a pass waits as long as the workers live that take part.
-  Duration timeout = kWhilePeerLives;
+  // TimeoutError when the pass takes longer; the context cannot be used then. Nothing interrupts a node that runs:
+  // there the pass ends after that node. Without a limit a pass waits as long as the workers that take part live.
+  Duration timeout = kNoTimeout;
 };
 
 }  // namespace treadle

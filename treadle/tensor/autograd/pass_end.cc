@@ -14,7 +14,7 @@ Status both(Status one, const Status& other) {
 
 // What became of the pass there.
 Status endedBy(TimePoint deadline, const Future<void>& other, const WorkerInfo& there) {
-  const auto state = other.share();
+  const auto state = sharedStateOf(other);
   Result<bool> ready = state->waitUntil(deadline);
   if (!ready.ok()) return ready.status();
   if (*ready) return state->result().status();
@@ -83,7 +83,7 @@ Status finishEverywhere(Worker& worker, const ContextPtr& context, const FinishM
   // no worker is still at work on the pass, but lost ones.
   CurrentContext none(interceptorOf(worker), nullptr);
   std::vector<std::pair<int, Future<void>>> ending;
-  Caller caller = worker.with({.timeout = kWhilePeerLives});
+  CallProxy caller = worker.with({.timeout = kNoTimeout});
   for (int rank : others) {
     try {
       ending.emplace_back(rank, caller.async<&onFinish>(rank, message));
@@ -101,7 +101,7 @@ Status finishEverywhere(Worker& worker, const ContextPtr& context, const FinishM
   return outcome;
 }
 
-void onFinish(Call& call, const FinishMessage& message) {
+void onFinish(CallContext& call, const FinishMessage& message) {
   Worker& worker = call.worker();
   Result<ContextPtr> found = interceptorOf(worker).contexts().find(message.id.context);
   // A context that was released meanwhile has no pass to end: that is what the caller wants.
@@ -143,7 +143,7 @@ void adopt(Worker& worker, int64_t contextId, int owner) {
   CurrentContext none(interceptorOf(worker), nullptr);
   std::shared_ptr<Future<void>::State> answer;
   try {
-    answer = worker.with({.timeout = kWhilePeerLives}).async<&onAdopt>(owner, contextId).share();
+    answer = sharedStateOf(worker.with({.timeout = kNoTimeout}).async<&onAdopt>(owner, contextId));
   } catch (const Error&) {
     return;  // not there yet, in an open job, or this worker is leaving: the loss of the owner ends the context
   }
@@ -170,19 +170,21 @@ ContextsNetwork networkOf(Worker& worker) {
                        int owner) { later([&worker, contextId, owner] { adopt(worker, contextId, owner); }); }};
 }
 
-void onAdopt(Call& call, int64_t contextId) {
+void onAdopt(CallContext& call, int64_t contextId) {
   ContextPtr context = valueOrThrow(interceptorOf(call.worker()).contexts().find(contextId));
   MutexLock lock(context->mutex);
   if (context->ended) raise(contextGone(contextId));
   context->known.insert(call.caller().rank);
 }
 
-void onDropped(Call& call, int64_t contextId, const std::vector<int64_t>& messageIds) {
+void onDropped(CallContext& call, int64_t contextId, const std::vector<int64_t>& messageIds) {
   Result<ContextPtr> context = interceptorOf(call.worker()).contexts().find(contextId);
   if (!context.ok()) return;
   (*context)->graph->forgetSentTo(call.caller().rank, messageIds);
 }
 
-void onRelease(Call& call, int64_t contextId) { releaseEverywhere(call.worker(), contextId, call.caller().rank); }
+void onRelease(CallContext& call, int64_t contextId) {
+  releaseEverywhere(call.worker(), contextId, call.caller().rank);
+}
 
 }  // namespace treadle::autograd

@@ -21,22 +21,22 @@ bool finishHere(Worker& worker, const ContextPtr& context, const FinishMessage& 
 // the deadline, with the first failure. A context in which a pass ended badly takes no other.
 Status finishEverywhere(Worker& worker, const ContextPtr& context, const FinishMessage& message,
                         const std::vector<int>& others, TimePoint deadline = kNever);
-void onFinish(Call& call, const FinishMessage& message);
+void onFinish(CallContext& call, const FinishMessage& message);
 
 // Ends a context here and on all workers that it reached, without waiting for them: each passes the word on, but not
 // to the one that told it.
 // Idempotent. A worker that a late call reaches afterwards refuses it (Contexts::arrived).
 void releaseEverywhere(Worker& worker, int64_t contextId, std::optional<int> toldBy = {});
-void onRelease(Call& call, int64_t contextId);
+void onRelease(CallContext& call, int64_t contextId);
 
 // What a worker's contexts need of the network. Who drops what it received tells the sender, by a call that may wait
 // for another message to go with.
 ContextsNetwork networkOf(Worker& worker);
 
 // The caller has a context of this worker's, and wants to hear of its end. NotFound when that was.
-void onAdopt(Call& call, int64_t contextId);
+void onAdopt(CallContext& call, int64_t contextId);
 
 // The tensors of messages that this worker sent are gone: so goes the graph behind them.
-void onDropped(Call& call, int64_t contextId, const std::vector<int64_t>& messageIds);
+void onDropped(CallContext& call, int64_t contextId, const std::vector<int64_t>& messageIds);
 
 }  // namespace treadle::autograd

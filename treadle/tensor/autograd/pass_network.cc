@@ -34,7 +34,7 @@ void PassNetwork::send(Pass& pass, int rank, const Message& message) {
   // pending work could count as idle in between.
   auto pending = std::make_shared<Pass::Pending>(pass.addPending());
   CurrentContext none(interceptorOf(worker_), nullptr);
-  auto state = worker_.with({.timeout = kWhilePeerLives}).async<Function>(rank, message).share();
+  auto state = sharedStateOf(worker_.with({.timeout = kNoTimeout}).async<Function>(rank, message));
   {
     MutexLock lock(mutex_);
     answers_.emplace_back(rank, state);
@@ -115,7 +115,7 @@ void PassNetwork::readAnswers(TimePoint deadline) {
     MutexLock lock(mutex_);
     answers = answers_;
   }
-  for (const auto& [rank, answer] : answers) (void)answer.share()->waitUntil(deadline);
+  for (const auto& [rank, answer] : answers) (void)sharedStateOf(answer)->waitUntil(deadline);
 }
 
 void PassNetwork::giveUp(Pass& pass, Duration limit) {

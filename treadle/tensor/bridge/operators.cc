@@ -108,18 +108,18 @@ std::pair<std::string, std::vector<c10::IValue>> decodeRequest(Decoder& decoder,
   return {std::move(schema), std::move(stack)};
 }
 
-void invokeForMany(Call&, Decoder& decoder, const rpc::Responder& responder) {
+void invokeForMany(CallContext&, Decoder& decoder, const rpc::Responder& responder) {
   auto [schema, stack] = decodeRequest(decoder, responder.call().inputs);
   rpc::answer(responder, run(schema, std::move(stack)));
 }
-void invokeForOne(Call&, Decoder& decoder, const rpc::Responder& responder) {
+void invokeForOne(CallContext&, Decoder& decoder, const rpc::Responder& responder) {
   auto [schema, stack] = decodeRequest(decoder, responder.call().inputs);
   rpc::answer(responder, onlyOne(schema, run(schema, std::move(stack))));
 }
 
 void encodeOperand(Encoder& encoder, uint16_t index, const Operand& operand) {
   if (operand.value() != nullptr) return rpc::Codec<c10::IValue>::encode(encoder, *operand.value());
-  const rpc::HandlePtr& handle = operand.reference()->share();
+  const rpc::HandlePtr& handle = handleOf(*operand.reference());
   std::shared_ptr<const void> value = rpc::valueToSend(encoder, handle, typeid(at::Tensor));
   if (!value) return encoder.addInput(index, handle);
   rpc::Codec<c10::IValue>::encode(encoder, *static_cast<const at::Tensor*>(value.get()));
@@ -162,25 +162,26 @@ Place ownerOf(std::string_view schema, const std::vector<Operand>& operands) {
   }
   if (first == nullptr)
     raise(invalidArgument("no operand of '" + std::string(schema) + "' is a reference; give the worker that runs it"));
-  auto engine = first->share()->references()->engine();
+  auto engine = handleOf(*first)->references()->engine();
   if (!engine) raise(failedPrecondition("this RRef belongs to a worker that has left its job"));
   return {std::move(engine), first->owner().rank};
 }
 
 }  // namespace
 
-std::vector<at::Tensor> op(Worker& worker, const To& to, std::string_view schema, std::vector<c10::IValue> arguments) {
+std::vector<at::Tensor> op(Worker& worker, const WorkerRef& to, std::string_view schema,
+                           std::vector<c10::IValue> arguments) {
   std::vector<Operand> operands = operandsOf(std::move(arguments));
   int rank = to.rank(worker.engine().membership());
   return rpc::callAndWait<Tensors>(worker.engine(), callOf(kManyResults, rank, schema, operands));
 }
-Future<std::vector<at::Tensor>> opAsync(Worker& worker, const To& to, std::string_view schema,
+Future<std::vector<at::Tensor>> opAsync(Worker& worker, const WorkerRef& to, std::string_view schema,
                                         std::vector<c10::IValue> arguments) {
   std::vector<Operand> operands = operandsOf(std::move(arguments));
   int rank = to.rank(worker.engine().membership());
   return rpc::startCall<Tensors>(worker.engine(), callOf(kManyResults, rank, schema, operands));
 }
-RRef<std::vector<at::Tensor>> opRemote(Worker& worker, const To& to, std::string_view schema,
+RRef<std::vector<at::Tensor>> opRemote(Worker& worker, const WorkerRef& to, std::string_view schema,
                                        std::vector<c10::IValue> arguments) {
   std::vector<Operand> operands = operandsOf(std::move(arguments));
   int rank = to.rank(worker.engine().membership());

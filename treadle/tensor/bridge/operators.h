@@ -1,20 +1,21 @@
 #pragma once
-// libtorch's own operators at another worker, by the name of their schema, and on tensors that are given by reference:
+// Runs libtorch's own operators on another worker, by the name of their schema, also on tensors given by reference:
 //
 //   auto sum = treadle::op(worker, "b", "aten::add.Tensor", {x, y, 1});
-//   treadle::RRef<at::Tensor> loss = (output - target).pow(2).mean();   // output is an RRef: all of it runs at its
-//   owner
+//   // `output` is an RRef: all of this runs on its owner.
+//   treadle::RRef<at::Tensor> loss = (output - target).pow(2).mean();
 //
-// Every worker that was joined by treadle::join offers them. Not all: operators whose name begins with an underscore,
-// backward formulas, those that write to an argument that is given for it, resize, leave memory unset, open files, or
-// belong to a family that takes its arguments on trust (sparse, strided, recurrent, of other libraries) are refused. It
-// is a filter by name, not a proof: libtorch's operators are not written for strangers, and a job's workers are none.
+// Every worker joined by treadle::join offers them, with exceptions. It refuses operators outside of aten and operators
+// that may trust their arguments: names that begin with an underscore, backward formulas, operators that write to an
+// output argument, resize, leave memory unset or open files, and certain families (sparse, strided, recurrent, of other
+// libraries). This is a filter by name, not a proof of safety: libtorch's operators are not written for untrusted
+// callers, and the workers of a job trust each other.
 //
-// Thrown, besides what calls throw: NotFoundError for an operator that there is none of (with the overloads that there
-// are), ArgumentError for arguments that do not fit it (its schema is told) or that it refuses itself, for one
-// that is refused as above, and for operands of different owners.
+// Throws, besides the exceptions of calls: NotFoundError for an unknown operator (it lists the existing overloads);
+// ArgumentError for arguments that do not fit the schema (it shows the schema) or that the operator rejects, for a
+// refused operator, and for operands of different owners.
 //
-// A result that is a number or a bool comes as a tensor without dimensions; lists of tensors come one after the other.
+// A number or a bool as a result becomes a tensor without dimensions; a list of tensors becomes several results.
 
 #include <string_view>
 #include <variant>
@@ -25,11 +26,12 @@
 
 namespace treadle {
 
-std::vector<at::Tensor> op(Worker& worker, const To& to, std::string_view schema, std::vector<c10::IValue> arguments);
-Future<std::vector<at::Tensor>> opAsync(Worker& worker, const To& to, std::string_view schema,
+std::vector<at::Tensor> op(Worker& worker, const WorkerRef& to, std::string_view schema,
+                           std::vector<c10::IValue> arguments);
+Future<std::vector<at::Tensor>> opAsync(Worker& worker, const WorkerRef& to, std::string_view schema,
                                         std::vector<c10::IValue> arguments);
-// The results stay there.
-RRef<std::vector<at::Tensor>> opRemote(Worker& worker, const To& to, std::string_view schema,
+// The results stay on the callee.
+RRef<std::vector<at::Tensor>> opRemote(Worker& worker, const WorkerRef& to, std::string_view schema,
                                        std::vector<c10::IValue> arguments);
 
 // An argument of an operator: a value, or a reference to a tensor.
@@ -40,7 +42,7 @@ class Operand {
   Operand(T&& value) : value_(c10::IValue(std::forward<T>(value))) {}    // NOLINT: implicit
   Operand(RRef<at::Tensor> reference) : value_(std::move(reference)) {}  // NOLINT: implicit
 
-  // Null when it is none.
+  // Null when it is a value.
   const RRef<at::Tensor>* reference() const { return std::get_if<RRef<at::Tensor>>(&value_); }
   const c10::IValue* value() const { return std::get_if<c10::IValue>(&value_); }
   bool isNumber() const { return value() != nullptr && value()->isScalar(); }
@@ -49,7 +51,7 @@ class Operand {
   std::variant<c10::IValue, RRef<at::Tensor>> value_;
 };
 
-// At the owner of the operands that are references, of which there must be one; the others travel there.
+// Runs on the owner of the operands that are references; at least one must be. The other operands travel there.
 std::vector<at::Tensor> op(std::string_view schema, std::vector<Operand> operands);
 Future<std::vector<at::Tensor>> opAsync(std::string_view schema, std::vector<Operand> operands);
 // For an operator with one result.
@@ -57,7 +59,7 @@ RRef<at::Tensor> opRemote(std::string_view schema, std::vector<Operand> operands
 
 namespace bridge {
 
-// What a worker with tensors offers: the operators.
+// The operators that a worker with tensors offers.
 Functions operatorFunctions();
 
 }  // namespace bridge

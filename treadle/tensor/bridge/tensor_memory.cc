@@ -112,9 +112,9 @@ class AllocatorChoice {
 
 }  // namespace
 
-at::Tensor empty(at::IntArrayRef sizes, at::TensorOptions options) {
+at::Tensor emptyShared(at::IntArrayRef sizes, at::TensorOptions options) {
   if (options.device().type() != at::kCPU || options.layout() != at::kStrided)
-    raise(invalidArgument("treadle::empty makes dense tensors on the CPU; use at::empty for others"));
+    raise(invalidArgument("treadle::emptyShared makes dense tensors on the CPU; use at::empty for others"));
   auto type = c10::typeMetaToScalarType(options.dtype());
   size_t bytes = c10::elementSize(type);
   for (int64_t size : sizes) {

@@ -1,8 +1,8 @@
 #pragma once
-// What an RRef<at::Tensor> has besides other references: libtorch's usual operators and methods, by libtorch's names.
-// Each runs at the owner and gives a reference to its result there, at once; toHere() fetches it, and throws what the
-// operator threw. Operands that are references too must have the same owner; tensors of this worker travel there.
-// For any other operator: operators.h.
+// The additional methods of an RRef<at::Tensor>: libtorch's usual operators and methods, by libtorch's names. Each runs
+// on the owner and returns a reference to its result there, at once. toHere() fetches the result and throws what the
+// operator threw. Operands that are references must have the same owner; tensors of this worker travel there. For any
+// other operator: operators.h.
 
 #include <ATen/core/Tensor.h>
 

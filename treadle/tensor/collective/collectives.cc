@@ -43,7 +43,7 @@ Future<void> onContiguous(at::Tensor& tensor, Operate operate) {
   Future<void> done = operate(flat);
   if (flat.is_same(target) || flat.data_ptr() == target.data_ptr()) {
     // No `then`: its future would become ready on a thread of the pool, later than the operation.
-    done.share()->onReady([flat] {});  // alive until then
+    sharedStateOf(done)->onReady([flat] {});  // alive until then
     return done;
   }
   return done.then([flat, target]() mutable {
@@ -55,14 +55,14 @@ Future<void> onContiguous(at::Tensor& tensor, Operate operate) {
 
 }  // namespace
 
-Future<void> allReduce(const Group& group, at::Tensor& tensor, ReduceOp op) {
+Future<void> allReduce(const ProcessGroup& group, at::Tensor& tensor, ReduceOp op) {
   return onContiguous(tensor, [&](at::Tensor& flat) {
     return group::allReduce(group, flat.data_ptr(), static_cast<size_t>(flat.numel()), dataTypeOf(flat.scalar_type()),
                             op);
   });
 }
 
-Future<void> broadcast(const Group& group, at::Tensor& tensor, int root) {
+Future<void> broadcast(const ProcessGroup& group, at::Tensor& tensor, int root) {
   return onContiguous(tensor, [&](at::Tensor& flat) {
     return group::broadcast(group, MutableBytes(static_cast<std::byte*>(flat.data_ptr()), flat.nbytes()), root);
   });

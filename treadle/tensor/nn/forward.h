@@ -1,14 +1,13 @@
 #pragma once
-// `forward` of a module as a remote function. A pointer to a member function forgets its default arguments,
-// and many modules have some or overload forward; so a call carries how many arguments it gives, and the
-// callee calls the forward that takes so many. Where `&M::forward` names one function, arguments have its
-// parameters' types; where it is overloaded or a template, they are tensors.
+// `forward` of a module as a remote function. A pointer to a member function loses its default arguments, and many
+// modules have default arguments or overload forward. So a call carries its number of arguments, and the callee calls
+// the forward that takes that many. Where `&M::forward` names one function, arguments have its parameters' types; where
+// it is overloaded or a template, they are tensors.
 //
 //   request values := count:u8 argument *       the answer holds what forward returns
 //
-// Templates only, without state. `encode` runs on the caller's thread, `invoke` on the one that runs the
-// handler; two calls of one module may run at once, as libtorch's own modules allow when forward changes
-// nothing.
+// Templates only, without state. `encode` runs on the caller's thread, `invoke` on the thread that runs the handler.
+// Two calls of one module may run at once; libtorch's own modules allow that when forward changes nothing.
 
 #include <ATen/core/Tensor.h>
 
@@ -16,14 +15,14 @@
 
 namespace treadle::nn {
 
-// Stands for the forward of module class I.
+// Identifies the forward of module class I.
 template <class I>
 inline char forwardKey = 0;
 
-inline constexpr size_t kMostTensors = 6;  // arguments of an overloaded forward
+inline constexpr size_t kMostTensors = 6;  // limit of arguments of an overloaded forward
 
-// The types of the arguments as they travel: those of the one forward there is, or tensors, as many as any of
-// libtorch's modules takes.
+// The types of the arguments as they travel: those of the only forward, or as many tensors as any of libtorch's modules
+// takes.
 template <class I>
 struct ForwardValues {
   using Type = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
@@ -34,8 +33,8 @@ struct ForwardValues<I> {
   using Type = typename rpc::Traits<&I::forward>::Values;
 };
 
-// What forward returns: `find()` tries it with no argument, with one, and so on, and takes the first number
-// of arguments it can be called with. All overloads of a module are held to return the same type.
+// The result type of forward: `find()` tries 0, 1, 2, ... arguments and takes the first number with which forward can
+// be called. All overloads of a module are assumed to return the same type.
 template <class I, class Values, size_t Count = 0>
 struct ForwardResult;
 template <class I, class... V, size_t Count>
@@ -69,15 +68,14 @@ struct Forward {
   using Result = typename decltype(ForwardResult<I, Values>::find())::type;
   static constexpr size_t kMost = std::tuple_size_v<Values>;
 
-  // Names the class and the result, so that two classes under one name are told apart before a byte is
-  // decoded.
+  // Names the class and the result, so that a mix-up of two classes under one name is found before a byte is decoded.
   static std::string signature() {
     return rpc::nameOf<Result>() + " " + demangled(typeid(I).name()) + "::forward(" + rpc::NamesIn<Values>::text() +
            ")";
   }
 
-  // Converts each argument to the type of its parameter; a reference to one is a way to give it (conversions.h). A
-  // compile error when there are too many.
+  // Converts each argument to the type of its parameter; a reference may stand for a value (conversions.h). Too many
+  // arguments are a compile error.
   template <class... A>
   static void encode(rpc::Encoder& encoder, const A&... arguments) {
     static_assert(sizeof...(A) <= kMost, "forward takes fewer arguments");
@@ -87,9 +85,9 @@ struct Forward {
     }(std::index_sequence_for<A...>{});
   }
 
-  // The handler. The count comes from a peer: a number of arguments that no forward takes is refused with
-  // ArgumentError, one that does not match the values that follow with DataError.
-  static void invoke(Call&, rpc::Decoder& decoder, const rpc::Responder& responder) {
+  // The handler. The count comes from a peer: ArgumentError when no forward takes that many arguments, DataError when
+  // it does not match the values that follow.
+  static void invoke(CallContext&, rpc::Decoder& decoder, const rpc::Responder& responder) {
     auto count = rpc::Codec<uint8_t>::decode(decoder);
     I& module = rpc::targetOf<I>(responder.call());
     if (!dispatch<0>(count, module, decoder, responder))
@@ -97,7 +95,7 @@ struct Forward {
   }
 
  private:
-  // From the number in the message to the forward that takes so many; false when none does.
+  // Finds the forward for the number of arguments in the message; false when there is none.
   template <size_t Count>
   static bool dispatch(size_t count, I& module, rpc::Decoder& decoder, const rpc::Responder& responder) {
     if constexpr (Count > kMost) {

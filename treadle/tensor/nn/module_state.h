@@ -1,10 +1,10 @@
 #pragma once
-// The tensors of a module and of all modules in it, by name: a value that travels like any map, is saved by
-// treadle::saveSafetensors, and has the names of PyTorch's state_dict ("encoder.layer0.weight"). Functions without
-// state, for a module that nobody changes meanwhile.
+// The tensors of a module and of all modules in it, by name. This value travels like any map, treadle::saveSafetensors
+// saves it, and its names are those of PyTorch's state_dict ("encoder.layer0.weight"). Functions without state; the
+// module must not change meanwhile.
 //
-// What a RemoteSubmodule stands for is among them: it is fetched from its owner, and loaded there. Then both functions
-// wait, and throw what calls throw.
+// The tensors behind a RemoteSubmodule are included: they are fetched from their owner, and loaded there. Then both
+// functions wait, and throw what calls throw.
 
 #include <torch/nn/module.h>
 
@@ -13,16 +13,16 @@
 
 namespace treadle {
 
-// Parameters and buffers; one that is not defined (a bias that a layer was told not to have) is left out.
+// Parameters and buffers. Undefined ones, such as the bias of a layer without bias, are left out.
 using ModuleState = std::map<std::string, at::Tensor>;
 
-// The module's own tensors, detached and not copied: they follow its changes until they are sent. Those of other
+// The module's own tensors are detached and not copied: they follow its changes until they are sent. Tensors of other
 // workers are copies.
 ModuleState stateOf(const torch::nn::Module& module);
 
-// Copies `state` into the module's tensors, whose shapes it must have; elements are converted to their types.
-// ArgumentError for a name that is missing or unknown or another shape, naming it: then nothing is changed. An owner
-// that is lost meanwhile may leave it half loaded.
+// Copies `state` into the module's tensors and converts elements to their types. ArgumentError for a missing or unknown
+// name and for another shape or layout; it gives the name, and nothing is changed. If an owner is lost meanwhile, the
+// module may be half loaded.
 void loadState(torch::nn::Module& module, const ModuleState& state);
 
 }  // namespace treadle

@@ -1,7 +1,7 @@
 #pragma once
-// A module of this worker that stands for one on another: how functions over a module and all modules in it find what
-// is elsewhere. RemoteSubmodule is one. Functions without state, for a module that nobody changes meanwhile; they wait
-// for the owners, with the time limits of calls.
+// The interface of a local module that stands for a module on another worker. Functions over a module and all modules
+// in it use it to find remote tensors. RemoteSubmodule implements it. Functions without state; the module must not
+// change meanwhile. They wait for the owners, within the time limits of calls.
 
 #include <torch/nn/module.h>
 
@@ -22,14 +22,14 @@ class RemoteChild {
   virtual void load(const ModuleState& state) = 0;
 };
 
-// The buffers of a module of this worker and of all modules in it, as parameterRefs.
+// The buffers of a local module and of all modules in it, as for parameterRefs.
 std::vector<RRef<at::Tensor>> bufferRefs(Worker& worker, torch::nn::Module& module);
 
 }  // namespace nn
 
-// References to the parameters of a module of this worker and of all modules in it, in the order of
-// Module::parameters(), for DistributedOptimizer. Those of a RemoteSubmodule come in its place and belong to its owner,
-// or, where that module has such submodules itself, to theirs. Throws what calls throw.
+// References to the parameters of a local module and of all modules in it, in the order of Module::parameters(), for
+// DistributedOptimizer. The parameters of a RemoteSubmodule appear in its place and belong to its owner; where the
+// remote module itself has such submodules, theirs belong to their owners. Throws what calls throw.
 std::vector<RRef<at::Tensor>> parameterRefs(Worker& worker, torch::nn::Module& module);
 
 }  // namespace treadle

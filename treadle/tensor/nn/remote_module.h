@@ -1,21 +1,20 @@
 #pragma once
-// A torch::nn module that lives on another worker. Calls of `forward` are part of the current autograd
-// context's graph like any call. A RemoteModule travels as an argument: every worker that gets it uses the
-// same module. Any thread.
+// A torch::nn module that lives on another worker. Calls of `forward` are part of the current autograd context's graph,
+// like any call. A RemoteModule travels as an argument: every worker that gets it uses the same module. Any thread.
 //
-// A handle: copies mean the same module, which goes with the last of them anywhere. It must not be used after
-// its worker has left the job (StateError). Calls have the worker's rpcTimeout and throw what Worker::call
-// throws: RemoteError for what the module threw, TimeoutError, PeerLostError when the owner is lost.
+// It is a handle: copies mean the same module, which is destroyed with the last copy on any worker. It must not be used
+// after its worker has left the job (StateError). Calls have the worker's rpcTimeout and throw what Worker::call
+// throws: RemoteError when the module threw, TimeoutError, PeerLostError when the owner is lost.
 //
-// The remote functions of a module are named after the module ("EmbeddingBag.forward"), not looked up by its
-// class: a class may have several names, of which the owner needs to know the one that the module was made
-// by.
+// The remote functions of a module are named after the module ("EmbeddingBag.forward") and not looked up by its class:
+// a class may have several names, and the owner must know the one that made the module.
 
 #include "treadle/tensor/nn/module_functions.h"
 
 namespace treadle {
 
-// Picks one of several names under which a module class was added, as the first argument of RemoteModule.
+// Selects one of several names under which a module class was added, as the third argument of RemoteModule's
+// constructor.
 struct ModuleName {
   std::string name;
 };
@@ -28,21 +27,21 @@ class RemoteModule {
   RemoteModule() = default;  // refers to nothing
   explicit RemoteModule(RRef<Impl> module, std::string name) : module_(std::move(module)), name_(std::move(name)) {}
 
-  // Of a module that is there already, whose class has one name here.
+  // For an existing module whose class has exactly one name here.
   RemoteModule(Worker& worker, RRef<Impl> module) : module_(std::move(module)), name_(onlyName(worker)) {}
 
-  // Makes the module on `to`, where it was added under one name. Returns at once; a failure to make it shows
-  // at the first use. StateError when this worker has no name for M, ArgumentError for arguments of other
+  // Makes the module on `to`, where it was added under the one name that M has here. Returns at once; a failure to make
+  // it shows at the first use. StateError when this worker has no name for M, ArgumentError for arguments of other
   // types or when M has several names, NotFoundError for an unknown worker.
   template <class... Args>
-  RemoteModule(Worker& worker, const To& to, const Args&... arguments)
+  RemoteModule(Worker& worker, const WorkerRef& to, const Args&... arguments)
       : RemoteModule(worker, to, ModuleName{onlyName(worker)}, arguments...) {}
   template <class... Args>
-  RemoteModule(Worker& worker, const To& to, const ModuleName& name, const Args&... arguments)
+  RemoteModule(Worker& worker, const WorkerRef& to, const ModuleName& name, const Args&... arguments)
       : module_(make(worker, to, name.name, arguments...)), name_(name.name) {}
 
-  // The module's forward, with its own defaults for arguments that are left out. Waits for the result, a copy
-  // of what the module returned there.
+  // Calls the module's forward, with its own defaults for omitted arguments. Waits for the result, a copy of what the
+  // module returned there.
   template <class... A>
   auto forward(const A&... arguments) const {
     auto alive = engineForValue();
@@ -54,7 +53,7 @@ class RemoteModule {
     return rpc::startCall<typename nn::Forward<Impl>::Result>(*alive, forwardCall(arguments...));
   }
 
-  // References to the parameters, for DistributedOptimizer, and to the buffers of the module and all modules in it
+  // References to the parameters (for DistributedOptimizer) and to the buffers of the module and all modules in it
   // (parameterRefs).
   std::vector<RRef<at::Tensor>> remoteParameters() const { return call<&nn::remoteParameters<Impl>>(".parameters"); }
   std::vector<RRef<at::Tensor>> remoteBuffers() const { return call<&nn::remoteBuffers<Impl>>(".buffers"); }
@@ -63,21 +62,21 @@ class RemoteModule {
   WorkerInfo owner() const { return module_.owner(); }
   const std::string& name() const { return name_; }
 
-  // Module::train on the owner, for all who use the module. Waits until it is done.
+  // Module::train on the owner, for all users of the module. Waits until it is done.
   void train(bool on = true) { call<&nn::setTraining<Impl>>(".train", on); }
   void eval() { train(false); }
 
-  // A copy of the parameters and buffers by name, as stateOf gives it at the owner, and back, as loadState takes it.
+  // Returns a copy of the parameters and buffers by name, like stateOf on the owner; `load` sets them, like loadState.
   ModuleState state() const { return call<&nn::moduleState<Impl>>(".state"); }
   void load(const ModuleState& state) { call<&nn::loadModule<Impl>>(".load", state); }
 
-  // Module::to on the owner: parameters and buffers get another type (ArgumentError for integers), or go to a device
-  // that the owner has. The references to them stay; optimizers are made after it.
+  // Module::to on the owner: changes the type of parameters and buffers (ArgumentError for integers), or moves them to
+  // a device that the owner has. References to them stay valid; make optimizers after it.
   void to(at::ScalarType type) { call<&nn::convert<Impl>>(".to", type); }
   void to(const at::Device& device) { call<&nn::move<Impl>>(".move", device.str()); }
 
  private:
-  // The name to make it by when the user gave none.
+  // The name to make the module by when the user gave none.
   static std::string onlyName(Worker& worker) {
     auto names = worker.engine().functions().entriesOf(&rpc::typeKey<Impl>);
     if (names.size() > 1)
@@ -86,9 +85,9 @@ class RemoteModule {
     return rpc::entryOf(worker.engine(), &rpc::typeKey<Impl>, [] { return demangled(typeid(Impl).name()); }).name;
   }
 
-  // Like Worker::make, of one of the names that the class may have.
+  // Like Worker::make, with one of the names that the class may have.
   template <class... Args>
-  static RRef<Impl> make(Worker& worker, const To& to, const std::string& name, const Args&... arguments) {
+  static RRef<Impl> make(Worker& worker, const WorkerRef& to, const std::string& name, const Args&... arguments) {
     const Functions::Entry* entry = nullptr;
     for (const Functions::Entry* one : worker.engine().functions().entriesOf(&rpc::typeKey<Impl>))
       if (one->name == name) entry = one;
@@ -99,15 +98,15 @@ class RemoteModule {
     return RRef<Impl>(worker.engine().sendForReference(rpc::makerCall<Impl>(*entry, rank, {}, arguments...)));
   }
 
-  rpc::EngineUse engine() const { return rpc::engineOf(module_.share(), "RemoteModule"); }
-  rpc::EngineUse engineForValue() const { return rpc::engineForValue(module_.share(), "RemoteModule"); }
+  rpc::EngineUse engine() const { return rpc::engineOf(handleOf(module_), "RemoteModule"); }
+  rpc::EngineUse engineForValue() const { return rpc::engineForValue(handleOf(module_), "RemoteModule"); }
 
   template <class... A>
   rpc::OutgoingCall forwardCall(const A&... arguments) const {
     rpc::OutgoingCall call =
         rpc::outgoingCall(module_.owner().rank, name_ + ".forward", nn::Forward<Impl>::signature(), {},
                           [&arguments...](rpc::Encoder& encoder) { nn::Forward<Impl>::encode(encoder, arguments...); });
-    call.target = module_.share();
+    call.target = handleOf(module_);
     return call;
   }
 
@@ -115,7 +114,7 @@ class RemoteModule {
   typename rpc::Traits<F>::Result call(const char* suffix, const A&... arguments) const {
     auto alive = engine();
     rpc::OutgoingCall outgoing = rpc::callWith<F>(*alive, module_.owner().rank, {}, module_, arguments...);
-    outgoing.function = name_ + suffix;  // the owner need not know the class by all names that it has here
+    outgoing.function = name_ + suffix;  // the owner may know only some of the names of the class
     return rpc::callAndWait<typename rpc::Traits<F>::Result>(*alive, std::move(outgoing));
   }
 

@@ -1,7 +1,7 @@
 #pragma once
-// A RemoteModule as a submodule: what register_module takes, so that a module whose parts live on several workers is
-// one module. parameterRefs, stateOf and loadState reach through it, and so do train, eval and to of the module that
-// has it. libtorch's own functions over modules (parameters, save, clone) see no tensors in it.
+// A RemoteModule as a submodule, for register_module: a module whose parts live on several workers becomes one module.
+// parameterRefs, stateOf and loadState reach through it, and so do train, eval and to of the parent module. libtorch's
+// own functions over modules (parameters, save, clone) see no tensors in it.
 //
 //   struct NetImpl : torch::nn::Module {
 //     explicit NetImpl(treadle::RemoteModule<torch::nn::Embedding> words)
@@ -9,7 +9,7 @@
 //     treadle::RemoteSubmodule<torch::nn::Embedding> words;
 //   };
 //
-// Threads as for RemoteModule.
+// The thread rules are those of RemoteModule.
 
 #include "treadle/tensor/nn/remote_child.h"
 #include "treadle/tensor/nn/remote_module.h"
@@ -21,7 +21,7 @@ class RemoteSubmoduleImpl final : public torch::nn::Module, public nn::RemoteChi
  public:
   explicit RemoteSubmoduleImpl(RemoteModule<M> module)
       : torch::nn::Module("RemoteSubmodule"), module_(std::move(module)) {}
-  // Of a module that is owned by others, whose class has one name here.
+  // For an existing module of another worker, whose class has exactly one name here.
   RemoteSubmoduleImpl(Worker& worker, RRef<nn::Impl<M>> module)
       : RemoteSubmoduleImpl(RemoteModule<M>(worker, std::move(module))) {}
 
@@ -44,9 +44,9 @@ class RemoteSubmoduleImpl final : public torch::nn::Module, public nn::RemoteChi
     torch::nn::Module::train(on);
     module_.train(on);
   }
-  // libtorch's signatures. A device is one of the owner's.
+  // libtorch's signatures. `device` is a device of the owner.
   void to(torch::Device device, torch::Dtype type, bool = false) override {
-    module_.to(type);  // first, as it may be refused
+    module_.to(type);  // first, because it may be refused
     module_.to(device);
   }
   void to(torch::Dtype type, bool = false) override { module_.to(type); }

@@ -1,14 +1,14 @@
 #pragma once
-// Steps parameters wherever they live, each on its owner, with the gradients of an autograd context. It keeps
-// one optimizer object per parameter at the owners; two DistributedOptimizers over one parameter have a state
-// each (momentum, Adam's moments) and their steps exclude each other. Any thread, one step at a time.
+// Steps parameters on their owners, on any worker, with the gradients of an autograd context. The owners keep one
+// optimizer object per parameter. Two DistributedOptimizers over one parameter have separate states (momentum, Adam's
+// moments), and their steps exclude each other. Any thread, one step at a time.
 //
-// The arithmetic is libtorch's, with all its options: torch::optim::SGD, Adam, AdamW, Adagrad and RMSprop. The options
-// of each parameter group are kept here and go with each step to the owners, so that a learning rate changes without a
-// message of its own.
+// The arithmetic is libtorch's, with all its options: torch::optim::SGD, Adam, AdamW, Adagrad and RMSprop. This object
+// holds the options of each parameter group and sends them with each step, so a new learning rate needs no message of
+// its own.
 //
-// A handle: copies mean the same optimizer, whose parts at the owners live as long as the last of them. The worker must
-// outlive it.
+// It is a handle: copies mean the same optimizer, and its parts on the owners live as long as the last copy. The worker
+// must outlive it.
 
 #include "treadle/tensor/autograd/autograd_context.h"
 #include "treadle/tensor/optim/optimizer_functions.h"
@@ -16,24 +16,23 @@
 
 namespace treadle {
 
-// What an optimizer keeps, by names like those of PyTorch's state_dict: "state.3.exp_avg" of parameter 3,
-// "param_groups.0.lr" of group 0. A value that travels and that saveSafetensors writes; numbers are tensors of one
-// element. Parameters are numbered in the order in which `make` was given them.
+// The state and options of an optimizer, by names like those of PyTorch's state_dict: "state.3.exp_avg" of parameter 3,
+// "param_groups.0.lr" of group 0. The value travels, and saveSafetensors writes it; numbers are tensors of one element.
+// Parameters are numbered in the order in which `make` got them.
 using OptimizerState = optim::NamedTensors;
 
 class DistributedOptimizer {
  public:
-  // `Optimizer` was added on the owners; libtorch's come with treadle::join. `parameters` are leaves that
-  // require gradients, on any workers; all get the same `options`. Returns when every owner has made its
-  // part. Throws ArgumentError without parameters, NotFoundError when an owner lacks the optimizer,
-  // ArgumentError for a tensor that is no such leaf, and for LBFGS, whose step evaluates the model several
-  // times, PeerLostError, or RemoteError with what making it threw.
+  // `Optimizer` must be added on the owners; treadle::join adds libtorch's. `parameters` are leaves that require
+  // gradients, on any workers; all get the same `options`. Returns when every owner has made its part. Throws
+  // ArgumentError without parameters, for a tensor that is no such leaf, and for LBFGS, whose step evaluates the model
+  // several times; NotFoundError when an owner lacks the optimizer; PeerLostError; RemoteError when making it threw.
   template <class Optimizer, class Options>
   static DistributedOptimizer make(Worker& worker, std::vector<RRef<at::Tensor>> parameters, Options options) {
     return makeOf<Optimizer, Options>(worker, {{std::move(parameters), {}}}, options);
   }
-  // The same with options by group: {{first, SGDOptions(0.1)}, {second}}. What a group does not say is as in
-  // `defaults`.
+  // The same with options by group: {{first, SGDOptions(0.1)}, {second}}. Options that a group does not set are those
+  // of `defaults`.
   template <class Optimizer, class Options>
   static DistributedOptimizer make(Worker& worker,
                                    const std::type_identity_t<std::vector<ParameterGroup<Options>>>& groups,
@@ -41,22 +40,22 @@ class DistributedOptimizer {
     return makeOf<Optimizer, Options>(worker, groups, defaults);
   }
 
-  // Steps all parameters that have a gradient in `context`; returns when all owners have. A parameter without
-  // one stays as it is, its state too. The gradients stay in the context: a second step takes the same ones
-  // again. Throws the first failure, after which some owners may have stepped and others not; NotFoundError
-  // when the context has ended, StateError when Module::to gave a parameter other memory meanwhile.
+  // Steps all parameters that have a gradient in `context`; returns when all owners have. A parameter without a
+  // gradient keeps its value and its state. The gradients stay in the context: a second step uses them again. Throws
+  // the first failure, after which some owners may have stepped and others not; NotFoundError when the context has
+  // ended, StateError when Module::to has moved a parameter to other memory.
   void step(const AutogradContext& context) { optim::waitForAll(startSteps(context.id())); }
   Future<void> stepAsync(const AutogradContext& context) { return whenAll(startSteps(context.id())); }
-  // With the worker's context that is current on this thread, also in a handler that was called within one.
-  // StateError when there is none.
+  // Steps with the worker's context that is current on this thread, also in a handler called within one. StateError
+  // when there is none.
   void step() { optim::waitForAll(startSteps(currentContext())); }
   Future<void> stepAsync() { return whenAll(startSteps(currentContext())); }
 
-  // The options of the groups; whatever is set holds from the next step on. As a libtorch optimizer without
+  // The options of the groups; changes apply from the next step on. They have the form of a libtorch optimizer without
   // parameters, for schedulers: torch::optim::StepLR schedule(optimizer.groups(), 10, 0.5).
   torch::optim::Optimizer& groups() { return *groups_; }
-  // Those of one group: optimizer.options<torch::optim::SGDOptions>().momentum(0.5). ArgumentError for a group that
-  // there is not, and for options of another optimizer.
+  // The options of one group: optimizer.options<torch::optim::SGDOptions>().momentum(0.5). ArgumentError for a group
+  // that does not exist, and for options of another optimizer.
   template <class Options>
   Options& options(size_t group = 0) {
     return optim::optionsOf<Options>(*groups_, group);
@@ -64,12 +63,12 @@ class DistributedOptimizer {
   double learningRate(size_t group = 0) const { return optim::optionsOf(*groups_, group).get_lr(); }
   void setLearningRate(double rate);  // of all groups
 
-  // A copy of what is kept for all parameters, and of the options. One that goes on with it steps as this one would.
+  // A copy of the state of all parameters, and of the options. An optimizer that loads it steps as this one would.
   // Throws what calls throw; StateError for an optimizer whose fields have no names (addOptimizer).
   OptimizerState state() const;
-  // Goes on from `state`, of an optimizer of the same class over as many parameters in as many groups; its options come
-  // with it. ArgumentError for a name that is missing or unknown, and for another shape. An owner that refuses its part
-  // keeps what it has, and then this one its options; other owners may have taken theirs.
+  // Continues from `state` of an optimizer of the same class, with the same number of parameters and groups; loads its
+  // options too. ArgumentError for a missing or unknown name, and for another shape. An owner that rejects its part
+  // keeps its old state, and this object keeps its old options; other owners may have loaded their parts.
   void load(const OptimizerState& state);
 
  private:

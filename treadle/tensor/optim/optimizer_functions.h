@@ -1,6 +1,6 @@
 #pragma once
-// What owners of parameters run for distributed optimizers, by optimizer class: the functions that make a Part, step,
-// save and load it. Functions are filled before the worker joins, by one thread.
+// The functions that owners of parameters run for distributed optimizers, by optimizer class: they make, step, save and
+// load a Part. One thread fills the Functions before the worker joins.
 
 #include <torch/optim/lbfgs.h>
 
@@ -16,15 +16,15 @@ template <class Optimizer>
 inline constexpr bool kNeedsClosure = std::derived_from<Optimizer, torch::optim::LBFGS>;
 Status closureRefused();
 
-// libtorch's optimizers but LBFGS.
+// libtorch's optimizers except LBFGS.
 Functions optimizerFunctions();
 
 }  // namespace optim
 
-// Makes an optimizer class usable on this worker's parameters, and its name known for use on others: NAME makes one,
-// and NAME.step, NAME.state and NAME.load are its functions. `Optimizer` is made from (std::vector<at::Tensor>,
-// Options) and is a torch::optim::Optimizer whose step() needs no closure. `Options` is a
-// torch::optim::OptimizerCloneableOptions and needs a codec (rpc/codec.h: TREADLE_FIELDS will do). State can be saved
+// Makes an optimizer class usable on this worker's parameters, and declares its name for use on others: NAME makes one;
+// NAME.step, NAME.state and NAME.load are its functions. `Optimizer` is a torch::optim::Optimizer that is made from
+// (std::vector<at::Tensor>, Options) and whose step() needs no closure. `Options` is a
+// torch::optim::OptimizerCloneableOptions with a codec (rpc/codec.h: TREADLE_FIELDS is enough). State can be saved
 // where the fields have names: specialise optim::StateOf, and optim::Fields for the options and the state
 // (state_fields.h; the options then need no other codec). ArgumentError when a name is taken.
 template <class Optimizer, class Options>

@@ -1,7 +1,7 @@
 #pragma once
-// The parameter groups of a distributed optimizer with their options, as libtorch knows them: an optimizer that has no
-// parameters. libtorch's schedulers take it, and what it says goes with each step to the owners. Belongs to the
-// DistributedOptimizer; whoever changes options does so while no step begins.
+// The parameter groups of a distributed optimizer with their options, as a libtorch optimizer without parameters.
+// libtorch's schedulers accept it, and each step sends its options to the owners. The DistributedOptimizer owns it;
+// change options only while no step begins.
 
 #include <torch/optim/optimizer.h>
 
@@ -13,8 +13,9 @@
 
 namespace treadle {
 
-// Parameters that are stepped with the same options, anywhere in the job. As in libtorch's groups, an option that
-// differs from libtorch's default is the group's, and all others are the optimizer's; without options all are.
+// Parameters that are stepped with the same options, on any workers. As in libtorch's groups, an option that differs
+// from libtorch's default is the group's, and all others are the optimizer's. A group without options uses the
+// optimizer's.
 template <class Options>
 struct ParameterGroup {
   ParameterGroup(std::vector<RRef<at::Tensor>> parameters, std::optional<Options> options = {})
@@ -43,7 +44,7 @@ class ParameterGroups final : public torch::optim::Optimizer {
   }
 };
 
-// ArgumentError for a group that there is not, or that has other options.
+// ArgumentError for a group that does not exist, or that has other options.
 torch::optim::OptimizerOptions& optionsOf(torch::optim::Optimizer& groups, size_t group);
 [[noreturn]] void raiseOtherOptions(const std::type_info& wanted, const torch::optim::OptimizerOptions& found);
 
@@ -55,7 +56,7 @@ Options& optionsOf(torch::optim::Optimizer& groups, size_t group) {
   return *options;
 }
 
-// Of all groups.
+// The options of all groups.
 template <class Options>
 std::vector<Options> optionsOf(const torch::optim::Optimizer& groups) {
   std::vector<Options> options;

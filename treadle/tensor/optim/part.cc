@@ -34,7 +34,7 @@ std::vector<at::Tensor> localParameters(const std::vector<RRef<at::Tensor>>& ref
   std::vector<at::Tensor> parameters;
   std::set<const c10::TensorImpl*> known;
   for (const RRef<at::Tensor>& reference : references) {
-    const at::Tensor& parameter = reference.local();
+    const at::Tensor& parameter = reference.localValue();
     if (!parameter.is_leaf() || !parameter.requires_grad())
       raise(invalidArgument("an optimizer steps leaves that require gradients; this tensor is none"));
     if (!known.insert(parameter.unsafeGetTensorImpl()).second)

@@ -41,7 +41,7 @@ class Part {
       : optimizers_(std::move(optimizers)), places_(std::move(places)), groups_(groups) {}
 
   // With these options of the groups. As a handler, and straight, for the worker that steps its own part.
-  void step(Call& call, int64_t contextId, const std::vector<Options>& groups) {
+  void step(CallContext& call, int64_t contextId, const std::vector<Options>& groups) {
     stepHere(call.worker(), contextId, groups);
   }
   void stepHere(Worker& worker, int64_t contextId, const std::vector<Options>& groups) {
@@ -92,7 +92,7 @@ class Part {
 // The handler that makes a part. One optimizer object per parameter: each then steps under the lock of its
 // own parameter, and one without a gradient costs nothing.
 template <class Optimizer, class Options>
-Part<Optimizer, Options> makePart(Call& call, const std::vector<RRef<at::Tensor>>& parameters,
+Part<Optimizer, Options> makePart(CallContext& call, const std::vector<RRef<at::Tensor>>& parameters,
                                   const std::vector<Place>& places, const std::vector<Options>& groups) {
   checkPlaces(places, parameters.size(), groups.size());
   ParameterOptimizers::Make make = [&](std::vector<at::Tensor> aliases, size_t index) {

@@ -40,7 +40,7 @@ class PartsOf final : public Parts {
     for (const auto& [rank, share] : shares)
       parts_.push_back(
           {worker.remote<&makePart<Optimizer, Options>>(rank, share.parameters, share.places, options), share.places});
-    for (const OfOwner& one : parts_) one.part.waitUntilMade();
+    for (const OfOwner& one : parts_) one.part.waitUntilReady();
   }
 
   std::vector<Future<void>> startSteps(int64_t contextId, const torch::optim::Optimizer& groups) override {
@@ -99,7 +99,7 @@ class PartsOf final : public Parts {
     Promise<void> promise;
     Future<void> done = promise.future();
     try {
-      part.local().stepHere(worker_, contextId, options);
+      part.localValue().stepHere(worker_, contextId, options);
       promise.set();
     } catch (...) {
       promise.fail(statusOfCurrentException("a step of the optimizer"));

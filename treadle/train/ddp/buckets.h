@@ -1,8 +1,8 @@
 #pragma once
 // How parameters are grouped for all-reduce: gradients travel together in buckets of a limited size, in the
 // reverse order of the parameters, which is about the order in which backward makes them. The first bucket is
-// small, so that communication begins early. Pure; the same on every rank for the same parameters, so that
-// nothing need be agreed on. The scheme and its sizes are those of PyTorch's DDP (Li et al. 2020, "PyTorch
+// small, so that communication begins early. Pure: the result is the same on every rank for the same parameters, so
+// ranks exchange nothing. The scheme and its sizes are those of PyTorch's DDP (Li et al. 2020, "PyTorch
 // Distributed: Experiences on Accelerating Data Parallel Training", section 3.2).
 
 #include <ATen/core/Tensor.h>
@@ -11,8 +11,7 @@
 
 namespace treadle::ddp {
 
-// In bytes of gradients; all ranks must give the same. Larger buckets cost less latency, smaller ones begin
-// earlier.
+// Bytes of gradients, the same on all ranks. Larger buckets have less overhead; smaller ones start earlier.
 struct BucketLimits {
   size_t firstBytes = size_t{1} << 20;
   size_t bytes = size_t{25} << 20;

@@ -11,7 +11,7 @@ NoSync::~NoSync() {
   if (reducer_) reducer_->resume();
 }
 
-void broadcastState(torch::nn::Module& module, const Group& group) {
+void broadcastState(torch::nn::Module& module, const ProcessGroup& group) {
   std::vector<Future<void>> broadcasts;
   for (std::vector<at::Tensor> tensors : {module.parameters(), module.buffers()})
     for (at::Tensor& tensor : tensors) {
@@ -23,7 +23,7 @@ void broadcastState(torch::nn::Module& module, const Group& group) {
   whenAll(std::move(broadcasts)).wait();
 }
 
-std::shared_ptr<Reducer> makeReducer(torch::nn::Module& module, const Group& group, const DdpOptions& options) {
+std::shared_ptr<Reducer> makeReducer(torch::nn::Module& module, const ProcessGroup& group, const DdpOptions& options) {
   std::vector<at::Tensor> trained;
   for (const at::Tensor& parameter : module.parameters())
     // Frozen parameters never get a gradient; a bucket would wait for them until the end of each pass.

@@ -1,13 +1,11 @@
 #pragma once
-// Data-parallel training: each rank of a group has a replica of a module and its own part of the data;
-// gradients are averaged over the group during each backward pass, so that the replicas stay equal. Used by
-// one thread at a time.
+// Data-parallel training: each rank of a group has a replica of a module and its own part of the data. Gradients are
+// averaged over the group during each backward pass, so that the replicas stay equal. Used by one thread at a time.
 //
-// Works in a plain `loss.backward()`, where the averages end up in `.grad`, and in AutogradContext::backward,
-// where they end up in the context. Averaging weighs all ranks alike: it equals one process on the whole
-// batch when every rank's loss is a mean over equally many samples. In each pass every rank must reach at
-// least one of the parameters: a rank that reaches none takes no part, and the others wait for it until the
-// group's timeout.
+// Works in a plain `loss.backward()`, where the averages end up in `.grad`, and in AutogradContext::backward, where
+// they end up in the context. All ranks have the same weight: the result equals one process on the whole batch when
+// every rank's loss is a mean over the same number of samples. In each pass every rank must reach at least one of the
+// parameters: a rank that reaches none takes no part, and the others wait for it until the group's timeout.
 
 #include <torch/nn/module.h>
 
@@ -39,11 +37,11 @@ class [[nodiscard]] NoSync {
   std::shared_ptr<Reducer> reducer_;  // null when moved from
 };
 
-// Parameters and buffers of rank 0, on all ranks, as bytes. Throws ArgumentError when the replicas differ in
+// Copies the parameters and buffers of rank 0 to all ranks, as bytes. Throws ArgumentError when the replicas differ in
 // the size of a tensor, TimeoutError when a rank does not come, PeerLostError.
-void broadcastState(torch::nn::Module& module, const Group& group);
-// Hooks the parameters that require a gradient now; others are left out for good.
-std::shared_ptr<Reducer> makeReducer(torch::nn::Module& module, const Group& group, const DdpOptions& options);
+void broadcastState(torch::nn::Module& module, const ProcessGroup& group);
+// Hooks the parameters that require a gradient now; others are never averaged.
+std::shared_ptr<Reducer> makeReducer(torch::nn::Module& module, const ProcessGroup& group, const DdpOptions& options);
 
 template <class M>
 struct ModuleOf {
@@ -57,33 +55,31 @@ struct ModuleOf<M> {
 
 }  // namespace ddp
 
-// M: a module class or a holder (torch::nn::Linear). It owns the module together with whoever else holds it,
-// and hooks on its parameters, which go with it. Destroy it on no other thread than the one that runs
-// backward, after the pass.
+// M: a module class or a holder (torch::nn::Linear). It shares ownership of the module, and owns hooks on its
+// parameters; they are removed with it. Destroy it on the thread that runs backward, after the pass.
 template <class M>
 class DistributedDataParallel {
  public:
   using Module = typename ddp::ModuleOf<M>::Type;
 
-  // Makes all replicas equal to rank 0's: every member of the group must call it, with a module of the same
-  // shape, and it returns when all have. Buffers (running means and the like) are made equal here and never
-  // again. Throws what broadcastState throws.
-  DistributedDataParallel(std::shared_ptr<Module> module, Group group, DdpOptions options = {})
+  // Makes all replicas equal to rank 0's. Every member of the group must call it, with a module of the same shape; it
+  // returns when all have. Buffers (such as running means) are made equal only here. Throws what broadcastState throws.
+  DistributedDataParallel(std::shared_ptr<Module> module, ProcessGroup group, DdpOptions options = {})
       : module_(std::move(module)), group_(std::move(group)) {
     ddp::broadcastState(*module_, group_);
     reducer_ = ddp::makeReducer(*module_, group_, options);
   }
-  explicit DistributedDataParallel(const M& holder, Group group, DdpOptions options = {})
+  explicit DistributedDataParallel(const M& holder, ProcessGroup group, DdpOptions options = {})
     requires(!std::is_same_v<M, Module>)
       : DistributedDataParallel(holder.ptr(), std::move(group), options) {}
 
-  // Passes that begin while the guard lives are not averaged: their gradients stay this rank's own, in `.grad` or in
-  // the context. The next pass that is averages them too, so that the gradients of several batches cost one exchange.
-  // All ranks must leave out the same passes, and begin them themselves: of a pass that another worker begins, the
-  // moment counts in which it comes here. Guards may be nested.
+  // Passes that begin while the guard lives are not averaged: their gradients stay local, in `.grad` or in the context.
+  // The next averaged pass includes them, so that the gradients of several batches cost one exchange. All ranks must
+  // skip the same passes, and begin them themselves: a pass of another worker begins here when its first gradient
+  // arrives. Guards may be nested.
   ddp::NoSync noSync() { return ddp::NoSync(reducer_); }
 
-  // The module's own forward, here; nothing is sent.
+  // The module's own forward, called locally; nothing is sent.
   template <class... A>
   auto forward(A&&... arguments) {
     return module_->forward(std::forward<A>(arguments)...);
@@ -91,11 +87,11 @@ class DistributedDataParallel {
   Module* operator->() { return module_.get(); }
   Module& operator*() { return *module_; }
   const std::shared_ptr<Module>& module() const { return module_; }
-  const Group& group() const { return group_; }
+  const ProcessGroup& group() const { return group_; }
 
  private:
   std::shared_ptr<Module> module_;
-  Group group_;
+  ProcessGroup group_;
   std::shared_ptr<ddp::Reducer> reducer_;
 };
 

@@ -22,7 +22,7 @@ int64_t currentPassId() {
 
 }  // namespace
 
-Reducer::Reducer(std::vector<at::Tensor> parameters, Group group, const BucketLimits& limits)
+Reducer::Reducer(std::vector<at::Tensor> parameters, ProcessGroup group, const BucketLimits& limits)
     : parameters_(std::move(parameters)),
       group_(std::move(group)),
       placeOf_(parameters_.size()),
@@ -94,7 +94,7 @@ bool Reducer::takesPart() {
 void Reducer::beginPass() {
   // `dropPass` does not wait on a thread that must not: the group may still use the buckets.
   for (Bucket& bucket : buckets_)
-    if (bucket.reduced.valid()) valueOrThrow(bucket.reduced.share()->waitUntil(kNever));
+    if (bucket.reduced.valid()) valueOrThrow(sharedStateOf(bucket.reduced)->waitUntil(kNever));
   inPass_ = true;
   passId_ = currentPassId();
   pass_ = autograd::Pass::current();
@@ -160,7 +160,7 @@ void Reducer::launch(Bucket& bucket) {
     auto pending = std::make_shared<autograd::Pass::Pending>(pass->addPending());
     // Pending work keeps this worker from counting as idle, so that the distributed pass is not over before
     // the averages are there, and a failed all-reduce fails the pass everywhere.
-    auto state = bucket.reduced.share();
+    auto state = sharedStateOf(bucket.reduced);
     state->onReady(
         [state, pending] { state->result().ok() ? pending->complete() : pending->fail(state->result().status()); });
   }

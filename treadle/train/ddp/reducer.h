@@ -25,7 +25,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
  public:
   // Dense leaves that require gradients, the same on all ranks. The all-reduces are the group's next
   // operations, so the group must be used for nothing else while a pass runs.
-  Reducer(std::vector<at::Tensor> parameters, Group group, const BucketLimits& limits);
+  Reducer(std::vector<at::Tensor> parameters, ProcessGroup group, const BucketLimits& limits);
 
   // Passes whose first gradient comes between a suspend() and its resume() are left alone. They nest.
   void suspend();
@@ -60,7 +60,7 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void dropPass();
 
   const std::vector<at::Tensor> parameters_;
-  const Group group_;
+  const ProcessGroup group_;
 
   Mutex mutex_;
   std::vector<Bucket> buckets_ TREADLE_GUARDED_BY(mutex_);
