@@ -17,6 +17,7 @@ using namespace std::chrono_literals;
 using test::Counter;
 using test::Gate;
 
+// Declare it after what its tasks use: it waits for them when it goes.
 struct Pool {
   explicit Pool(ExecutorOptions options = {})
       : reactor(valueOrThrow(Reactor::make())), executor(std::make_unique<Executor>(*reactor, options)) {}
@@ -59,8 +60,8 @@ TEST(Executor, makesNoMoreThreadsForABurstThanMayRun) {
 }
 
 TEST(Executor, dropsWhatIsQueuedBeforeItWaitsForWhatRuns) {
-  Pool pool({.maxConcurrentHandlers = 1});
   Gate begun, dropped;
+  Pool pool({.maxConcurrentHandlers = 1});
   struct OpensWhenItGoes {
     Gate& gate;
     ~OpensWhenItGoes() { gate.open(); }
@@ -78,8 +79,8 @@ TEST(Executor, dropsWhatIsQueuedBeforeItWaitsForWhatRuns) {
 TEST(Executor, startsTasksInTheOrderInWhichTheyCame) {
   Counter ran;
   std::vector<int> order;  // one task at a time: no lock needed
-  Pool pool({.maxConcurrentHandlers = 1});
   Gate gate;
+  Pool pool({.maxConcurrentHandlers = 1});
   pool.executor->post([&] { gate.wait(); });
   for (int i = 0; i < 50; ++i)
     pool.executor->post([&, i] {
@@ -112,8 +113,8 @@ TEST(Executor, runsWhatAPollGaveRiseToOnThePollingThread) {
 }
 
 TEST(Executor, goesOnPollingWhileTasksRunHoweverLong) {
-  Pool pool({.maxConcurrentHandlers = 1});
   Gate running, gate, ended;
+  Pool pool({.maxConcurrentHandlers = 1});
   pool.executor->post([&] {
     running.open();
     gate.wait();  // not one of our waits: only the watchdog sees it
@@ -228,10 +229,10 @@ TEST(Executor, callsItsHookOnTheThreadOfEachTaskAfterIt) {
 }
 
 TEST(Executor, runsNoMoreTasksAtATimeThanItMay) {
-  Pool pool({.maxConcurrentHandlers = 3});
   Counter started;
   Gate gate;
   std::atomic<int> now = 0, most = 0;
+  Pool pool({.maxConcurrentHandlers = 3});
   for (int i = 0; i < 12; ++i)
     pool.executor->post([&] {
       int running = ++now;
@@ -252,8 +253,8 @@ TEST(Executor, runsNoMoreTasksAtATimeThanItMay) {
 // Every one of them waits for all to be there.
 TEST(Executor, bringsInThreadsForTasksThatWait) {
   constexpr int kTasks = 64;
-  Pool pool({.maxConcurrentHandlers = 2});
   Counter waiting, ended;
+  Pool pool({.maxConcurrentHandlers = 2});
   for (int i = 0; i < kTasks; ++i)
     pool.executor->post([&] {
       Executor::Blocking blocking;
@@ -266,9 +267,9 @@ TEST(Executor, bringsInThreadsForTasksThatWait) {
 }
 
 TEST(Executor, refusesTheTaskThatWaitsBeyondTheLimit) {
-  Pool pool({.maxConcurrentHandlers = 1, .maxBlockedHandlers = 2});
   Counter waiting, ended;
   Gate gate;
+  Pool pool({.maxConcurrentHandlers = 1, .maxBlockedHandlers = 2});
   for (int i = 0; i < 2; ++i)
     pool.executor->post([&] {
       Executor::Blocking blocking;
