@@ -1,13 +1,16 @@
 """Just enough of Treadle's protocol to be a peer of another version: frames (treadle/core/wire/frame.h) and the messages
 of the handshake (treadle/core/link/handshake_messages.h)."""
 import os
+import re
 import struct
 
 MAGIC = 0x314C4454
 HANDSHAKE = 1  # the kind of frame
 HELLO, CHALLENGE, REJECT = 1, 2, 5
 FAILED_PRECONDITION = 6
-VERSION = 8  # treadle/core/link/handshake.h
+ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
+with open(os.path.join(ROOT, "treadle", "core", "link", "handshake.h"), encoding="utf-8") as header:
+    VERSION = int(re.search(r"kProtocolVersion = (\d+)", header.read())[1])
 
 
 def crc32c(data):
