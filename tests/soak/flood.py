@@ -46,11 +46,7 @@ class Flood:
                                f"rss_mb={self.world.resident_mb():.1f}")
         self.world.say("stop")
         self.check()
-        self.world.ask("shutdown")
-        for worker in self.world.workers:
-            how = worker.end()
-            if worker.process.returncode != 0:
-                raise Failure(f"{worker.name}'s end: {how}")
+        self.world.shut_down()
 
     def stall(self):
         """Stops some workers for a while, and wakes them."""

@@ -75,11 +75,7 @@ class Soak:
             for index in range(self.options.rounds):
                 self.round(world, index)
             self.take_counts(world)
-            world.ask("shutdown")
-            for worker in world.workers:
-                end = worker.end()
-                if worker.process.returncode != 0:
-                    raise Failure(f"{worker.name}'s end: {end}")
+            world.shut_down()
         self.check_memory()
 
     def round(self, world, index):

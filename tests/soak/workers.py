@@ -193,6 +193,14 @@ class World:
             worker.say(line)
         return [worker.answer(line.split(" ")[0], limit_s) for worker in asked]
 
+    def shut_down(self):
+        """All end the job together, with exit code 0."""
+        self.ask("shutdown")
+        for worker in self.workers:
+            end = worker.end()
+            if worker.process.returncode != 0:
+                raise Failure(f"{worker.name}'s end: {end}")
+
     def losses(self):
         """For each worker the names of those that it has lost."""
         self.say("lost")
