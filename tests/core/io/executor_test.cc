@@ -6,8 +6,8 @@
 #include <filesystem>
 #include <iterator>
 
+#include "tests/core/io/pool.h"
 #include "tests/support/gate.h"
-#include "treadle/core/base/error.h"
 #include "treadle/core/io/serving.h"
 
 namespace treadle::io::executor_test {
@@ -16,22 +16,7 @@ namespace {
 using namespace std::chrono_literals;
 using test::Counter;
 using test::Gate;
-
-// Declare it after what its tasks use: it waits for them when it goes.
-struct Pool {
-  explicit Pool(ExecutorOptions options = {})
-      : reactor(valueOrThrow(Reactor::make())), executor(std::make_unique<Executor>(*reactor, options)) {}
-
-  // Returns when the reactor has been polled anew.
-  void waitForAPoll() {
-    Gate polled;
-    reactor->at(Clock::now(), [&] { polled.open(); });
-    polled.wait();
-  }
-
-  std::unique_ptr<Reactor> reactor;
-  std::unique_ptr<Executor> executor;
-};
+using test::Pool;
 
 TEST(Executor, runsWhatIsPostedFromAnyThread) {
   Counter ran;

@@ -2,6 +2,7 @@
 
 #include <thread>
 
+#include "tests/core/io/pool.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/gate.h"
 
@@ -10,11 +11,7 @@ namespace {
 
 using namespace std::chrono_literals;
 using test::Gate;
-
-struct Pool {
-  std::unique_ptr<io::Reactor> reactor = valueOrThrow(io::Reactor::make());
-  std::unique_ptr<io::Executor> executor = std::make_unique<io::Executor>(*reactor, io::ExecutorOptions{});
-};
+using test::Pool;
 
 template <class E, class F>
 std::string messageOf(F f) {
