@@ -26,9 +26,9 @@ from workers import HANGS_S, SLACK_S, Failure, Worker, World, free_port, numbers
 
 SIZE = 4
 CHANNELS = ["tcp", "tcp,lanes"]
-TIMEOUT_S, LOST_AFTER_S, JOIN_TIMEOUT_S = 8, 3, 10
-NOTICED_S = 1.4 * LOST_AFTER_S + SLACK_S  # a promise: a silent peer is lost by then (workers.py)
-STALL_S = 10  # of a severe run: well above 1.4 times LOST_AFTER_S
+TIMEOUT_S, HEARTBEAT_TIMEOUT_S, JOIN_TIMEOUT_S = 8, 3, 10
+NOTICED_S = 1.4 * HEARTBEAT_TIMEOUT_S + SLACK_S  # a promise: a silent peer is lost by then (workers.py)
+STALL_S = 10  # of a severe run: well above 1.4 times HEARTBEAT_TIMEOUT_S
 # Kind, and the limit that the proxy is given with it: milliseconds or bytes.
 MILD = [("delay", 10), ("dribble", 30), ("stall", 1500)]
 SEVERE = [("flip", 100_000), ("flip", 2_000), ("flip", 64), ("cut", 50_000), ("reset", 50_000), ("half", 50_000),
@@ -92,7 +92,7 @@ class Chaos:
         if encrypted:
             environment["TREADLE_TLS"] = "always"
             self.encrypted += 1
-        limits = ["--timeout", str(TIMEOUT_S), "--lost-after", str(LOST_AFTER_S), "--join-timeout", str(JOIN_TIMEOUT_S)]
+        limits = ["--timeout", str(TIMEOUT_S), "--heartbeat-timeout", str(HEARTBEAT_TIMEOUT_S), "--join-timeout", str(JOIN_TIMEOUT_S)]
         blobs = ["--no-blobs"] if self.options.no_blobs else []
         return World(self.soak, SIZE, [*limits, *blobs, *options], open_job=open_job, port=proxy.meeting,
                      environment=lambda rank: {**environment, **proxy.environment(rank)}, extra=proxy.options)

@@ -1,7 +1,7 @@
 // One worker of a soak. It joins its job as any program does, by the environment, and then does what it is told, line
 // by line, on standard input; each line is answered by one on standard output that begins with the same word.
 //
-//   soak_program NAME [--threads N] [--timeout SECONDS] [--lost-after SECONDS] [--join-timeout SECONDS]
+//   soak_program NAME [--threads N] [--timeout SECONDS] [--heartbeat-timeout SECONDS] [--join-timeout SECONDS]
 //                     [--listen ADDRESS] [--announce ADDRESS] [--no-blobs] [--losses] [--faults]
 //                     [--only OPERATION]
 //
@@ -53,7 +53,7 @@ Options parse(int argc, char** argv) {
       options.traffic.threads = std::stoi(value());
     } else if (option == "--timeout") {
       options.join.rpcTimeout = options.traffic.timeout = secondsIn(value());
-    } else if (option == "--lost-after") {
+    } else if (option == "--heartbeat-timeout") {
       options.join.heartbeatTimeout = secondsIn(value());
     } else if (option == "--join-timeout") {
       options.join.joinTimeout = secondsIn(value());

@@ -273,13 +273,13 @@ TEST(MembershipNames, ofASuccessorAreNotThoseOfWhoWasThere) {
 }
 
 TEST(Liveness, aMemberThatFallsSilentIsLostAfterTheLimitAndNotBefore) {
-  constexpr Duration kLostAfter = 200ms;
-  Member a("a", 0, 2, kLostAfter), b("b", 1, 2, kLostAfter);  // b never polls: it is stopped
+  constexpr Duration kHeartbeatTimeout = 200ms;
+  Member a("a", 0, 2, kHeartbeatTimeout), b("b", 1, 2, kHeartbeatTimeout);  // b never polls: it is stopped
   connectBothWays(a, b);
   TimePoint start = Clock::now();
   a.membership->startWatch();
   ASSERT_NO_FATAL_FAILURE(a.pollUntilALoss());
-  EXPECT_GE(Clock::now() - start, kLostAfter);
+  EXPECT_GE(Clock::now() - start, kHeartbeatTimeout);
   auto [rank, why] = a.handler.losses().at(0);
   EXPECT_EQ(1, rank);
   EXPECT_NE(std::string::npos, why.message().find("nothing was heard of it for")) << why.message();
@@ -287,22 +287,22 @@ TEST(Liveness, aMemberThatFallsSilentIsLostAfterTheLimitAndNotBefore) {
 
 // The watch may begin long after the connections were made: some other worker may have been slow to connect.
 TEST(Liveness, theTimeBeforeTheWatchCountsForNothing) {
-  constexpr Duration kLostAfter = 200ms;
-  Member a("a", 0, 2, kLostAfter), b("b", 1, 2, kLostAfter);
+  constexpr Duration kHeartbeatTimeout = 200ms;
+  Member a("a", 0, 2, kHeartbeatTimeout), b("b", 1, 2, kHeartbeatTimeout);
   connectBothWays(a, b);
-  a.pollUntil(Clock::now() + 2 * kLostAfter);
+  a.pollUntil(Clock::now() + 2 * kHeartbeatTimeout);
   a.membership->startWatch();
-  a.pollUntil(Clock::now() + kLostAfter / 2);  // b's first heartbeat is not there yet
+  a.pollUntil(Clock::now() + kHeartbeatTimeout / 2);  // b's first heartbeat is not there yet
   EXPECT_EQ(0, a.handler.lost.count());
 }
 
 TEST(Liveness, heartbeatsKeepIdleMembers) {
-  constexpr Duration kLostAfter = 1s;
-  Member a("a", 0, 2, kLostAfter), b("b", 1, 2, kLostAfter);
+  constexpr Duration kHeartbeatTimeout = 1s;
+  Member a("a", 0, 2, kHeartbeatTimeout), b("b", 1, 2, kHeartbeatTimeout);
   connectBothWays(a, b);
   a.membership->startWatch();
   b.membership->startWatch();
-  for (TimePoint end = Clock::now() + 3 * kLostAfter; Clock::now() < end;) {
+  for (TimePoint end = Clock::now() + 3 * kHeartbeatTimeout; Clock::now() < end;) {
     a.pollUntil(Clock::now() + 10ms);
     b.pollUntil(Clock::now() + 10ms);
   }
@@ -312,9 +312,9 @@ TEST(Liveness, heartbeatsKeepIdleMembers) {
 
 // No byte goes between them, and still each sees that the other lives, and when it does no longer.
 TEST(Liveness, aPulseInSharedMemoryKeepsIdleMembersAndStopsWithThem) {
-  constexpr Duration kLostAfter = 1s;
+  constexpr Duration kHeartbeatTimeout = 1s;
   auto aPool = valueOrThrow(memory::BlockPool::make(1U << 20)), bPool = valueOrThrow(memory::BlockPool::make(1U << 20));
-  Member a("a", 0, 2, kLostAfter, aPool.get()), b("b", 1, 2, kLostAfter, bPool.get());
+  Member a("a", 0, 2, kHeartbeatTimeout, aPool.get()), b("b", 1, 2, kHeartbeatTimeout, bPool.get());
   connect(a, b);
   auto [calls, serving] = socketPair();
   const int fromB = serving.get();
@@ -330,36 +330,36 @@ TEST(Liveness, aPulseInSharedMemoryKeepsIdleMembersAndStopsWithThem) {
   };
   // Each must first map the other's memory and know its pulse.
   EXPECT_TRUE(test::eventually([&] {
-    bothPollFor(kLostAfter);
-    b.pollUntil(Clock::now() + kLostAfter / 2);
+    bothPollFor(kHeartbeatTimeout);
+    b.pollUntil(Clock::now() + kHeartbeatTimeout / 2);
     int unread = -1;
     EXPECT_EQ(0, ::ioctl(fromB, FIONREAD, &unread));
     return unread == 0;
   }));
-  bothPollFor(3 * kLostAfter);
+  bothPollFor(3 * kHeartbeatTimeout);
   EXPECT_EQ(0, a.handler.lost.count());
   EXPECT_EQ(0, b.handler.lost.count());
   TimePoint stopped = Clock::now();  // of b, that is
   ASSERT_NO_FATAL_FAILURE(a.pollUntilALoss());
-  EXPECT_GE(Clock::now() - stopped, kLostAfter / 2);
+  EXPECT_GE(Clock::now() - stopped, kHeartbeatTimeout / 2);
   EXPECT_EQ("b", a.handler.losses().at(0).second.worker());
 }
 
 // Both were stopped for longer than the limit, as when a machine is suspended; the first to run again must not give up
 // the other, which has had no time to say anything.
 TEST(Liveness, whoWasAwayItselfForgivesTheOthers) {
-  constexpr Duration kLostAfter = 800ms;
-  Member a("a", 0, 2, kLostAfter), b("b", 1, 2, kLostAfter);
+  constexpr Duration kHeartbeatTimeout = 800ms;
+  Member a("a", 0, 2, kHeartbeatTimeout), b("b", 1, 2, kHeartbeatTimeout);
   connectBothWays(a, b);
   a.membership->startWatch();
   b.membership->startWatch();
-  a.pollUntil(Clock::now() + kLostAfter / 4);
-  b.pollUntil(Clock::now() + kLostAfter / 4);
-  std::this_thread::sleep_for(3 * kLostAfter);
-  a.pollUntil(Clock::now() + kLostAfter / 4);
+  a.pollUntil(Clock::now() + kHeartbeatTimeout / 4);
+  b.pollUntil(Clock::now() + kHeartbeatTimeout / 4);
+  std::this_thread::sleep_for(3 * kHeartbeatTimeout);
+  a.pollUntil(Clock::now() + kHeartbeatTimeout / 4);
   EXPECT_EQ(0, a.handler.lost.count());
-  b.pollUntil(Clock::now() + kLostAfter / 4);
-  a.pollUntil(Clock::now() + kLostAfter / 4);
+  b.pollUntil(Clock::now() + kHeartbeatTimeout / 4);
+  a.pollUntil(Clock::now() + kHeartbeatTimeout / 4);
   EXPECT_EQ(0, a.handler.lost.count());
   EXPECT_EQ(0, b.handler.lost.count());
   // Forgiven is not forgotten: one that stays silent goes.

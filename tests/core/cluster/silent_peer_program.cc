@@ -1,6 +1,6 @@
 // A member of a job in a process of its own, which the test stops and lets go on: silent_peer_program CALLS SERVES
-// LOST_AFTER_MS. Its two sockets are the descriptors given as arguments: the one that it calls on, the one that it
-// serves. Says "heard" of each message. Ends with code 3 when it has lost the test.
+// HEARTBEAT_TIMEOUT_MS. Its two sockets are the descriptors given as arguments: the one that it calls on, the one that
+// it serves. Says "heard" of each message. Ends with code 3 when it has lost the test.
 
 #include <cstdlib>
 #include <iostream>

@@ -224,7 +224,7 @@ TEST(LostProcess, isNoticedAtOnceByWhatWaitsForIt) {
 // All workers of a job have the same limit as a rule: who wakes finds its peers silent for longer too.
 TEST(StoppedProcess, isGivenUpAfterTheLimit) {
   uint16_t port = test::freePort();
-  io::Process process = test::startPeer(port, {{"TREADLE_TEST_LOST_AFTER", "3"}});
+  io::Process process = test::startPeer(port, {{"TREADLE_TEST_HEARTBEAT_TIMEOUT", "3"}});
   JoinOptions join = test::joinOptions("parent", 0, 2, port, test::peerFunctions());
   join.heartbeatTimeout = 3s;
   auto worker = Worker::join(join);

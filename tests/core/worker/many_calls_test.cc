@@ -142,10 +142,10 @@ TEST_F(ManyCalls, ofAHandlerThatMayNotWaitAreNotSent) {
 // b may run two handlers at a time, and both run until the test ends them: what b itself asks is answered,
 // what it answered is acknowledged, and nobody takes it for lost.
 TEST_F(ManyCalls, longHandlersHoldUpNeitherAnswersNorHeartbeats) {
-  constexpr Duration kLostAfter = 4s;
+  constexpr Duration kHeartbeatTimeout = 4s;
   WorkerJob job({"a", "b"}, functions(), [&](JoinOptions& options) {
     options.maxConcurrentHandlers = 2;
-    options.heartbeatTimeout = kLostAfter;
+    options.heartbeatTimeout = kHeartbeatTimeout;
   });
   RRef<int> held = job[0].remote<&add>("b", 1, 1);
   EXPECT_EQ(2, held.toHere());
@@ -156,7 +156,7 @@ TEST_F(ManyCalls, longHandlersHoldUpNeitherAnswersNorHeartbeats) {
   EXPECT_TRUE(test::eventuallyReleased([&] { return job[0].metrics().referencesPending == 0; }))
       << "b has acknowledged it";
   EXPECT_TRUE(test::eventuallyReleased([&] { return job[1].metrics().valuesOwned == 0; }));
-  TimePoint end = Clock::now() + kLostAfter + kLostAfter / 2;
+  TimePoint end = Clock::now() + kHeartbeatTimeout + kHeartbeatTimeout / 2;
   for (int answers = 0; answers <= 10 || Clock::now() < end; ++answers)
     ASSERT_EQ(answers, job[1].async<&add>("a", answers, 0).wait());
   Future<int> queued = job[0].async<&add>("b", 1, 2);

@@ -1,5 +1,5 @@
 // A worker of an open job in a process of its own, which the test kills or stops: open_peer_program NAME PORT
-// LOST_AFTER_MS. Serves until the job is over or it has lost it; then it says why, and ends.
+// HEARTBEAT_TIMEOUT_MS. Serves until the job is over or it has lost it; then it says why, and ends.
 
 #include <cstdio>
 #include <cstdlib>

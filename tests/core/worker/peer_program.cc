@@ -1,6 +1,6 @@
 // Rank 1 of a job in a process of its own, which the test kills or stops: peer_program PORT SIZE. Serves
 // until then, or until it has lost the test. TREADLE_TEST_MEMORY_LIMIT: its JoinOptions::memoryLimitBytes;
-// TREADLE_TEST_LOST_AFTER: its heartbeatTimeout in seconds [60].
+// TREADLE_TEST_HEARTBEAT_TIMEOUT: its heartbeatTimeout in seconds [60].
 
 #include <cstdlib>
 #include <exception>
@@ -15,7 +15,7 @@ int main(int, char** arguments) {
   options.launch =
       treadle::Launch{1, std::atoi(arguments[2]), "127.0.0.1", static_cast<uint16_t>(std::atoi(arguments[1])), ""};
   options.joinTimeout = options.heartbeatTimeout = std::chrono::seconds(60);
-  if (const char* limit = std::getenv("TREADLE_TEST_LOST_AFTER"))
+  if (const char* limit = std::getenv("TREADLE_TEST_HEARTBEAT_TIMEOUT"))
     options.heartbeatTimeout = std::chrono::seconds(std::atoi(limit));
   if (const char* limit = std::getenv("TREADLE_TEST_MEMORY_LIMIT")) options.memoryLimitBytes = std::stoull(limit);
   try {
