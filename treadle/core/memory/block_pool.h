@@ -58,13 +58,15 @@ class Block final : public Memory {
   std::atomic<bool> retired_ = false;
 };
 
+// The limit holds for used, free and lost bytes together.
 struct PoolCounters {
-  size_t usedBytes = 0;      // of blocks in use
-  size_t freeBytes = 0;      // kept for later use
-  size_t lostBytes = 0;      // of blocks that a lost peer's process may still write to; they count towards the limit
-  size_t orphanedBytes = 0;  // of tensors here in memory of peers that are gone; they count towards no limit
-  uint64_t allocations = 0, reused = 0;
-  uint64_t refused = 0;  // over the limit
+  size_t usedBytes = 0;      // blocks in use
+  size_t freeBytes = 0;      // blocks kept for later use
+  size_t lostBytes = 0;      // blocks that the process of a lost peer may still write to
+  size_t orphanedBytes = 0;  // memory of lost peers that tensors of this process still use
+  uint64_t allocations = 0;  // blocks handed out
+  uint64_t reused = 0;       // those of them that had been used before
+  uint64_t refused = 0;      // requests over the limit
 };
 
 class BlockPool : public std::enable_shared_from_this<BlockPool> {

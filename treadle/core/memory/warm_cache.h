@@ -22,9 +22,10 @@
 namespace treadle::memory {
 
 struct WarmCounters {
-  size_t usedBytes = 0;  // of blocks in use; a block is up to a quarter larger than what was asked for
-  size_t keptBytes = 0;  // of blocks kept for later use
-  uint64_t taken = 0, reused = 0;
+  size_t usedBytes = 0;  // blocks in use; a block is up to a quarter larger than the request
+  size_t keptBytes = 0;  // blocks kept for later use
+  uint64_t taken = 0;    // blocks handed out
+  uint64_t reused = 0;   // those of them that had been used before
 };
 
 class WarmCache {

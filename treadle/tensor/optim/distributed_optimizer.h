@@ -67,8 +67,9 @@ class DistributedOptimizer {
   // Throws what calls throw; StateError for an optimizer whose fields have no names (addOptimizer).
   OptimizerState state() const;
   // Continues from `state` of an optimizer of the same class, with the same number of parameters and groups; loads its
-  // options too. ArgumentError for a missing or unknown name, and for another shape. An owner that rejects its part
-  // keeps its old state, and this object keeps its old options; other owners may have loaded their parts.
+  // options too. ArgumentError for a missing or unknown name, and for another shape; StateError for an optimizer whose
+  // fields have no names (addOptimizer). An owner that rejects its part keeps its old state, and this object keeps its
+  // old options; other owners may have loaded their parts.
   void load(const OptimizerState& state);
 
  private:
