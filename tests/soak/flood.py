@@ -13,8 +13,9 @@ STALL_S = (0.2, 3.0)  # the heartbeat timeout is 5 s
 PAUSE_S = (0.0, 0.5)  # between two stalls
 STALLED = 3           # at most, at a time
 # Resident memory of one worker, at most. At its peak it holds the requests of 7 peers and their answers, of 4 threads each
-# with up to 4 blobs of 3 MB: 2 * 7 * 4 * 4 * 3 MB = 672 MB if all were of the largest size. Most are far smaller.
-PEAK_MB = 512
+# with up to 4 blobs of 3 MB: 2 * 7 * 4 * 4 * 3 MB = 672 MB if all were of the largest size. Most are far smaller: ten
+# minutes came to 73 MB.
+PEAK_MB = 256
 
 
 def peak_mb(worker):
