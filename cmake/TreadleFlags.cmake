@@ -28,6 +28,8 @@ endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
   # The C++ library of g++ 12 uses std::get_temporary_buffer inside std::stable_sort, and marks it deprecated.
   add_compile_options(-Wno-deprecated-declarations)
+  # What base/mutex.h says of locks is checked where clang compiles: in the presets of the sanitizers.
+  add_compile_options(-Wthread-safety)
 endif()
 # Several files of a target compiled as one, which the presets but coverage ask for, as most of the compiler's time goes into
 # headers: what is unnamed in one of them seems to g++ to stand in a header.

@@ -212,7 +212,7 @@ class Gate {
   }
 
  private:
-  Harm draw(const std::string& kind, uint64_t limit) {
+  Harm draw(const std::string& kind, uint64_t limit) TREADLE_REQUIRES(mutex_) {
     const bool inBytes = kind != "delay" && kind != "dribble" && kind != "stall" && limit > 0;
     return {kind, limit, inBytes ? random_() % limit : 0};
   }

@@ -15,6 +15,9 @@
 #endif
 #define TREADLE_GUARDED_BY(x) TREADLE_ANNOTATE(guarded_by(x))
 #define TREADLE_REQUIRES(x) TREADLE_ANNOTATE(requires_capability(x))
+// Of a function that the analysis cannot follow: it lets go of a lock that its caller holds, takes one that another
+// function lets go of, or is a predicate of a template that knows nothing of the lock.
+#define TREADLE_UNCHECKED_LOCKS TREADLE_ANNOTATE(no_thread_safety_analysis)
 
 namespace treadle {
 

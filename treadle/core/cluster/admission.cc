@@ -41,7 +41,7 @@ class Admission::Core final : public Doorkeeper, public std::enable_shared_from_
   GuestPtr takeNext();
   Status begin(const GuestPtr& guest);
   void connectIfAllKnow() TREADLE_REQUIRES(mutex_);
-  void welcomeIfAllConnected(MutexLock& lock) TREADLE_REQUIRES(mutex_);
+  void welcomeIfAllConnected(MutexLock& lock) TREADLE_REQUIRES(mutex_) TREADLE_UNCHECKED_LOCKS;
   void fail(Guest& guest, const Status& why);
   bool turnAway(Guest& guest, const Status& why);
   Status whetherFree(const std::string& name) const;

@@ -85,7 +85,7 @@ Status Coordinator::shutdown(TimePoint deadline) {
   inShutdown_.store(true);
   tellWork(ClusterKind::kIdle, 0);
   MutexLock lock(mutex_);
-  Status over = waitFor(lock, [&] { return over_; }, deadline, "the shutdown");
+  Status over = waitFor(lock, [&]() TREADLE_REQUIRES(mutex_) { return over_; }, deadline, "the shutdown");
   if (over.ok()) return over;
   // Given up: what this worker does next is not to be cut off by the others' shutdown, which waits for it again.
   lock.unlock();

@@ -24,7 +24,7 @@ std::vector<int> Keeper::decline() {
   active_ = false;
   declined_ = true;
   std::vector<int> followers = membership_.present();
-  std::erase_if(followers, [&](int rank) { return unsent_.contains(rank); });
+  std::erase_if(followers, [&](int rank) TREADLE_REQUIRES(mutex_) { return unsent_.contains(rank); });
   return followers;
 }
 

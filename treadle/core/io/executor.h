@@ -114,8 +114,8 @@ class Executor {
  private:
   void take(Task& task);  // leaves it where it is after `stop`
   void threadLoop();
-  void runOne(MutexLock& lock) TREADLE_REQUIRES(mutex_);
-  void pollOnce(MutexLock& lock) TREADLE_REQUIRES(mutex_);
+  void runOne(MutexLock& lock) TREADLE_REQUIRES(mutex_) TREADLE_UNCHECKED_LOCKS;
+  void pollOnce(MutexLock& lock) TREADLE_REQUIRES(mutex_) TREADLE_UNCHECKED_LOCKS;
   void bringInThread() TREADLE_REQUIRES(mutex_);
   int wantedThreads() const TREADLE_REQUIRES(mutex_);
   bool mayRun() const TREADLE_REQUIRES(mutex_) { return !ready_.empty() && running_ < options_.maxConcurrentHandlers; }

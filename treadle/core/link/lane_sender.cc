@@ -55,15 +55,14 @@ class LaneSender::Lane final : public io::EventHandler {
   }
 
   // Writes pieces until there are none, until `enough`, or until others must have the memory for themselves. Returns at
-  // once when another thread writes.
+  // once when another thread writes. The caller keeps this lane.
   template <class Enough>
   void write(Enough enough) {
-    std::shared_ptr<LaneSender> owner = owner_;
-    MutexLock lock(owner->mutex_);
+    MutexLock lock(owner_->mutex_);
     if (!beginWriting()) return;
     Status broken;
-    while (broken.ok() && owner->closed_.ok() && owner->holdOff_ == 0 && !enough() &&
-           (piece_ || (piece_ = owner->nextPiece()))) {
+    while (broken.ok() && owner_->closed_.ok() && owner_->holdOff_ == 0 && !enough() &&
+           (piece_ || (piece_ = owner_->nextPiece()))) {
       lock.unlock();
       if (piece_->front.empty()) makeFront();
       ssize_t written = writeOnce();
@@ -76,9 +75,9 @@ class LaneSender::Lane final : public io::EventHandler {
       }
     }
     endWriting();
-    owner->progress_.notifyAll();
+    owner_->progress_.notifyAll();
     lock.unlock();
-    if (!broken.ok()) owner->breakOff(broken);
+    if (!broken.ok()) owner_->breakOff(broken);
   }
 
   int fd() const { return stream_.fd(); }
@@ -123,9 +122,8 @@ class LaneSender::Lane final : public io::EventHandler {
     return stream_.write(parts, 0);
   }
 
-  // With the lock held. A piece is whole when the socket has all of it: until then it stays this lane's, which
-  // somebody goes on with.
-  void wrote(size_t bytes) {
+  // A piece is whole when the socket has all of it: until then it stays this lane's, which somebody goes on with.
+  void wrote(size_t bytes) TREADLE_REQUIRES(owner_->mutex_) {
     size_t before = std::max(piece_->written, piece_->front.size());
     piece_->written += bytes;
     size_t payload = std::max(piece_->written, piece_->front.size()) - before;
@@ -136,7 +134,7 @@ class LaneSender::Lane final : public io::EventHandler {
     owner_->progress_.notifyAll();
   }
 
-  void count(size_t payload) {
+  void count(size_t payload) TREADLE_REQUIRES(owner_->mutex_) {
     Transfer& transfer = *piece_->transfer;
     transfer.unwritten -= payload;
     owner_->unwrittenBytes_ -= payload;
@@ -180,7 +178,9 @@ void LaneSender::breakOff(const Status& why) {
 }
 
 Status LaneSender::takeRoom(size_t bytes, SendMode mode, TimePoint deadline) {
-  auto hasRoom = [&] { return mode == SendMode::kUrgent || capturedBytes_ + bytes <= limitBytes_; };
+  auto hasRoom = [&]() TREADLE_REQUIRES(mutex_) {
+    return mode == SendMode::kUrgent || capturedBytes_ + bytes <= limitBytes_;
+  };
   MutexLock lock(mutex_);
   if (closed_.ok() && !hasRoom()) {
     lock.unlock();
@@ -285,8 +285,9 @@ std::vector<std::shared_ptr<LaneSender::Lane>> LaneSender::idleLanes() const {
 
 // An idle lane for which something is left; null when there is none.
 std::shared_ptr<LaneSender::Lane> LaneSender::laneToWrite() const {
-  auto found = std::find_if(lanes_.begin(), lanes_.end(),
-                            [this](const auto& lane) { return lane->idle() && (lane->piece() || !waiting_.empty()); });
+  auto found = std::find_if(lanes_.begin(), lanes_.end(), [this](const auto& lane) TREADLE_REQUIRES(mutex_) {
+    return lane->idle() && (lane->piece() || !waiting_.empty());
+  });
   return found == lanes_.end() ? nullptr : *found;
 }
 

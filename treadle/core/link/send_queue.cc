@@ -140,7 +140,7 @@ void SendQueue::afterWriting(Chunks left, bool socketIsFull) {
 // room. The scope of the wait refuses threads that poll or read.
 Status SendQueue::waitForRoom(MutexLock& lock, size_t bytes, SendMode mode, TimePoint deadline) {
   const size_t limit = limitBytes_ + (io::Serving::here() ? kReserveBytes : 0);
-  auto hasRoom = [&] {
+  auto hasRoom = [&]() TREADLE_REQUIRES(mutex_) {
     bool free = !writing_ && !full_ && queue_.empty();
     return free || mode == SendMode::kUrgent || queuedBytes_ + reservedBytes_ + bytes <= limit;
   };

@@ -79,7 +79,8 @@ class SendQueue {
   static Chunks chunksOf(std::vector<std::byte>& front, std::span<const Buffer> buffers, int descriptor);
   Chunks takeQueue() TREADLE_REQUIRES(mutex_);
   void afterWriting(Chunks left, bool socketIsFull) TREADLE_REQUIRES(mutex_);
-  Status waitForRoom(MutexLock& lock, size_t bytes, SendMode mode, TimePoint deadline) TREADLE_REQUIRES(mutex_);
+  Status waitForRoom(MutexLock& lock, size_t bytes, SendMode mode, TimePoint deadline)
+      TREADLE_REQUIRES(mutex_) TREADLE_UNCHECKED_LOCKS;
   Status broken() const;
   Result<bool> writeSome(Chunks& chunks);
   ssize_t writeOnce(std::span<const Chunk> chunks);
@@ -89,7 +90,7 @@ class SendQueue {
   void breakOff(Status why) TREADLE_REQUIRES(mutex_);
   Status overflow() TREADLE_REQUIRES(mutex_);
   void end(const Status& why) TREADLE_REQUIRES(mutex_);
-  Status writeQueue(MutexLock& lock) TREADLE_REQUIRES(mutex_);
+  Status writeQueue(MutexLock& lock) TREADLE_REQUIRES(mutex_) TREADLE_UNCHECKED_LOCKS;
 
   io::Stream& stream_;
   const size_t limitBytes_, urgentLimitBytes_;

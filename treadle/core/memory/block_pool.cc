@@ -226,7 +226,7 @@ void BlockPool::recover(const std::vector<std::shared_ptr<Block>>& blocks, io::P
 void BlockPool::takeRecovered() {
   for (Lost& lost : lost_) {
     if (!lost.holder.valid() || !lost.holder.ended()) continue;
-    std::erase_if(lost.places, [this](const Place& place) {
+    std::erase_if(lost.places, [this](const Place& place) TREADLE_REQUIRES(mutex_) {
       if (used_.contains(place.offset)) return false;
       counters_.lostBytes -= classBytes(place.sizeClass);
       counters_.freeBytes += classBytes(place.sizeClass);

@@ -69,8 +69,8 @@ class WarmCache {
   };
   using Blocks = std::list<Block>;
 
-  static void beforeFork();
-  static void afterFork();
+  static void beforeFork() TREADLE_UNCHECKED_LOCKS;
+  static void afterFork() TREADLE_UNCHECKED_LOCKS;
   static const int forkHandlers_;
 
   std::byte* takeKept(uint32_t wanted) TREADLE_REQUIRES(mutex_);

@@ -197,7 +197,8 @@ uint64_t Engine::addPending(Pending pending) {
   const TimePoint due = pending.deadline;
   pending_.emplace(id, std::move(pending));
   if (due != kNever)
-    deadlines_.add(due, id, pending_.size() - givenUp_, [this](uint64_t one) { return isWaitedFor(one); });
+    deadlines_.add(due, id, pending_.size() - givenUp_,
+                   [this](uint64_t one) TREADLE_UNCHECKED_LOCKS { return isWaitedFor(one); });
   scheduleExpiry(due);
   return id;
 }
@@ -294,7 +295,7 @@ void Engine::expire() {
   {
     MutexLock lock(mutex_);
     expiry_.reset();
-    const auto isPending = [this](uint64_t id) { return isWaitedFor(id); };
+    const auto isPending = [this](uint64_t id) TREADLE_UNCHECKED_LOCKS { return isWaitedFor(id); };
     for (uint64_t id : deadlines_.takeDue(Clock::now(), isPending)) late.emplace_back(id, pending_.at(id).timeout);
     scheduleExpiry(deadlines_.next(isPending));
   }

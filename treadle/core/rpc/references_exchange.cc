@@ -214,7 +214,7 @@ void References::onLost(int rank, const Status& why) {
     }
     forksOf_.erase(rank);  // and the children that it was sent are dropped above
     for (const RefId& ref : values) dropIfUnused(ref, later);
-    std::erase_if(held_, [&](const auto& held) {
+    std::erase_if(held_, [&](const auto& held) TREADLE_REQUIRES(mutex_) {
       const auto& [fork, one] = held;
       if (one.entry.owner != rank) return false;
       // It may have lost the owner too, or not: this worker's reference is of no use any more.
@@ -222,7 +222,7 @@ void References::onLost(int rank, const Status& why) {
       forgetGiven(one.giver);
       return true;
     });
-    std::erase_if(deletions_, [&](const auto& one) {
+    std::erase_if(deletions_, [&](const auto& one) TREADLE_REQUIRES(mutex_) {
       const Deletion& deletion = one.second;
       if (deletion.entry.owner == rank) forgetGiven(deletion.giver);
       return deletion.entry.owner == rank;
