@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import re
 import socket
 import sys
 
@@ -85,6 +86,24 @@ def grpc(settings, cases):
     return run_together("gRPC", [[settings.grpc, "--serve", address], call], settings.timeout)
 
 
+def members_of(cases):
+    """Of cases like allreduce_4x10MB, which all have the same number of members."""
+    return int(re.search(r"_(\d+)x", cases[0])[1])
+
+
+def ours_collectives(settings, cases):
+    program = settings.build / "bench" / "treadle_bench_collectives"
+    command = settings.job(members_of(cases), program, "--cases", ",".join(cases))
+    return [run("ours", [*command, "--repetitions", settings.repetitions], settings.timeout)]
+
+
+def gloo(settings, cases):
+    members = members_of(cases)
+    command = [settings.python, PEERS / "torch_gloo.py", "--members", members, "--port", free_port()]
+    command += ["--cases", ",".join(cases), "--repetitions", settings.repetitions]
+    return run_together("gloo", [[*command, "--rank", rank] for rank in reversed(range(members))], settings.timeout)
+
+
 def idle_cpu(settings, _):
     """Both at the same time: neither disturbs the other, and what else the machine does meets both."""
     seconds = settings.idle_seconds
@@ -116,6 +135,10 @@ class Launch:
     times: int = 1
 
 
+ALL_REDUCE_2, ALL_REDUCE_4 = (
+    tuple(f"allreduce_{members}x{size}" for size in ("4KB", "1MB", "10MB", "100MB")) for members in (2, 4)
+)
+
 # In the order of a round. Cases that would disturb one another have a launch of their own.
 LAUNCHES = [
     Launch("ours", ours, ("call_empty", "async_call")),
@@ -138,6 +161,10 @@ LAUNCHES = [
     Launch("ours", ours, ("rss_after_10000",)),
     Launch("ours", ours, ("autograd_forward_overhead", "autograd_backward_overhead", "autograd_chain_100", "autograd_smart")),
     Launch("pytorch", pytorch, ("autograd_forward_overhead", "autograd_backward_overhead", "autograd_chain_100")),
+    Launch("ours", ours_collectives, ALL_REDUCE_2),
+    Launch("gloo", gloo, ALL_REDUCE_2),
+    Launch("ours", ours_collectives, ALL_REDUCE_4),
+    Launch("gloo", gloo, ALL_REDUCE_4),
     Launch("ours", idle_cpu, ("idle_cpu",)),
     Launch("ours", idle_peer_bytes, ("idle_peer_bytes",)),
 ]

@@ -71,7 +71,7 @@ def table(pairs):
 def standing(pairs):
     """Who is ahead, in words."""
     parts = []
-    for name, words in (("pytorch", "PyTorch RPC"), ("grpc", "gRPC")):
+    for name, words in (("pytorch", "PyTorch RPC"), ("grpc", "gRPC"), ("gloo", "torch.distributed over gloo")):
         ratios = [result["ratio"] for row, result in pairs if row.peer == name]
         if ratios:
             parts.append(f"less than {words} in {sum(ratio < 1 for ratio in ratios)} of {len(ratios)} rows")
