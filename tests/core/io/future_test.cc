@@ -11,21 +11,8 @@ namespace {
 
 using namespace std::chrono_literals;
 using test::Gate;
+using test::messageOf;
 using test::Pool;
-
-template <class E, class F>
-std::string messageOf(F f) {
-  try {
-    f();
-  } catch (const E& error) {
-    return error.what();
-  } catch (const std::exception& error) {
-    ADD_FAILURE() << "another exception: " << error.what();
-    return {};
-  }
-  ADD_FAILURE() << "no exception";
-  return {};
-}
 
 TEST(Future, givesTheValueToAllWhoWait) {
   Promise<std::string> promise;

@@ -2,6 +2,7 @@
 
 #include <thread>
 
+#include "tests/core/io/pool.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/gate.h"
 
@@ -18,7 +19,7 @@ class Tasks : public ::testing::Test {
  protected:
   template <class T>
   io::ReadyTask<T> begin(Task<T> task, std::shared_ptr<void> keep = {}) {
-    io::ContinueOn pool(executor.get());
+    io::ContinueOn pool(pool_.executor.get());
     auto post = [pool](UniqueFunction<void()> stretch) { pool.post(std::move(stretch)); };
     auto ready = io::makeReady(std::move(task), pool, post, std::move(keep));
     ready.run->begin();
@@ -29,8 +30,7 @@ class Tasks : public ::testing::Test {
     return begin(std::move(task)).future;
   }
 
-  std::unique_ptr<io::Reactor> reactor = valueOrThrow(io::Reactor::make());
-  std::unique_ptr<io::Executor> executor = std::make_unique<io::Executor>(*reactor, io::ExecutorOptions{});
+  test::Pool pool_;
 };
 
 Task<int> ready(int value) { co_return value; }
@@ -170,7 +170,7 @@ TEST_F(Tasks, thatAreCancelledFirstCancelWhatTheyComeToAwait) {
     co_return co_await number;
   };
   auto task = later(cancellable(promise));
-  io::ContinueOn pool(executor.get());
+  io::ContinueOn pool(pool_.executor.get());
   auto ready = io::makeReady(std::move(task), pool, [pool](auto stretch) { pool.post(std::move(stretch)); });
   pool.post([run = ready.run] { run->begin(); });
   ready.run->cancel();
@@ -213,7 +213,7 @@ TEST_F(Tasks, endWithTheirPool) {
   {
     Promise<int> promise;
     Future<int> future = run(withLocal(gone, caught, promise.future(), second.future()));
-    executor.reset();
+    pool_.executor.reset();
     promise.set(1);
     messageOf<CancelledError>([&] { future.wait(); });
   }
@@ -241,7 +241,7 @@ Task<int> hops(Future<int> number, int times) {
 }
 
 TEST_F(Tasks, goOnOnWhicheverThreadIsFree) {
-  Promise<int> promise{io::ContinueOn(executor.get())};
+  Promise<int> promise{io::ContinueOn(pool_.executor.get())};
   std::vector<Future<int>> running;
   for (int i = 0; i < 8; ++i) running.push_back(run(hops(promise.future(), 500)));
   promise.set(1);
@@ -250,7 +250,7 @@ TEST_F(Tasks, goOnOnWhicheverThreadIsFree) {
 
 TEST_F(Tasks, mayBeCancelledAtAnyMoment) {
   for (int i = 0; i < 300; ++i) {
-    Promise<int> promise{io::ContinueOn(executor.get())};
+    Promise<int> promise{io::ContinueOn(pool_.executor.get())};
     auto started = begin(hops(promise.future(), 20));
     std::thread canceller([&] { started.run->cancel(); });
     promise.set(1);
