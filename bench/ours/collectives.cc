@@ -23,7 +23,7 @@ struct Job {
   bool prints;
 };
 
-// The fewer repetitions the longer one takes; the same of the peer.
+// An operation that takes longer is repeated less often; bench/peers/torch_gloo.py does the same.
 int repetitionsOf(int64_t kilobytes, int repetitions) {
   return repetitions * (kilobytes <= 4 ? 50 : kilobytes <= 10 << 10 ? 3 : 1);
 }
