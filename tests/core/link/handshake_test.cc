@@ -274,6 +274,19 @@ TEST(Handshake, strangersInARowWaitForTheirTurn) {
   EXPECT_TRUE(dial(door.address(), credentialsOf("guest", 1), patience()).ok()) << "and so does who is honest";
 }
 
+// They are refused before any of them had to wait. Then the acceptor closes connections for a second.
+TEST(Handshake, aFloodAtOnceDoesNotKeepOutWhoIsHonest) {
+  Door door;
+  std::vector<std::unique_ptr<RawPeer>> strangers;
+  for (int i = 0; i < 400; ++i) strangers.push_back(std::make_unique<RawPeer>(door.address()));
+  RawPeer last(door.address());
+  last.sayHello({kProtocolVersion, Purpose::kPeer, {"last", 1}, {}});
+  ASSERT_TRUE(last.hear().ok()) << "all have been accepted";
+  for (auto& stranger : strangers) stranger->say(encodeStep(Step::kProof, Proof{}));
+  for (auto& stranger : strangers) EXPECT_EQ(Code::kDataLoss, stranger->heardRejection().code());
+  EXPECT_TRUE(dial(door.address(), credentialsOf("guest", 1), patience()).ok());
+}
+
 TEST(Handshake, whoSaysNothingOrDawdlesIsDroppedAtTheTimeout) {
   EXPECT_TRUE(test::withLongerLimits(1s, [](Duration limit) {
     Door door("tcp://127.0.0.1:0", limit);

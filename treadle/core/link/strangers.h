@@ -15,7 +15,7 @@ namespace treadle::link {
 class Strangers {
  public:
   static constexpr int kAtOnce = 64, kPerSecond = 20;  // refusals of a source
-  static constexpr int kMostOwed = 10 * kPerSecond;    // those beyond are forgotten
+  static constexpr int kMostOwed = 6 * kPerSecond;     // those beyond are forgotten
   static constexpr size_t kSources = 1024;             // that are remembered: who came last
   static constexpr int kLinesPerMinute = 60;           // in the log, of all sources together
 
