@@ -53,7 +53,7 @@ template <class T>
 float reducedAtOnce(ReduceOp op, std::vector<T> values) {
   std::vector<const std::byte*> members;
   for (T& value : values) members.push_back(reinterpret_cast<const std::byte*>(&value));
-  reduceAtOnce(DataTypeOf<T>::kValue, op, members, 1, &values.back());
+  reduceMembers(DataTypeOf<T>::kValue, op, members, 1, &values.back());
   return toFloat(values.back());
 }
 

@@ -114,6 +114,20 @@ void reduceHalves(ReduceOp op, std::span<const std::byte* const> members, size_t
   }
 }
 
+// Likewise, in the type itself.
+template <class T>
+void reduceInBlocks(ReduceOp op, std::span<const std::byte* const> members, size_t count, T* result) {
+  std::array<T, 4096 / sizeof(T)> all;
+  for (size_t first = 0; first < count; first += all.size()) {
+    const size_t size = std::min(count - first, all.size());
+    const auto valuesOf = [&](const std::byte* member) { return reinterpret_cast<const T*>(member) + first; };
+    std::copy_n(valuesOf(members.front()), size, all.data());
+    for (const std::byte* member : members.subspan(1)) reduceTyped(op, all.data(), valuesOf(member), size);
+    if (op == ReduceOp::kAverage) divideTyped(all.data(), size, static_cast<int>(members.size()));
+    std::copy_n(all.data(), size, result + first);
+  }
+}
+
 }  // namespace
 
 bool isDataType(uint8_t value) {
@@ -166,13 +180,14 @@ void reduceInto(DataType type, ReduceOp op, void* own, const void* incoming, siz
   });
 }
 
-void reduceAtOnce(DataType type, ReduceOp op, std::span<const std::byte* const> members, size_t count, void* result) {
-  TREADLE_CHECK(reducesAtOnce(type, op), "values of this type are combined one after the other");
-  if (type == DataType::kFloat16) {
-    reduceHalves(op, members, count, static_cast<Float16*>(result));
-  } else {
-    reduceHalves(op, members, count, static_cast<BFloat16*>(result));
-  }
+void reduceMembers(DataType type, ReduceOp op, std::span<const std::byte* const> members, size_t count, void* result) {
+  withType(type, [&](auto example) {
+    using T = decltype(example);
+    if constexpr (kIsHalf<T>) {
+      if (reducesAtOnce(type, op)) return reduceHalves(op, members, count, static_cast<T*>(result));
+    }
+    reduceInBlocks(op, members, count, static_cast<T*>(result));
+  });
 }
 
 void divide(DataType type, void* values, size_t count, int by) {

@@ -49,12 +49,12 @@ std::string_view nameOf(ReduceOp op);
 // products of 16-bit floats: a rounding after each member would change the result.
 bool reducesAtOnce(DataType type, ReduceOp op);
 
-// For types and operations that reduce at once: result[i] = the reduction of members[0][i], members[1][i], ..., in this
-// order; kAverage includes its division. `result` may be one of the members. All are aligned for the type.
-void reduceAtOnce(DataType type, ReduceOp op, std::span<const std::byte* const> members, size_t count, void* result);
+// result[i] = the reduction of members[0][i], members[1][i], ..., in this order; kAverage includes its division.
+// `result` may be one of the members. All are aligned for the type.
+void reduceMembers(DataType type, ReduceOp op, std::span<const std::byte* const> members, size_t count, void* result);
 
-// For all others: own[i] = incoming[i] op own[i]. kAverage adds, like kSum; `divide` completes it. Both are aligned for
-// the type.
+// For types and operations that do not reduce at once: own[i] = incoming[i] op own[i]. kAverage adds, like kSum;
+// `divide` completes it. Both are aligned for the type.
 void reduceInto(DataType type, ReduceOp op, void* own, const void* incoming, size_t count);
 
 // values[i] /= by.

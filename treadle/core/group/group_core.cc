@@ -2,9 +2,8 @@
 
 #include <algorithm>
 
-#include "treadle/core/group/direct_reduce.h"
-#include "treadle/core/group/exchange.h"
-#include "treadle/core/group/ring_operation.h"
+#include "treadle/core/group/algorithm.h"
+#include "treadle/core/group/plan_operation.h"
 
 namespace treadle::group {
 namespace {
@@ -59,16 +58,8 @@ std::string GroupCore::text() const {
 
 std::shared_ptr<Operation> GroupCore::makeOperation(uint64_t sequence, const Description& description,
                                                     MutableBytes memory) {
-  Operation::Setup setup{*this, link_, text(), sequence, description, memory, options_.timeout};
-  std::shared_ptr<Operation> operation;
-  if (description.small()) {
-    operation = std::make_shared<Exchange>(std::move(setup));
-  } else if (description.operation == OperationKind::kAllReduce &&
-             reducesAtOnce(description.dataType, description.reduceOp)) {
-    operation = std::make_shared<DirectReduce>(std::move(setup));
-  } else {
-    operation = std::make_shared<RingOperation>(std::move(setup));
-  }
+  Operation::Setup setup{*this, link_, text(), sequence, description, memory, memory, options_.timeout};
+  auto operation = std::make_shared<PlanOperation>(std::move(setup), planOf(description, link_.size(), link_.self()));
   operation->state()->executor = pool_;
   operation->state()->endsByItself = true;
   operation->state()->cancelHook = [weak = weak_from_this(), weakOperation = std::weak_ptr(operation)] {

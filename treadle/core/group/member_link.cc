@@ -13,12 +13,13 @@ Status MemberLink::send(int rank, Message message) const {
   return sendPayload(rank, encode(message), message.data);
 }
 
-Status MemberLink::sendToOthers(Message message) const {
+Status MemberLink::sendToOthers(Message message, std::span<const Buffer> data) const {
   message.group = group_;
   const std::vector<std::byte> payload = encode(message);
   Status first;
   for (int step = 1; step < size(); ++step) {
-    Status sent = sendPayload((self_ + step) % size(), payload, message.data);
+    const int rank = (self_ + step) % size();
+    Status sent = sendPayload(rank, payload, data.empty() ? message.data : data[static_cast<size_t>(rank)]);
     if (first.ok()) first = std::move(sent);
   }
   return first;

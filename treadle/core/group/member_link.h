@@ -30,8 +30,9 @@ class MemberLink {
 
   // `message.group` is filled in. `message.data` may be borrowed: it is captured when this returns.
   Status send(int rank, Message message) const;
-  // To every other member; the first failure.
-  Status sendToOthers(Message message) const;
+  // To every other member; the first failure. `data` by rank in the group, when there is any, in place of the
+  // message's.
+  Status sendToOthers(Message message, std::span<const Buffer> data = {}) const;
 
   // Why this member cannot be sent to; OK when it can.
   Status connected(int rank) const { return membership_.outgoing(member(rank).rank).status(); }

@@ -39,15 +39,10 @@ void Operation::onStart(int member, Message message) {
   onStarted(member, std::move(message.data));
 }
 
-void Operation::onChunk(int member, uint64_t, Buffer) { violated(member, "a chunk where none was due"); }
-
-void Operation::onAck(int member, uint64_t) { violated(member, "an acknowledgement where none was due"); }
-
-void Operation::tellOthers(Buffer data) {
+void Operation::sendStarts(std::span<const Buffer> data) {
   Message start = message(MessageKind::kStart);
   start.description = description();
-  start.data = std::move(data);
-  if (Status sent = link().sendToOthers(std::move(start)); !sent.ok()) finish(sent.withContext(text()));
+  if (Status sent = link().sendToOthers(std::move(start), data); !sent.ok()) finish(sent.withContext(text()));
 }
 
 void Operation::finish(Status status, FailedBy failedBy) {

@@ -20,7 +20,7 @@ enum class FailedBy { kThisWorker, kPeer, kGroup };
 
 struct Event {
   enum class Kind {
-    kBegin,    // its turn has come: tell the others
+    kBegin,    // its turn has come: start it with the others
     kPermit,   // it may send large data
     kMessage,  // start, chunk or ack of a member
     kFail,     // it has failed elsewhere, or the group has
@@ -50,7 +50,8 @@ class Operation {
     std::string group;  // for messages: "group 'trainers'"
     uint64_t sequence;
     Description description;
-    MutableBytes memory;
+    Bytes input;
+    MutableBytes output;  // may be the input
     Duration timeout;
   };
 
@@ -71,17 +72,18 @@ class Operation {
  protected:
   // All of these run in the inbox's turn, before the operation has ended.
   virtual void onBegin() = 0;
-  virtual void onPermit() {}
+  virtual void onPermit() = 0;
   // `member` has begun the same operation.
   virtual void onStarted(int member, Buffer data) = 0;
-  virtual void onChunk(int member, uint64_t position, Buffer data);
-  virtual void onAck(int member, uint64_t positions);
+  virtual void onChunk(int member, uint64_t position, Buffer data) = 0;
+  virtual void onAck(int member, uint64_t positions) = 0;
   // It has ended, and frees what it kept. Called before the future is ready.
   virtual void onFinished() {}
   // What it waits for when all have begun.
   virtual std::string waitsFor() const = 0;
 
-  void tellOthers(Buffer data);
+  // Sends the start to all others. `data`, by rank in the group, travels with it; it may be borrowed.
+  void sendStarts(std::span<const Buffer> data);
   void finish(Status status, FailedBy failedBy = FailedBy::kThisWorker);
   // A member does what no member does: it is cut off, which ends the group.
   void violated(int member, const std::string& what);
@@ -92,7 +94,8 @@ class Operation {
   bool allStarted() const { return startedCount_ == setup_.link.size(); }
   const MemberLink& link() const { return setup_.link; }
   const Description& description() const { return setup_.description; }
-  MutableBytes memory() const { return setup_.memory; }
+  Bytes input() const { return setup_.input; }
+  MutableBytes output() const { return setup_.output; }
   Message message(MessageKind kind) const;
   std::string text() const;  // "allReduce (sum) of 170 float32 (operation 3 of group 'trainers')"
 

@@ -1,0 +1,87 @@
+#pragma once
+// What one member does in a collective operation, as data: which elements it sends to whom, which it receives from whom
+// and what it does with them, and what has to come before. An algorithm is a pure function that yields the plan of one
+// member; PlanOperation executes any plan, and tests execute the plans of all members together. Pure values.
+//
+// A transfer moves elements from one member to another, in chunks. What two members send to each other is a channel:
+// its transfers go over it in their order, each direction by itself. The n-th transfer that a member sends is the n-th
+// that its peer receives, and both have the same number of elements.
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace treadle::group {
+
+// The caller's memory.
+enum class Area : uint8_t {
+  kInput,   // only read
+  kOutput,  // may be the same memory as the input
+};
+
+// Elements [begin, end).
+struct Range {
+  uint64_t begin = 0, end = 0;
+  uint64_t count() const { return end - begin; }
+  bool operator==(const Range&) const = default;
+};
+
+struct Place {
+  Area area = Area::kOutput;
+  Range range;
+};
+
+// What arriving elements do.
+enum class Action : uint8_t {
+  kReplace,     // become the elements of the place
+  kReduce,      // are reduced with the operand, into the place
+  kReduceLast,  // the same; the result is whole, so that an average is divided
+  // Are kept until those of all channels that combine are there. Then they are reduced by rank, with the operand as
+  // this member's own, into the place; an average is divided. All channels have the same such transfers.
+  kCombine,
+};
+
+// A transfer that this member receives. What comes `after` it goes chunk by chunk: chunk i not before chunk i of it has
+// been taken, which has as many elements. By default there is none.
+struct Received {
+  static constexpr size_t kNone = SIZE_MAX;
+  size_t channel = kNone, transfer = 0;
+};
+
+struct Send {
+  Place from;
+  Received after;
+};
+
+struct Receive {
+  Place to;
+  Action action = Action::kReplace;
+  Place operand;
+  Received after;
+};
+
+struct Channel {
+  int peer = 0;  // rank in the group
+  // How many chunks may be under way, in each direction. Both members have the same.
+  uint64_t window = 8;
+  std::vector<Send> sends;
+  std::vector<Receive> receives;
+};
+
+struct Plan {
+  std::vector<Channel> channels;
+
+  // These add a transfer to the channel to `peer`, which is made if it is not there.
+  void send(int peer, Place from, Received after = {});
+  Received receive(int peer, Place to, Received after = {});
+  Received reduce(int peer, Action action, Place operand, Place to, Received after = {});
+
+  // All channels get the window.
+  void setWindow(uint64_t chunks);
+
+ private:
+  size_t channelTo(int peer);
+  Received add(int peer, const Receive& receive);
+};
+
+}  // namespace treadle::group

@@ -1,0 +1,194 @@
+// Budget per chunk of large data: one encoded message of 25 bytes and one system call to send it, every fourth time
+// another pair for the acknowledgement; no copy but the kernel's, unless the socket does not take it all at once. What
+// is combined is kept where it arrived until the chunks of all members are there. Per operation: the plan, a few dozen
+// bytes per transfer.
+
+#include "treadle/core/group/plan_operation.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace treadle::group {
+namespace {
+
+uint64_t chunkElements(const Description& description) {
+  return description.small() ? UINT64_MAX : description.chunkBytes / sizeOf(description.dataType);
+}
+
+// The bytes of a chunk of the elements at `place`.
+template <class Span>
+Span cut(Span area, const Place& place, const Chunk& chunk, size_t elementBytes) {
+  return area.subspan((place.range.begin + chunk.begin) * elementBytes, chunk.count() * elementBytes);
+}
+
+}  // namespace
+
+PlanOperation::PlanOperation(Setup setup, Plan plan)
+    : Operation(std::move(setup)),
+      plan_(std::move(plan)),
+      progress_(plan_, chunkElements(description())),
+      arrived_(plan_.channels.size()) {}
+
+void PlanOperation::onBegin() {
+  std::vector<Buffer> data(static_cast<size_t>(link().size()));
+  for (size_t channel = 0; channel < plan_.channels.size() && !large(); ++channel) {
+    const Channel& to = plan_.channels[channel];
+    const std::optional<Chunk> chunk = progress_.send(channel);
+    if (!chunk) continue;
+    const Bytes bytes = read(to.sends[chunk->transfer].from, *chunk);
+    data[static_cast<size_t>(to.peer)] = Buffer::borrow(bytes.data(), bytes.size());
+  }
+  sendStarts(data);
+  advance();
+}
+
+// It may have come before the operation has begun.
+void PlanOperation::onPermit() {
+  permitted_ = true;
+  advance();
+}
+
+void PlanOperation::onStarted(int member, Buffer data) {
+  if (large()) {
+    if (data.sizeBytes != 0) return violated(member, "data too early");
+    return advance();
+  }
+  const std::optional<size_t> channel = channelTo(member);
+  const std::optional<Chunk> chunk = channel ? progress_.arrive(*channel, 0) : std::nullopt;
+  if (data.sizeBytes != (chunk ? chunk->count() * sizeOf(description().dataType) : 0))
+    return violated(member, "data of another size than it said");
+  if (chunk) arrived_[*channel].push_back(std::move(data));
+  advance();
+}
+
+void PlanOperation::onChunk(int member, uint64_t position, Buffer data) {
+  const std::optional<size_t> channel = channelTo(member);
+  const std::optional<Chunk> chunk = channel ? progress_.arrive(*channel, position) : std::nullopt;
+  if (!chunk) return violated(member, "a chunk where none was due");
+  if (data.sizeBytes != chunk->count() * sizeOf(description().dataType))
+    return violated(member, "a chunk of the wrong size");
+  arrived_[*channel].push_back(std::move(data));
+  advance();
+}
+
+void PlanOperation::onAck(int member, uint64_t positions) {
+  const std::optional<size_t> channel = channelTo(member);
+  if (!channel || !progress_.acknowledged(*channel, positions))
+    return violated(member, "an acknowledgement of what was not sent");
+  advance();
+}
+
+// Nothing is taken before the operation has begun: what arrives may replace what the start gives away.
+void PlanOperation::advance() {
+  if (ended() || !begun()) return;
+  takeAll();
+  sendAll();
+  if (allStarted() && progress_.done()) finish({});
+}
+
+// Each chunk taken may be what another one waits for.
+void PlanOperation::takeAll() {
+  for (bool more = true; more;) {
+    more = false;
+    for (size_t channel = 0; channel < plan_.channels.size(); ++channel)
+      while (const std::optional<Chunk> chunk = progress_.take(channel)) {
+        take(channel, *chunk);
+        more = true;
+      }
+  }
+  for (size_t channel = 0; channel < plan_.channels.size() && !ended(); ++channel)
+    if (const std::optional<uint64_t> taken = progress_.acknowledge(channel)) {
+      Message ack = message(MessageKind::kAck);
+      ack.position = *taken;
+      send(plan_.channels[channel].peer, std::move(ack));
+    }
+}
+
+void PlanOperation::take(size_t channel, const Chunk& chunk) {
+  const Receive& receive = plan_.channels[channel].receives[chunk.transfer];
+  if (receive.action == Action::kCombine) return combine(receive, chunk);
+  const Buffer data = popArrived(channel);
+  const MutableBytes to = write(receive.to, chunk);
+  if (receive.action == Action::kReplace) {
+    std::memcpy(to.data(), data.data, to.size());
+    return;
+  }
+  const auto [type, op] = std::pair(description().dataType, description().reduceOp);
+  const Bytes operand = read(receive.operand, chunk);
+  if (operand.data() != to.data()) std::memcpy(to.data(), operand.data(), to.size());
+  reduceInto(type, op, to.data(), data.data, chunk.count());
+  if (receive.action == Action::kReduceLast && op == ReduceOp::kAverage)
+    divide(type, to.data(), chunk.count(), link().size());
+}
+
+void PlanOperation::combine(const Receive& receive, const Chunk& chunk) {
+  std::vector<Buffer> data(static_cast<size_t>(link().size()));
+  const Bytes own = read(receive.operand, chunk);
+  data[static_cast<size_t>(link().self())] = Buffer::borrow(own.data(), own.size());
+  for (size_t channel = 0; channel < plan_.channels.size(); ++channel)
+    if (progress_.combines(channel)) data[static_cast<size_t>(plan_.channels[channel].peer)] = popArrived(channel);
+  std::vector<const std::byte*> values;
+  for (const Buffer& member : data) values.push_back(member.data);
+  reduceMembers(description().dataType, description().reduceOp, values, chunk.count(), write(receive.to, chunk).data());
+}
+
+void PlanOperation::sendAll() {
+  for (size_t channel = 0; channel < plan_.channels.size(); ++channel) {
+    const Channel& to = plan_.channels[channel];
+    while (permitted_ && started(to.peer) && !ended()) {
+      const std::optional<Chunk> next = progress_.send(channel);
+      if (!next) break;
+      const Bytes bytes = read(to.sends[next->transfer].from, *next);
+      Message chunk = message(MessageKind::kChunk);
+      chunk.position = progress_.sent(channel) - 1;
+      chunk.data = Buffer::borrow(bytes.data(), bytes.size());
+      send(to.peer, std::move(chunk));
+    }
+  }
+}
+
+void PlanOperation::send(int member, Message message) {
+  if (Status sent = link().send(member, std::move(message)); !sent.ok()) finish(sent.withContext(text()));
+}
+
+std::optional<size_t> PlanOperation::channelTo(int member) const {
+  const auto found = std::find_if(plan_.channels.begin(), plan_.channels.end(),
+                                  [&](const Channel& channel) { return channel.peer == member; });
+  if (found == plan_.channels.end()) return {};
+  return static_cast<size_t>(found - plan_.channels.begin());
+}
+
+Buffer PlanOperation::popArrived(size_t channel) {
+  Buffer data = std::move(arrived_[channel].front());
+  arrived_[channel].pop_front();
+  return data;
+}
+
+Bytes PlanOperation::read(const Place& from, const Chunk& chunk) const {
+  return cut(from.area == Area::kInput ? input() : Bytes(output()), from, chunk, sizeOf(description().dataType));
+}
+
+MutableBytes PlanOperation::write(const Place& to, const Chunk& chunk) const {
+  return cut(output(), to, chunk, sizeOf(description().dataType));
+}
+
+// The channel that is furthest behind, first among those from which chunks are missing.
+std::string PlanOperation::waitsFor() const {
+  std::optional<size_t> from, to;
+  for (size_t channel = 0; channel < plan_.channels.size(); ++channel) {
+    const auto isBehind = [&](const std::optional<size_t>& other, auto has) {
+      return !other || (progress_.*has)(channel) < (progress_.*has)(*other);
+    };
+    if (progress_.taken(channel) < progress_.receives(channel) && isBehind(from, &Progress::taken)) from = channel;
+    if (progress_.sent(channel) < progress_.sends(channel) && isBehind(to, &Progress::acknowledgedBy)) to = channel;
+  }
+  if (from)
+    return std::to_string(progress_.taken(*from)) + " of " + std::to_string(progress_.receives(*from)) +
+           " chunks have come from " + link().nameOf(plan_.channels[*from].peer);
+  if (to)
+    return link().nameOf(plan_.channels[*to].peer) + " has taken " + std::to_string(progress_.acknowledgedBy(*to)) +
+           " of " + std::to_string(progress_.sends(*to)) + " chunks";
+  return "operations before it have not ended";
+}
+
+}  // namespace treadle::group

@@ -1,0 +1,49 @@
+#pragma once
+// The data of a collective operation: sends, receives and reduces chunks as its Plan says.
+//
+// Small data, one chunk per channel at most, travels with the starts. Large data goes to a member only when both have
+// begun the operation, so that the receiver has memory for it, and when this worker may send large data (the permit).
+
+#include <deque>
+
+#include "treadle/core/group/operation.h"
+#include "treadle/core/group/progress.h"
+
+namespace treadle::group {
+
+class PlanOperation final : public Operation {
+ public:
+  PlanOperation(Setup setup, Plan plan);
+
+  bool large() const override { return !description().small(); }
+
+ private:
+  void onBegin() override;
+  void onPermit() override;
+  void onStarted(int member, Buffer data) override;
+  void onChunk(int member, uint64_t position, Buffer data) override;
+  void onAck(int member, uint64_t positions) override;
+  void onFinished() override { arrived_.clear(); }
+  std::string waitsFor() const override;
+
+  void advance();
+  void takeAll();
+  void take(size_t channel, const Chunk& chunk);
+  void combine(const Receive& receive, const Chunk& chunk);
+  void sendAll();
+  void send(int member, Message message);
+
+  std::optional<size_t> channelTo(int member) const;
+  Buffer popArrived(size_t channel);
+  // The chunk's elements in the operation's memory.
+  Bytes read(const Place& from, const Chunk& chunk) const;
+  MutableBytes write(const Place& to, const Chunk& chunk) const;
+
+  const Plan plan_;
+  // In the turn.
+  Progress progress_;
+  bool permitted_ = false;
+  std::vector<std::deque<Buffer>> arrived_;  // by channel: what has not been taken
+};
+
+}  // namespace treadle::group
