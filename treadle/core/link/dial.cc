@@ -63,7 +63,7 @@ Result<Dialed> greet(io::Fd fd, const io::Address& address, const Credentials& c
 Result<Dialed> dial(const io::Address& address, const Credentials& credentials, TimePoint deadline) {
   constexpr Duration kPatience = std::chrono::seconds(2);
   static_assert(std::chrono::seconds(Strangers::kMostOwed / Strangers::kPerSecond) - kHandshakeTimeout / 2 < kPatience,
-                "by then an acceptor takes connections again, whatever has come from this address");
+                "by then an acceptor takes connections again, if no more strangers come from this address");
   TREADLE_RETURN_IF_ERROR(credentials.checkUse(address));
   const TimePoint last = std::min(deadline, deadlineAfter(kPatience));
   for (Duration interval{};;) {
