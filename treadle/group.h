@@ -1,6 +1,7 @@
 #pragma once
-// Process groups and collective operations on tensors: treadle::ProcessGroup::make, then allReduce, broadcast and
-// barrier, each of which returns a Future. The same operations on plain memory need only <treadle/core.h>.
+// Process groups and collective operations on tensors: treadle::ProcessGroup::make, then allReduce, reduce,
+// reduceScatter, allGather, gather, scatter, allToAll, broadcast and barrier, each of which returns a Future. The same
+// operations on plain memory need only <treadle/core.h>.
 
 #include "treadle/rpc.h"
 #include "treadle/tensor/collective/collectives.h"

@@ -81,7 +81,7 @@ TYPED_TEST_SUITE(AllReduceTest, Types);
 TYPED_TEST(AllReduceTest, IsRightForEverySizeAndOperation) {
   for (int size = 1; size <= 5; ++size) {
     GroupJob job(size);
-    // The ring with its edges (empty segments and chunks, many chunks), and the one-step exchange.
+    // The ring with its edges (empty blocks, many chunks), and the one-step exchange.
     std::vector<ProcessGroup> ring = job.makeAll({.smallBytes = 0, .chunkBytes = 64});
     std::vector<ProcessGroup> exchange = job.makeAll();
     for (ReduceOp op : kOps)

@@ -195,7 +195,7 @@ TEST(DeadlineTest, AlsoEndsOperationsThatHadToWaitForTheirTurn) {
   expectToGoOn(groups);
 }
 
-// Large data goes around a ring, or each segment to the member that combines it.
+// Large data goes around a ring, or each block to the member that combines it.
 using Types = ::testing::Types<float, group::BFloat16>;
 template <class T>
 class DataTest : public ::testing::Test {};
@@ -240,6 +240,22 @@ TYPED_TEST(LargeDataTest, SaysHowMuchHasComeByTheDeadline) {
     EXPECT_TRUE(contains(why.message(), "worker 'w1'")) << why.message();
     // The second rank must report within the limit that it has begun.
     const bool said = contains(why.message(), "0 of 2 chunks have come from worker 'w1'");
+    return said ? ::testing::AssertionSuccess() : ::testing::AssertionFailure() << why.message();
+  }));
+}
+
+// All have begun, and the second has sent its chunks: they cannot be combined without the third's.
+TEST(DirectData, ThatDoesNotComeIsReportedOfWhoHasNotSentIt) {
+  EXPECT_TRUE(withLongerLimits(seconds(2), [](Duration limit) {
+    GroupJob job(3);
+    std::vector<std::vector<group::BFloat16>> data(3, std::vector<group::BFloat16>(300'000));
+    std::vector<ProcessGroup> groups = job.makeAll({.timeout = limit});
+    Future<void> third = allReduce(groups[2], std::span(data[2]));
+    job.local().worker(2).executor->stop();
+    Future<void> second = allReduce(groups[1], std::span(data[1]));
+    Status why = failureOf(allReduce(groups[0], std::span(data[0])));
+    EXPECT_EQ(why.code(), Code::kDeadlineExceeded) << why.toString();
+    const bool said = contains(why.message(), "chunks have come from worker 'w2'");
     return said ? ::testing::AssertionSuccess() : ::testing::AssertionFailure() << why.message();
   }));
 }

@@ -1,12 +1,11 @@
 // Sums and averages of 16-bit floats are those of exact arithmetic, rounded once, whatever the number of members and
 // the algorithm; and they cost no more bytes than a ring.
 
-#include <sys/resource.h>
-
 #include <cmath>
 #include <cstring>
 
 #include "tests/core/group/group_job.h"
+#include "tests/support/descriptors.h"
 #include "treadle/core/group/half.h"
 
 namespace treadle::half_sums_test {
@@ -90,11 +89,7 @@ TYPED_TEST(HalfSums, AreRoundedOnce) {
 
 TYPED_TEST(HalfSums, AreRoundedOnceForManyMembers) {
   constexpr int kSize = 64;
-  rlimit files{};
-  ::getrlimit(RLIMIT_NOFILE, &files);
-  files.rlim_cur = files.rlim_max;
-  ::setrlimit(RLIMIT_NOFILE, &files);
-  if (files.rlim_cur < 10'000) GTEST_SKIP() << "this process may not have so many sockets";
+  if (!test::mayHaveDescriptors(10'000)) GTEST_SKIP() << "this process may not have so many sockets";
   std::mt19937 random(1);
   GroupJob job(kSize);
   std::vector<ProcessGroup> groups = job.makeAll({.timeout = test::kPatience, .smallBytes = 0, .chunkBytes = 64});

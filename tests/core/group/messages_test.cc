@@ -11,7 +11,8 @@ Message example(MessageKind kind) {
   message.sequence = 41;
   message.kind = kind;
   if (kind == MessageKind::kStart) {
-    message.description = {OperationKind::kBroadcast, DataType::kInt64, ReduceOp::kMax, 3, 1000, 64, 128};
+    message.description = {OperationKind::kBroadcast, DataType::kInt64, ReduceOp::kMax, 3, 1000, 7, 64, 128};
+    message.elements = 500;
   } else if (kind == MessageKind::kAbort) {
     message.status = peerLost("ps", "worker 'ps' (rank 1) was lost");
   } else {
@@ -37,6 +38,7 @@ TEST(GroupMessagesTest, SurviveTheWire) {
     EXPECT_EQ(got->sequence, sent.sequence);
     EXPECT_EQ(got->kind, kind);
     EXPECT_EQ(got->description, sent.description);
+    EXPECT_EQ(got->elements, sent.elements);
     EXPECT_EQ(got->position, sent.position);
     EXPECT_EQ(got->status.toString(), sent.status.toString());
     EXPECT_EQ(got->status.worker(), sent.status.worker());
@@ -96,6 +98,11 @@ TEST(GroupMessagesTest, DescriptionsReadWell) {
   Description description{OperationKind::kAllReduce, DataType::kFloat32, ReduceOp::kAverage, 0, 170, 0, 0};
   EXPECT_EQ(describe(description), "allReduce (average) of 170 float32");
   EXPECT_EQ(describe(Description{}), "barrier");
+  description.operation = OperationKind::kReduce;
+  description.root = 2;
+  EXPECT_EQ(describe(description), "reduce (average) to the group's rank 2 of 170 float32");
+  description.operation = OperationKind::kScatter;
+  EXPECT_EQ(describe(description), "scatter from the group's rank 2 of 170 float32");
   EXPECT_EQ(describe(example(MessageKind::kStart).description), "broadcast from the group's rank 3 of 1000 int64");
 }
 

@@ -48,7 +48,7 @@ class PlanTest : public ::testing::TestWithParam<Case> {
     Simulation all(average, random_);
     const Named& what = std::get<0>(GetParam());
     for (int rank = 0; rank < size(); ++rank)
-      all.add(what.algorithm({size(), rank, root, count}), chunkElements, {}, valuesOf(rank, count));
+      all.add(what.algorithm({size(), rank, root, count}), chunkElements, std::nullopt, valuesOf(rank, count));
     if (what.small) all.sendFirst();
     all.run();
     EXPECT_TRUE(all.done());
@@ -101,11 +101,139 @@ TEST_P(BroadcastPlan, BringsTheRootsEverywhere) {
 INSTANTIATE_TEST_SUITE_P(Algorithms, BroadcastPlan,
                          casesOf({{"Ring", ringBroadcast}, {"Exchange", exchangeBroadcast, true}}), nameOf);
 
+// How many elements a block has, when all members agree on it: some are empty, some larger than others.
+std::vector<uint64_t> unevenBlocks(int size, uint64_t count) {
+  std::vector<uint64_t> counts;
+  for (int rank = 0; rank < size; ++rank) counts.push_back(rank % 3 == 1 ? 0 : count + static_cast<uint64_t>(rank) % 2);
+  return counts;
+}
+
+// Out of place, by `counts`. The simulation has ended when this returns.
+class BlocksPlan : public ::testing::TestWithParam<int> {
+ protected:
+  int size() const { return GetParam(); }
+
+  void forShapes(const std::function<void(const std::vector<uint64_t>& counts, uint64_t chunkElements)>& f) const {
+    for (uint64_t count : {0, 1, 20})
+      for (uint64_t chunkElements : {uint64_t{3}, kWhole}) {
+        SCOPED_TRACE(std::to_string(count) + " elements a block, in chunks of " + std::to_string(chunkElements));
+        f(std::vector<uint64_t>(static_cast<size_t>(size()), count), chunkElements);
+        f(unevenBlocks(size(), count), chunkElements);
+      }
+  }
+
+  // `input` and `output`: elements of the member.
+  template <class Input, class Output>
+  Simulation simulate(Algorithm algorithm, const std::vector<uint64_t>& counts, uint64_t chunkElements, int root,
+                      Input input, Output output) {
+    Simulation all(false, random_);
+    Shape shape{size(), 0, root, Blocks(counts).count(), counts};
+    for (shape.self = 0; shape.self < size(); ++shape.self)
+      all.add(algorithm(shape), chunkElements, valuesOf(shape.self, input(shape.self)), Numbers(output(shape.self)));
+    all.run();
+    EXPECT_TRUE(all.done());
+    return all;
+  }
+
+  std::mt19937 random_{test::newSeed()};
+};
+
+int64_t sumAt(int size, uint64_t i) {
+  int64_t sum = 0;
+  for (int rank = 0; rank < size; ++rank) sum += valueOf(rank, i);
+  return sum;
+}
+
+TEST_P(BlocksPlan, ReduceScatterReducesEachBlockOnItsMember) {
+  forShapes([&](const std::vector<uint64_t>& counts, uint64_t chunkElements) {
+    const Blocks blocks(counts);
+    const Simulation all = simulate(
+        directReduceScatter, counts, chunkElements, 0, [&](int) { return blocks.count(); },
+        [&](int rank) { return blocks[rank].count(); });
+    for (int rank = 0; rank < size(); ++rank)
+      for (uint64_t i = 0; i < blocks[rank].count(); ++i)
+        ASSERT_EQ(all.member(rank).output[i], sumAt(size(), blocks[rank].begin + i)) << rank << " " << i;
+  });
+}
+
+TEST_P(BlocksPlan, ReduceBringsTheRootTheSums) {
+  forShapes([&](const std::vector<uint64_t>& counts, uint64_t chunkElements) {
+    const Blocks blocks(counts);
+    for (int root = 0; root < size(); ++root) {
+      const Simulation all = simulate(
+          directReduce, counts, chunkElements, root, [&](int) { return blocks.count(); },
+          [&](int rank) { return rank == root ? blocks.count() : 0; });
+      for (uint64_t i = 0; i < blocks.count(); ++i) ASSERT_EQ(all.member(root).output[i], sumAt(size(), i)) << root;
+    }
+  });
+}
+
+TEST_P(BlocksPlan, AllGatherAndGatherBringAllInputs) {
+  forShapes([&](const std::vector<uint64_t>& counts, uint64_t chunkElements) {
+    const Blocks blocks(counts);
+    Numbers want;
+    for (int rank = 0; rank < size(); ++rank)
+      for (int64_t value : valuesOf(rank, blocks[rank].count())) want.push_back(value);
+    const auto own = [&](int rank) { return blocks[rank].count(); };
+    const Simulation all =
+        simulate(directAllGather, counts, chunkElements, 0, own, [&](int) { return blocks.count(); });
+    for (int rank = 0; rank < size(); ++rank) ASSERT_EQ(all.member(rank).output, want) << rank;
+    for (int root = 0; root < size(); ++root)
+      ASSERT_EQ(simulate(directGather, counts, chunkElements, root, own,
+                         [&](int rank) { return rank == root ? blocks.count() : 0; })
+                    .member(root)
+                    .output,
+                want);
+  });
+}
+
+TEST_P(BlocksPlan, ScatterBringsEachItsBlock) {
+  forShapes([&](const std::vector<uint64_t>& counts, uint64_t chunkElements) {
+    const Blocks blocks(counts);
+    for (int root = 0; root < size(); ++root) {
+      const Simulation all = simulate(
+          directScatter, counts, chunkElements, root, [&](int rank) { return rank == root ? blocks.count() : 0; },
+          [&](int rank) { return blocks[rank].count(); });
+      const Numbers roots = valuesOf(root, blocks.count());
+      for (int rank = 0; rank < size(); ++rank)
+        for (uint64_t i = 0; i < blocks[rank].count(); ++i)
+          ASSERT_EQ(all.member(rank).output[i], roots[blocks[rank].begin + i]) << rank;
+    }
+  });
+}
+
+// Member r sends r + 2 m elements to the member m.
+TEST_P(BlocksPlan, AllToAllBringsEachTheBlocksThatAreForIt) {
+  const auto sent = [](int from, int to) { return static_cast<uint64_t>(from + 2 * to); };
+  for (uint64_t chunkElements : {uint64_t{1}, uint64_t{7}, kWhole}) {
+    Simulation all(false, random_);
+    std::vector<Shape> shapes;
+    for (int self = 0; self < size(); ++self) {
+      Shape& shape = shapes.emplace_back(Shape{size(), self, 0, 0});
+      for (int peer = 0; peer < size(); ++peer) {
+        shape.counts.push_back(sent(self, peer));
+        shape.incoming.push_back(sent(peer, self));
+      }
+      all.add(directAllToAll(shape), chunkElements, valuesOf(self, shape.blocks().count()),
+              Numbers(shape.incomingBlocks().count()));
+    }
+    all.run();
+    EXPECT_TRUE(all.done());
+    for (int self = 0; self < size(); ++self)
+      for (int from = 0; from < size(); ++from)
+        for (uint64_t i = 0; i < sent(from, self); ++i)
+          ASSERT_EQ(all.member(self).output[shapes[static_cast<size_t>(self)].incomingBlocks()[from].begin + i],
+                    valueOf(from, shapes[static_cast<size_t>(from)].blocks()[self].begin + i));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Members, BlocksPlan, ::testing::Values(2, 3, 4, 5, 6, 7, 8, 9, 17));
+
 // Elements sent by one member, of 5 members and 1,000 elements, which are cut evenly.
 uint64_t sentBy(int rank, Algorithm algorithm) {
   std::mt19937 random(1);
   Simulation all(false, random);
-  for (int self = 0; self < 5; ++self) all.add(algorithm({5, self, 1, 1000}), 7, {}, valuesOf(self, 1000));
+  for (int self = 0; self < 5; ++self) all.add(algorithm({5, self, 1, 1000}), 7, std::nullopt, valuesOf(self, 1000));
   all.run();
   return all.member(rank).elements;
 }
@@ -115,6 +243,12 @@ TEST(PlanCost, IsWhatTheAlgorithmsSay) {
     EXPECT_EQ(sentBy(rank, ringAllReduce), 2 * 4 * 1000 / 5);
     EXPECT_EQ(sentBy(rank, directAllReduce), 2 * 4 * 1000 / 5);
     EXPECT_EQ(sentBy(rank, ringBroadcast), rank == 0 ? 0 : 1000) << "the root is rank 1, the last one rank 0";
+    EXPECT_EQ(sentBy(rank, directReduce), rank == 1 ? 4 * 1000 / 5 : 1000);
+    EXPECT_EQ(sentBy(rank, directReduceScatter), 4 * 1000 / 5);
+    EXPECT_EQ(sentBy(rank, directAllGather), 4 * 1000 / 5);
+    EXPECT_EQ(sentBy(rank, directGather), rank == 1 ? 0 : 1000 / 5);
+    EXPECT_EQ(sentBy(rank, directScatter), rank == 1 ? 4 * 1000 / 5 : 0);
+    EXPECT_EQ(sentBy(rank, directAllToAll), 4 * 1000 / 5);
     EXPECT_EQ(sentBy(rank, exchangeAllReduce), 4 * 1000);
     EXPECT_EQ(sentBy(rank, exchangeBroadcast), rank == 1 ? 4 * 1000 : 0);
   }

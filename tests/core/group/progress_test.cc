@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "treadle/core/group/direct.h"
 #include "treadle/core/group/ring.h"
 
@@ -110,7 +112,7 @@ TEST(ProgressSizes, MayBeLargerThanAnyMemory) {
     ASSERT_TRUE(progress.arrive(0, position));
     ASSERT_TRUE(progress.take(0));
     progress.acknowledge(0);
-    progress.acknowledged(0, progress.sent(0));
+    progress.acknowledged(0, std::min(progress.sent(0), progress.sends(0) - 1));
   }
   EXPECT_EQ(sent, kCount);
   EXPECT_TRUE(progress.done());

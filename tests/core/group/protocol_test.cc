@@ -92,7 +92,7 @@ class StrangeMemberTest : public ::testing::Test {
       worker.membership->setHandler(link::Subject::kGroup, worker_->groups());
       worker.membership->setHandler(link::Subject::kRpc, bystander_);
     });
-    group_ = ProcessGroup::make(*worker_, job_->names(), {.smallBytes = 0, .chunkBytes = chunkBytes_});
+    group_ = ProcessGroup::make(*worker_, job_->names(), {.smallBytes = smallBytes_, .chunkBytes = chunkBytes_});
     // Tells the listener the group's number.
     future_ = allReduce(group_, data_.data(), count_, type_);
     id_ = listener_.group_.wait(test::kPatience);
@@ -105,8 +105,10 @@ class StrangeMemberTest : public ::testing::Test {
 
   Message start() const {
     Message message;
-    message.description = {group::OperationKind::kAllReduce, type_, ReduceOp::kSum, 0, count_, 0,
+    message.description = {group::OperationKind::kAllReduce, type_, ReduceOp::kSum, 0, count_, 0, 0,
                            group_.options().chunkBytes};
+    const size_t members = job_->names().size(), block = (count_ + members - 1) / members;
+    message.elements = 2 * block;  // two blocks, around a ring of two as directly
     return message;
   }
 
@@ -136,7 +138,7 @@ class StrangeMemberTest : public ::testing::Test {
   int size_ = 2;
   size_t count_ = 1000;
   group::DataType type_ = group::DataType::kFloat32;
-  size_t chunkBytes_ = GroupOptions{}.chunkBytes;
+  size_t smallBytes_ = 0, chunkBytes_ = GroupOptions{}.chunkBytes;
   bool holdsALoss_ = false;
   Bystander bystander_;
   Listener listener_;
@@ -192,7 +194,7 @@ TEST_F(StrangeMemberTest, AnAcknowledgementOfWhatWasNotSent) {
   expectCutOff("what was not sent");
 }
 
-// A segment of 1,000 16-bit floats, which one member combines, has 32 chunks here. The window is 16 chunks.
+// A block of 1,000 16-bit floats, which one member combines, has 32 chunks here. The window is 16 chunks.
 class StrangeHalvesTest : public StrangeMemberTest {
  protected:
   StrangeHalvesTest() {
@@ -253,6 +255,54 @@ TEST_F(StrangeHalvesOfThreeTest, MoreSharesThanAWindow) {
   expectCutOff("a chunk where none was due");
 }
 
+// A small operation of three, which waits for the third.
+class StrangeSmallTest : public StrangeMemberTest {
+ protected:
+  StrangeSmallTest() {
+    size_ = 3;
+    smallBytes_ = 1 << 16;
+  }
+
+  Message smallStart() const {
+    Message message = start();
+    message.description.smallBytes = smallBytes_;
+    message.elements = count_;
+    return message;
+  }
+};
+
+TEST_F(StrangeSmallTest, AChunk) {
+  Message chunk;
+  chunk.kind = MessageKind::kChunk;
+  chunk.position = 1;
+  send(smallStart(), count_ * sizeof(float));
+  send(chunk, count_ * sizeof(float));
+  expectCutOff("a chunk where none was due");
+}
+
+TEST_F(StrangeSmallTest, AnAcknowledgement) {
+  Message ack;
+  ack.kind = MessageKind::kAck;
+  ack.position = 1;
+  send(smallStart(), count_ * sizeof(float));
+  send(ack);
+  expectCutOff("what was not sent");
+}
+
+TEST_F(StrangeSmallTest, DataOfTheWrongSize) {
+  send(smallStart(), 8);
+  expectCutOff("data of another size than it said");
+}
+
+TEST_F(StrangeSmallTest, OtherElementsThanItsDescriptionSays) {
+  Message message = smallStart();
+  message.elements = 1;
+  send(message, 4);
+  const Status why = failureOf(future_);
+  EXPECT_EQ(why.code(), Code::kInvalidArgument) << why.toString();
+  EXPECT_TRUE(contains(why.message(), "sends 1 elements")) << why.message();
+}
+
 TEST_F(StrangeMemberTest, DataWithTheStartOfALargeOperation) {
   send(start(), 4000);
   expectCutOff("too early");
@@ -283,6 +333,7 @@ TEST_F(StrangeMemberTest, AnAbortFailsTheOperationAndNotTheGroup) {
   next.sequence = 1;
   next.description = {};
   next.description.chunkBytes = group_.options().chunkBytes;
+  next.elements = 0;
   Future<void> second = barrier(group_);
   send(next);
   EXPECT_TRUE(failureOf(second).ok());

@@ -27,7 +27,7 @@ class Simulation {
     const group::Plan plan;
     group::Progress progress;
     std::vector<std::deque<Numbers>> arrived;  // by channel
-    Numbers input, output;
+    Numbers input, output, scratch;
     bool inPlace = false;                 // all is in the output
     uint64_t messages = 0, elements = 0;  // sent, without acknowledgements
   };
@@ -36,11 +36,17 @@ class Simulation {
   Simulation(bool average, std::mt19937& random) : average_(average), random_(random) {}
 
   // By rank. Without an `input` the operation is in place.
-  void add(group::Plan plan, uint64_t chunkElements, Numbers input, Numbers output) {
+  void add(group::Plan plan, uint64_t chunkElements, std::optional<Numbers> input, Numbers output) {
     Member& member = *members_.emplace_back(std::make_unique<Member>(std::move(plan), chunkElements));
-    member.inPlace = input.empty();
-    member.input = std::move(input);
+    member.inPlace = !input;
+    member.input = std::move(input).value_or(Numbers());
     member.output = std::move(output);
+    member.scratch.resize(member.plan.scratch);
+    for (const group::Copy& copy : member.plan.copies) {
+      const group::Chunk whole{0, 0, 0, copy.from.range.count()};
+      const Numbers::iterator from = at(member, copy.from, whole);
+      std::copy_n(from, whole.count(), at(member, copy.to, whole));
+    }
   }
 
   // Before anything else, as the starts of an operation do: every member sends what it can.
@@ -147,7 +153,9 @@ class Simulation {
   }
 
   static Numbers::iterator at(Member& member, const group::Place& place, const group::Chunk& chunk) {
-    Numbers& area = place.area == group::Area::kInput && !member.inPlace ? member.input : member.output;
+    Numbers& area = place.area == group::Area::kScratch                    ? member.scratch
+                    : place.area == group::Area::kInput && !member.inPlace ? member.input
+                                                                           : member.output;
     EXPECT_LE(place.range.begin + chunk.end, area.size());
     return area.begin() + static_cast<ptrdiff_t>(place.range.begin + chunk.begin);
   }

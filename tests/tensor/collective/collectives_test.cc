@@ -97,6 +97,91 @@ TEST_F(Collectives, TheTensorIsKeptUntilTheOperationEnds) {
   });
 }
 
+TEST_F(Collectives, ReduceWritesToTheRootAlone) {
+  job.onAll([&](Worker& worker) {
+    ProcessGroup group = ProcessGroup::make(worker, job.names());
+    const int rank = worker.self().rank;
+    at::Tensor mine = at::full({4, 3}, rank + 1.0, at::kDouble).t();
+    reduce(group, mine, 1).wait();
+    EXPECT_TRUE(at::equal(mine, at::full({3, 4}, rank == 1 ? 6.0 : rank + 1.0, at::kDouble)));
+  });
+}
+
+TEST_F(Collectives, AllGatherAndReduceScatterAreOutOfPlace) {
+  job.onAll([&](Worker& worker) {
+    ProcessGroup group = ProcessGroup::make(worker, job.names());
+    const int rank = worker.self().rank;
+    for (at::ScalarType type : kReducible) {
+      SCOPED_TRACE(c10::toString(type));
+      const at::Tensor mine = at::full({2, 2}, rank + 1, at::TensorOptions(type));
+      at::Tensor all = at::zeros({3, 2, 2}, type), back = at::zeros({2, 2}, type);
+      allGather(group, mine, all).wait();
+      for (int other = 0; other < 3; ++other)
+        EXPECT_TRUE(at::equal(all[other], at::full({2, 2}, other + 1, at::TensorOptions(type))));
+      reduceScatter(group, all, back).wait();
+      EXPECT_TRUE(at::equal(back, at::full({2, 2}, 3 * (rank + 1), at::TensorOptions(type))));
+      EXPECT_TRUE(at::equal(mine, at::full({2, 2}, rank + 1, at::TensorOptions(type))));
+    }
+  });
+}
+
+TEST_F(Collectives, AllToAllTransposesAcrossTheMembers) {
+  job.onAll([&](Worker& worker) {
+    ProcessGroup group = ProcessGroup::make(worker, job.names());
+    const int rank = worker.self().rank;
+    at::Tensor mine = at::arange(3) + 10 * rank, got = at::zeros({3, 2}, at::kLong);
+    at::Tensor column = got.select(1, 0);  // of any strides
+    allToAll(group, mine, column).wait();
+    EXPECT_TRUE(at::equal(column, at::arange(3) * 10 + rank));
+    EXPECT_EQ(got.select(1, 1).sum().item<int64_t>(), 0) << "what lies between is left alone";
+  });
+}
+
+TEST_F(Collectives, GatherAndScatterNeedNothingOfTheOthers) {
+  job.onAll([&](Worker& worker) {
+    ProcessGroup group = ProcessGroup::make(worker, job.names());
+    const int rank = worker.self().rank;
+    at::Tensor mine = at::full({5}, rank, at::kFloat), back = at::zeros({5}), none;
+    at::Tensor all = rank == 2 ? at::zeros({3, 5}) : at::Tensor();
+    gather(group, mine, all, 2).wait();
+    EXPECT_TRUE(rank != 2 || at::equal(all.select(1, 4), at::arange(3, at::kFloat)));
+    scatter(group, rank == 2 ? all * 2 : none, back, 2).wait();
+    EXPECT_TRUE(at::equal(back, at::full({5}, 2.0 * rank, at::kFloat)));
+  });
+}
+
+TEST_F(Collectives, TakeATensorOfAnySizeForEachMember) {
+  job.onAll([&](Worker& worker) {
+    ProcessGroup group = ProcessGroup::make(worker, job.names());
+    const int rank = worker.self().rank;
+    std::vector<at::Tensor> all, sent, received;
+    for (int other = 0; other < 3; ++other) {
+      all.push_back(at::zeros({other, 4}, at::kBool));
+      sent.push_back(at::full({rank + 2 * other, 2}, 10 * rank + other));
+      received.push_back(at::zeros({other + 2 * rank, 2}, at::kLong));
+    }
+    allGather(group, at::ones({rank, 4}, at::kBool), all).wait();
+    allToAll(group, sent, received).wait();
+    for (int other = 0; other < 3; ++other) {
+      EXPECT_TRUE(at::equal(all[static_cast<size_t>(other)], at::ones({other, 4}, at::kBool)));
+      EXPECT_TRUE(at::equal(received[static_cast<size_t>(other)],
+                            at::full({other + 2 * rank, 2}, 10 * other + rank, at::kLong)));
+    }
+  });
+}
+
+TEST_F(Collectives, TensorsThatDoNotFitAreRefused) {
+  ProcessGroup group = ProcessGroup::make(job[0], {"r0"});
+  at::Tensor two = at::ones({2}), three = at::ones({3}), wide = at::ones({2}, at::kDouble);
+  std::vector<at::Tensor> none;
+  EXPECT_TRUE(
+      contains(messageOf<ArgumentError>([&] { allGather(group, two, wide); }), "Float and the output's Double"));
+  EXPECT_TRUE(contains(messageOf<ArgumentError>([&] { allGather(group, two, three); }), "the output has 12 bytes"));
+  EXPECT_TRUE(contains(messageOf<ArgumentError>([&] { reduceScatter(group, three, two); }), "3 elements are not 1"));
+  EXPECT_TRUE(contains(messageOf<ArgumentError>([&] { allToAll(group, none, none); }), "0 tensors were given"));
+  EXPECT_TRUE(contains(messageOf<ArgumentError>([&] { reduce(group, two, 1); }), "there is no rank 1"));
+}
+
 TEST_F(Collectives, WhatCannotBeReducedIsRefused) {
   ProcessGroup group = ProcessGroup::make(job[0], {"r0"});
   auto refused = [&](at::Tensor tensor) { return messageOf<ArgumentError>([&] { allReduce(group, tensor).wait(); }); };

@@ -15,11 +15,18 @@ Plan planOfAllReduce(const Description& description, const Shape& shape) {
 
 }  // namespace
 
-Plan planOf(const Description& description, int size, int self) {
-  const Shape shape{size, self, static_cast<int>(description.root), description.count};
-  switch (description.operation) {
-    case OperationKind::kAllReduce: return planOfAllReduce(description, shape);
-    case OperationKind::kBroadcast: return description.small() ? exchangeBroadcast(shape) : ringBroadcast(shape);
+Plan planOf(const Call& call, int size, int self) {
+  const Description& what = call.description;
+  const Shape shape{size, self, static_cast<int>(what.root), what.count, call.counts, call.incoming};
+  switch (what.operation) {
+    case OperationKind::kAllReduce: return planOfAllReduce(what, shape);
+    case OperationKind::kBroadcast: return what.small() ? exchangeBroadcast(shape) : ringBroadcast(shape);
+    case OperationKind::kReduce: return what.small() ? exchangeReduce(shape) : directReduce(shape);
+    case OperationKind::kReduceScatter: return directReduceScatter(shape);
+    case OperationKind::kAllGather: return directAllGather(shape);
+    case OperationKind::kGather: return directGather(shape);
+    case OperationKind::kScatter: return directScatter(shape);
+    case OperationKind::kAllToAll: return directAllToAll(shape);
     case OperationKind::kBarrier: break;
   }
   return {};

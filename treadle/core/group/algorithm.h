@@ -1,12 +1,19 @@
 #pragma once
-// Which algorithm does an operation. Pure function: all members choose the same one.
+// A call of an operation, and which algorithm does it. Pure functions: all members choose the same one.
 
 #include "treadle/core/group/messages.h"
 #include "treadle/core/group/plan.h"
 
 namespace treadle::group {
 
+struct Call {
+  Description description;
+  Bytes input;
+  MutableBytes output;
+  std::vector<uint64_t> counts = {}, incoming = {};  // as in Shape
+};
+
 // The plan of the member `self` of `size`, at least 2.
-Plan planOf(const Description& description, int size, int self);
+Plan planOf(const Call& call, int size, int self);
 
 }  // namespace treadle::group

@@ -1,5 +1,5 @@
 #pragma once
-// Direct exchange: each member sends to each other one, in one or two steps. Pure functions.
+// Direct exchange: members send to each other without going through a third, in one or two steps. Pure functions.
 
 #include "treadle/core/group/shape.h"
 
@@ -12,9 +12,27 @@ namespace treadle::group {
 // cut nor on who was first. A member keeps at most a window of chunks from each other one.
 Plan directAllReduce(const Shape& shape);
 
+// The same, but only the root gets the results, in its output. Each member sends its data once, the root (n-1)/n of it.
+Plan directReduce(const Shape& shape);
+
+// The first step alone: the output is this member's block. Each member sends (n-1)/n of its data.
+Plan directReduceScatter(const Shape& shape);
+
+// The second step alone: the input is this member's block, the output all blocks. Each member sends its block n-1
+// times.
+Plan directAllGather(const Shape& shape);
+
+// The root's output gets the blocks that are the others' inputs; the root's input is cut into the others' outputs.
+Plan directGather(const Shape& shape);
+Plan directScatter(const Shape& shape);
+
+// Block m of the input goes to the member m, into the block of its output that is this member's.
+Plan directAllToAll(const Shape& shape);
+
 // Small data in one step, which sends (n-1) times the data: the one chunk of each channel travels with the start of the
 // operation, before anything is taken.
 Plan exchangeAllReduce(const Shape& shape);  // reduced by rank, as above
+Plan exchangeReduce(const Shape& shape);
 Plan exchangeBroadcast(const Shape& shape);
 
 }  // namespace treadle::group

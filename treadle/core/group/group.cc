@@ -1,5 +1,7 @@
 #include "treadle/core/group/group.h"
 
+#include <numeric>
+
 #include "treadle/core/base/error.h"
 #include "treadle/core/group/group_service.h"
 
@@ -26,26 +28,127 @@ std::vector<std::string> ProcessGroup::members() const {
   return names;
 }
 
+namespace {
+
+void checkRoot(const ProcessGroup& group, int root) {
+  if (root < 0 || root >= group.size())
+    raise(invalidArgument("there is no rank " + std::to_string(root) + " in " + group.core().text() + ", which has " +
+                          std::to_string(group.size()) + " members"));
+}
+
+uint64_t sumOf(const std::vector<uint64_t>& counts) {
+  return std::accumulate(counts.begin(), counts.end(), uint64_t{0});
+}
+
+void checkSize(const ProcessGroup& group, const char* what, size_t size, uint64_t wanted) {
+  if (size != wanted)
+    raise(invalidArgument(std::string("the ") + what + " has " + std::to_string(size) + " bytes, and its blocks in " +
+                          group.core().text() + " have " + std::to_string(wanted)));
+}
+
+// `sizes`, or as many times `each` as there are members.
+std::vector<uint64_t> blocksOf(const ProcessGroup& group, std::vector<uint64_t> sizes, uint64_t each) {
+  const auto members = static_cast<size_t>(group.size());
+  if (sizes.empty()) return std::vector<uint64_t>(members, each);
+  if (sizes.size() != members)
+    raise(invalidArgument(std::to_string(sizes.size()) + " sizes of blocks were given, and " + group.core().text() +
+                          " has " + std::to_string(members) + " members"));
+  return sizes;
+}
+
+// A call whose blocks all members know.
+Call callOf(OperationKind operation, Bytes input, MutableBytes output, std::vector<uint64_t> counts, int root = 0) {
+  Call call{{}, input, output, std::move(counts)};
+  call.description.operation = operation;
+  call.description.root = static_cast<uint32_t>(root);
+  call.description.count = sumOf(call.counts);
+  call.description.blocks = hashOf(call.counts);
+  return call;
+}
+
+}  // namespace
+
 Future<void> allReduce(const ProcessGroup& group, void* data, size_t count, DataType type, ReduceOp op) {
-  Description description;
-  description.operation = OperationKind::kAllReduce;
-  description.dataType = type;
-  description.reduceOp = op;
-  description.count = count;
-  return group.core().start(description, {static_cast<std::byte*>(data), count * sizeOf(type)});
+  const MutableBytes bytes(static_cast<std::byte*>(data), count * sizeOf(type));
+  return group.core().start({{OperationKind::kAllReduce, type, op, 0, count}, bytes, bytes});
+}
+
+Future<void> reduce(const ProcessGroup& group, const void* input, void* output, size_t count, DataType type, int root,
+                    ReduceOp op) {
+  checkRoot(group, root);
+  const size_t bytes = count * sizeOf(type);
+  return group.core().start({{OperationKind::kReduce, type, op, static_cast<uint32_t>(root), count},
+                             {static_cast<const std::byte*>(input), bytes},
+                             {static_cast<std::byte*>(output), group.rank() == root ? bytes : 0}});
+}
+
+Future<void> reduceScatter(const ProcessGroup& group, const void* input, void* output, std::vector<uint64_t> counts,
+                           DataType type, ReduceOp op) {
+  counts = blocksOf(group, std::move(counts), 0);
+  const size_t elementBytes = sizeOf(type);
+  const size_t own = counts[static_cast<size_t>(group.rank())] * elementBytes, all = sumOf(counts) * elementBytes;
+  Call call = callOf(OperationKind::kReduceScatter, {static_cast<const std::byte*>(input), all},
+                     {static_cast<std::byte*>(output), own}, std::move(counts));
+  call.description.dataType = type;
+  call.description.reduceOp = op;
+  return group.core().start(std::move(call));
+}
+
+Future<void> allGather(const ProcessGroup& group, Bytes input, MutableBytes output, std::vector<uint64_t> sizes) {
+  sizes = blocksOf(group, std::move(sizes), input.size());
+  checkSize(group, "input", input.size(), sizes[static_cast<size_t>(group.rank())]);
+  checkSize(group, "output", output.size(), sumOf(sizes));
+  return group.core().start(callOf(OperationKind::kAllGather, input, output, std::move(sizes)));
+}
+
+Future<void> gather(const ProcessGroup& group, Bytes input, MutableBytes output, int root,
+                    std::vector<uint64_t> sizes) {
+  checkRoot(group, root);
+  sizes = blocksOf(group, std::move(sizes), input.size());
+  checkSize(group, "input", input.size(), sizes[static_cast<size_t>(group.rank())]);
+  checkSize(group, "output", output.size(), group.rank() == root ? sumOf(sizes) : 0);
+  return group.core().start(callOf(OperationKind::kGather, input, output, std::move(sizes), root));
+}
+
+Future<void> scatter(const ProcessGroup& group, Bytes input, MutableBytes output, int root,
+                     std::vector<uint64_t> sizes) {
+  checkRoot(group, root);
+  sizes = blocksOf(group, std::move(sizes), output.size());
+  checkSize(group, "input", input.size(), group.rank() == root ? sumOf(sizes) : 0);
+  checkSize(group, "output", output.size(), sizes[static_cast<size_t>(group.rank())]);
+  return group.core().start(callOf(OperationKind::kScatter, input, output, std::move(sizes), root));
+}
+
+// Only the two members concerned know the size of a block, so the description has none.
+Future<void> allToAll(const ProcessGroup& group, Bytes input, MutableBytes output, std::vector<uint64_t> sent,
+                      std::vector<uint64_t> received) {
+  const auto members = static_cast<size_t>(group.size());
+  sent = blocksOf(group, std::move(sent), input.size() / members);
+  received = blocksOf(group, std::move(received), output.size() / members);
+  checkSize(group, "input", input.size(), sumOf(sent));
+  checkSize(group, "output", output.size(), sumOf(received));
+  const auto self = static_cast<size_t>(group.rank());
+  if (sent[self] != received[self])
+    raise(invalidArgument("this member sends itself " + std::to_string(sent[self]) + " bytes in " +
+                          group.core().text() + " and expects " + std::to_string(received[self])));
+  Call call{{OperationKind::kAllToAll}, input, output, std::move(sent), std::move(received)};
+  return group.core().start(std::move(call));
 }
 
 Future<void> broadcast(const ProcessGroup& group, MutableBytes bytes, int root) {
-  if (root < 0 || root >= group.size())
-    raise(invalidArgument("there is no rank " + std::to_string(root) + " to broadcast from in " + group.core().text() +
-                          ", which has " + std::to_string(group.size()) + " members"));
-  Description description;
-  description.operation = OperationKind::kBroadcast;
-  description.root = static_cast<uint32_t>(root);
-  description.count = bytes.size();
-  return group.core().start(description, bytes);
+  checkRoot(group, root);
+  return group.core().start(
+      {{OperationKind::kBroadcast, DataType::kUint8, ReduceOp::kSum, static_cast<uint32_t>(root), bytes.size()},
+       bytes,
+       bytes});
 }
 
-Future<void> barrier(const ProcessGroup& group) { return group.core().start({}, {}); }
+Future<void> barrier(const ProcessGroup& group) { return group.core().start({}); }
+
+void checkBlocks(const ProcessGroup& group, size_t whole, size_t block) {
+  if (whole != block * static_cast<size_t>(group.size()))
+    raise(invalidArgument(std::to_string(whole) + " elements are not " + std::to_string(group.size()) + " blocks of " +
+                          std::to_string(block) + ", one for each member of " + group.core().text()));
+}
 
 }  // namespace treadle::group

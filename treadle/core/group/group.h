@@ -52,11 +52,14 @@ class ProcessGroup {
   std::shared_ptr<GroupCore> core_;
 };
 
+// ArgumentError when `whole` elements are not a block of `block` elements for each member.
+void checkBlocks(const ProcessGroup& group, size_t whole, size_t block);
+
 // data[i] becomes the sum (or the reduction `op`) of data[i] of all members; `count` elements of `type`, aligned for
 // it. Large data goes around a ring (P. Patarasuk, X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
 // workstations", 2009): each member sends and receives 2 (n-1)/n times its size. Small data (GroupOptions::smallBytes)
 // is sent to all members at once. Sums, averages and products of 16-bit floats are computed in float64 and rounded
-// once: large ones move as many bytes, each segment to the member that combines it and from there to all.
+// once: large ones move as many bytes, each block to the member that combines it and from there to all.
 Future<void> allReduce(const ProcessGroup& group, void* data, size_t count, DataType type,
                        ReduceOp op = ReduceOp::kSum);
 
@@ -64,6 +67,50 @@ template <Reducible T>
 Future<void> allReduce(const ProcessGroup& group, std::span<T> values, ReduceOp op = ReduceOp::kSum) {
   return allReduce(group, values.data(), values.size(), DataTypeOf<T>::kValue, op);
 }
+
+// As allReduce, but out of place, and only the group's rank `root` gets the result, in `output`, which the others do
+// not use; the input stays as it is. The root's output may be its input. Each member sends its data once. The values
+// are combined in the order of ranks, in double for 16-bit floats. ArgumentError: no such rank.
+Future<void> reduce(const ProcessGroup& group, const void* input, void* output, size_t count, DataType type, int root,
+                    ReduceOp op = ReduceOp::kSum);
+
+template <Reducible T>
+Future<void> reduce(const ProcessGroup& group, std::span<const T> input, std::span<T> output, int root,
+                    ReduceOp op = ReduceOp::kSum) {
+  return reduce(group, input.data(), output.data(), input.size(), DataTypeOf<T>::kValue, root, op);
+}
+
+// The input is cut into a block for each member, `counts[rank]` elements in the order of ranks; the output becomes the
+// reduction of this member's block of all members. The input stays as it is. Each member sends all blocks but its own.
+// Combined as by reduce. ArgumentError: not a count for each member.
+Future<void> reduceScatter(const ProcessGroup& group, const void* input, void* output, std::vector<uint64_t> counts,
+                           DataType type, ReduceOp op = ReduceOp::kSum);
+
+// Blocks as large as the output. ArgumentError: the input is not as large as all of them.
+template <Reducible T>
+Future<void> reduceScatter(const ProcessGroup& group, std::span<const T> input, std::span<T> output,
+                           ReduceOp op = ReduceOp::kSum);
+
+// These copy bytes. `sizes` are those of the members' blocks, by rank in the group and the same on all members; without
+// any, all blocks are of the same size. Blocks lie one after the other in the order of ranks. Input and output do not
+// overlap. ArgumentError: an input or output that has not the size of its blocks; no such root.
+
+// The output becomes the inputs of all members, one after the other. Each member sends its input n-1 times.
+Future<void> allGather(const ProcessGroup& group, Bytes input, MutableBytes output, std::vector<uint64_t> sizes = {});
+
+// The same, but only the group's rank `root` has an output; the others give none.
+Future<void> gather(const ProcessGroup& group, Bytes input, MutableBytes output, int root,
+                    std::vector<uint64_t> sizes = {});
+
+// The output becomes this member's block of the input of the group's rank `root`; the others give no input.
+Future<void> scatter(const ProcessGroup& group, Bytes input, MutableBytes output, int root,
+                     std::vector<uint64_t> sizes = {});
+
+// Block m of the input goes to the group's rank m, where it becomes the block of this member in the output. `sent` and
+// `received` are the sizes of the blocks of the input and of the output, which differ from member to member: what one
+// member sends another must be what that one expects, or the operation fails with ArgumentError naming both.
+Future<void> allToAll(const ProcessGroup& group, Bytes input, MutableBytes output, std::vector<uint64_t> sent = {},
+                      std::vector<uint64_t> received = {});
 
 // Copies `bytes` of the group's rank `root` (a rank in the group, not in the job) to all members, which give memory of
 // the same size. ArgumentError: no such rank.
@@ -75,6 +122,14 @@ Future<void> broadcast(const ProcessGroup& group, std::span<T> values, int root)
   return broadcast(group, std::as_writable_bytes(values), root);
 }
 
+template <Reducible T>
+Future<void> reduceScatter(const ProcessGroup& group, std::span<const T> input, std::span<T> output, ReduceOp op) {
+  checkBlocks(group, input.size(), output.size());
+  return reduceScatter(group, input.data(), output.data(),
+                       std::vector<uint64_t>(static_cast<size_t>(group.size()), output.size()), DataTypeOf<T>::kValue,
+                       op);
+}
+
 // Ready when all members have called it the same number of times. It keeps its order among the group's operations.
 Future<void> barrier(const ProcessGroup& group);
 
@@ -82,11 +137,17 @@ Future<void> barrier(const ProcessGroup& group);
 
 namespace treadle {
 
+using group::allGather;
 using group::allReduce;
+using group::allToAll;
 using group::barrier;
 using group::broadcast;
+using group::gather;
 using group::GroupOptions;
 using group::ProcessGroup;
+using group::reduce;
 using group::ReduceOp;
+using group::reduceScatter;
+using group::scatter;
 
 }  // namespace treadle

@@ -1,6 +1,7 @@
 #include "treadle/core/group/group_core.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "treadle/core/group/algorithm.h"
 #include "treadle/core/group/plan_operation.h"
@@ -56,10 +57,9 @@ std::string GroupCore::text() const {
   return "the group of " + names;
 }
 
-std::shared_ptr<Operation> GroupCore::makeOperation(uint64_t sequence, const Description& description,
-                                                    MutableBytes memory) {
-  Operation::Setup setup{*this, link_, text(), sequence, description, memory, memory, options_.timeout};
-  auto operation = std::make_shared<PlanOperation>(std::move(setup), planOf(description, link_.size(), link_.self()));
+std::shared_ptr<Operation> GroupCore::makeOperation(uint64_t sequence, const Call& call, Plan plan) {
+  Operation::Setup setup{*this, link_, text(), sequence, call.description, call.input, call.output, options_.timeout};
+  auto operation = std::make_shared<PlanOperation>(std::move(setup), std::move(plan));
   operation->state()->executor = pool_;
   operation->state()->endsByItself = true;
   operation->state()->cancelHook = [weak = weak_from_this(), weakOperation = std::weak_ptr(operation)] {
@@ -70,15 +70,19 @@ std::shared_ptr<Operation> GroupCore::makeOperation(uint64_t sequence, const Des
   return operation;
 }
 
-Future<void> GroupCore::start(Description description, MutableBytes memory) {
-  description.smallBytes = options_.smallBytes;
-  description.chunkBytes = options_.chunkBytes;
+Future<void> GroupCore::start(Call call) {
+  call.description.smallBytes = options_.smallBytes;
+  call.description.chunkBytes = options_.chunkBytes;
+  // Of one member each operation is a copy.
+  if (link_.size() == 1 && !call.output.empty() && call.output.data() != call.input.data())
+    std::memcpy(call.output.data(), call.input.data(), call.output.size());
+  Plan plan = link_.size() > 1 ? planOf(call, link_.size(), link_.self()) : Plan();
   std::shared_ptr<Operation> operation;
   Turn turn = Turn::kNone;
   {
     MutexLock lock(mutex_);
     if (!failure_.ok() || link_.size() == 1) return readyFuture(failure_);
-    operation = makeOperation(next_, description, memory);
+    operation = makeOperation(next_, call, std::move(plan));
     Entry& entry = entryOf(next_++);
     entry.operation = operation;
     Todo todo;  // for the new operation alone: what could be done for others has been

@@ -8,11 +8,12 @@
 // * Large data goes only to a member that has begun the operation, a window of chunks at most before it acknowledges
 //   some, and only for the first kMoving large operations that have not ended. The oldest of them anywhere is
 //   among these on every member that has begun it, so there is always one that moves.
-// Later operations wait for their turn without any memory but the caller's.
+// Later operations wait for their turn with their plans and the caller's memory.
 
 #include <map>
 #include <set>
 
+#include "treadle/core/group/algorithm.h"
 #include "treadle/core/group/operation.h"
 #include "treadle/core/group/options.h"
 #include "treadle/core/io/reactor.h"
@@ -26,8 +27,9 @@ class GroupCore final : public OperationHost, public std::enable_shared_from_thi
  public:
   GroupCore(io::Reactor& reactor, io::Executor& executor, MemberLink link, GroupOptions options);
 
-  // The next operation of this group on `memory`. A group of one, and one that has failed, answers at once.
-  Future<void> start(Description description, MutableBytes memory);
+  // The next operation of this group; the options in the call's description are filled in. A group of one, and one that
+  // has failed, answers at once.
+  Future<void> start(Call call);
 
   // From the job's rank `jobRank`; on the reading thread. DataLoss for what no member sends: cut the sender off.
   Status onMessage(int jobRank, Message message);
@@ -91,7 +93,7 @@ class GroupCore final : public OperationHost, public std::enable_shared_from_thi
   void onTimer();
   // False when it had failed before. `operations`: those that were under way; they have been told.
   bool fail(const Status& why, std::vector<std::shared_ptr<Operation>>& operations);
-  std::shared_ptr<Operation> makeOperation(uint64_t sequence, const Description& description, MutableBytes memory);
+  std::shared_ptr<Operation> makeOperation(uint64_t sequence, const Call& call, Plan plan);
   Message abortMessage(uint64_t sequence, Status status) const;
 
   io::Reactor& reactor_;

@@ -13,13 +13,12 @@ Status MemberLink::send(int rank, Message message) const {
   return sendPayload(rank, encode(message), message.data);
 }
 
-Status MemberLink::sendToOthers(Message message, std::span<const Buffer> data) const {
+Status MemberLink::sendToOthers(Message message) const {
   message.group = group_;
   const std::vector<std::byte> payload = encode(message);
   Status first;
   for (int step = 1; step < size(); ++step) {
-    const int rank = (self_ + step) % size();
-    Status sent = sendPayload(rank, payload, data.empty() ? message.data : data[static_cast<size_t>(rank)]);
+    Status sent = sendPayload((self_ + step) % size(), payload, message.data);
     if (first.ok()) first = std::move(sent);
   }
   return first;

@@ -20,8 +20,6 @@ class MemberLink {
 
   int size() const { return static_cast<int>(members_.size()); }
   int self() const { return self_; }
-  int right() const { return (self_ + 1) % size(); }
-  int left() const { return (self_ + size() - 1) % size(); }
   const WorkerInfo& member(int rank) const { return members_[static_cast<size_t>(rank)]; }
   // "worker 'ps' (rank 1)"; the rank is the one in the job.
   std::string nameOf(int rank) const { return link::describe(member(rank)); }
@@ -30,9 +28,8 @@ class MemberLink {
 
   // `message.group` is filled in. `message.data` may be borrowed: it is captured when this returns.
   Status send(int rank, Message message) const;
-  // To every other member; the first failure. `data` by rank in the group, when there is any, in place of the
-  // message's.
-  Status sendToOthers(Message message, std::span<const Buffer> data = {}) const;
+  // To every other member; the first failure.
+  Status sendToOthers(Message message) const;
 
   // Why this member cannot be sent to; OK when it can.
   Status connected(int rank) const { return membership_.outgoing(member(rank).rank).status(); }

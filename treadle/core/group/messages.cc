@@ -1,5 +1,6 @@
 #include "treadle/core/group/messages.h"
 
+#include "treadle/core/base/hash.h"
 #include "treadle/core/link/handshake.h"
 #include "treadle/core/wire/reader.h"
 #include "treadle/core/wire/writer.h"
@@ -15,13 +16,14 @@ void write(wire::Writer& writer, const Description& description) {
   writer.number(static_cast<uint8_t>(description.reduceOp));
   writer.number(description.root);
   writer.number(description.count);
+  writer.number(description.blocks);
   writer.number(description.smallBytes);
   writer.number(description.chunkBytes);
 }
 
 Description readDescription(wire::Reader& reader) {
   auto operation = reader.number<uint8_t>(), dataType = reader.number<uint8_t>(), reduceOp = reader.number<uint8_t>();
-  bool known = operation >= 1 && operation <= static_cast<uint8_t>(OperationKind::kBarrier) && isDataType(dataType) &&
+  bool known = operation >= 1 && operation <= static_cast<uint8_t>(OperationKind::kAllToAll) && isDataType(dataType) &&
                isReduceOp(reduceOp);
   if (!known) return reader.fail(), Description{};
   Description description;
@@ -30,6 +32,7 @@ Description readDescription(wire::Reader& reader) {
   description.reduceOp = static_cast<ReduceOp>(reduceOp);
   description.root = reader.number<uint32_t>();
   description.count = reader.number<uint64_t>();
+  description.blocks = reader.number<uint64_t>();
   description.smallBytes = reader.number<uint64_t>();
   description.chunkBytes = reader.number<uint64_t>();
   return description;
@@ -46,12 +49,19 @@ Status readStatus(wire::Reader& reader) {
 }  // namespace
 
 std::string describe(const Description& description) {
-  std::string elements = std::to_string(description.count) + " " + std::string(nameOf(description.dataType));
+  const std::string elements =
+      " of " + std::to_string(description.count) + " " + std::string(nameOf(description.dataType));
+  const std::string root = " the group's rank " + std::to_string(description.root);
+  const std::string op = " (" + std::string(nameOf(description.reduceOp)) + ")";
   switch (description.operation) {
-    case OperationKind::kAllReduce:
-      return "allReduce (" + std::string(nameOf(description.reduceOp)) + ") of " + elements;
-    case OperationKind::kBroadcast:
-      return "broadcast from the group's rank " + std::to_string(description.root) + " of " + elements;
+    case OperationKind::kAllReduce: return "allReduce" + op + elements;
+    case OperationKind::kBroadcast: return "broadcast from" + root + elements;
+    case OperationKind::kReduce: return "reduce" + op + " to" + root + elements;
+    case OperationKind::kReduceScatter: return "reduceScatter" + op + elements;
+    case OperationKind::kAllGather: return "allGather" + elements;
+    case OperationKind::kGather: return "gather to" + root + elements;
+    case OperationKind::kScatter: return "scatter from" + root + elements;
+    case OperationKind::kAllToAll: return "allToAll";
     case OperationKind::kBarrier: break;
   }
   return "barrier";
@@ -62,6 +72,11 @@ std::string describeOptions(const Description& description) {
          std::to_string(description.chunkBytes);
 }
 
+uint64_t hashOf(std::span<const uint64_t> counts) {
+  const Bytes bytes = std::as_bytes(counts);
+  return base::fnv1a({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
+}
+
 std::vector<std::byte> encode(const Message& message) {
   wire::Writer writer;
   writer.reserve(64);
@@ -69,7 +84,10 @@ std::vector<std::byte> encode(const Message& message) {
   writer.number(message.sequence);
   writer.number(static_cast<uint8_t>(message.kind));
   switch (message.kind) {
-    case MessageKind::kStart: write(writer, message.description); break;
+    case MessageKind::kStart:
+      write(writer, message.description);
+      writer.number(message.elements);
+      break;
     case MessageKind::kChunk:
     case MessageKind::kAck: writer.number(message.position); break;
     case MessageKind::kAbort:
@@ -90,7 +108,10 @@ Result<Message> parse(link::Message message) {
   if (kind < 1 || kind > static_cast<uint8_t>(MessageKind::kAbort)) reader.fail();
   parsed.kind = static_cast<MessageKind>(kind);
   if (reader.ok()) switch (parsed.kind) {
-      case MessageKind::kStart: parsed.description = readDescription(reader); break;
+      case MessageKind::kStart:
+        parsed.description = readDescription(reader);
+        parsed.elements = reader.number<uint64_t>();
+        break;
       case MessageKind::kChunk:
       case MessageKind::kAck: parsed.position = reader.number<uint64_t>(); break;
       case MessageKind::kAbort: parsed.status = readStatus(reader); break;

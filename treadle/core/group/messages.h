@@ -2,7 +2,8 @@
 // What the members of a group say to each other (docs/protocol/group.md), as values. Pure functions.
 //
 //   message := group:u64 sequence:u64 kind:u8 body
-//   start   := operation:u8 dataType:u8 reduceOp:u8 root:u32 count:u64 smallBytes:u64 chunkBytes:u64   [buffer]
+//   start   := operation:u8 dataType:u8 reduceOp:u8 root:u32 count:u64 blocks:u64 smallBytes:u64 chunkBytes:u64
+//              elements:u64   [buffer]
 //   chunk   := position:u64   [buffer]
 //   ack     := positions:u64
 //   abort   := code:u8 worker:string message:string
@@ -14,7 +15,17 @@
 namespace treadle::group {
 
 // The numbers travel on the wire: never renumber.
-enum class OperationKind : uint8_t { kAllReduce = 1, kBroadcast = 2, kBarrier = 3 };
+enum class OperationKind : uint8_t {
+  kAllReduce = 1,
+  kBroadcast = 2,
+  kBarrier = 3,
+  kReduce = 4,
+  kReduceScatter = 5,
+  kAllGather = 6,
+  kGather = 7,
+  kScatter = 8,
+  kAllToAll = 9,
+};
 enum class MessageKind : uint8_t {
   kStart = 1,  // "I have begun this operation": what exactly, and all the data when it is small
   kChunk = 2,  // a part of the data of a large operation
@@ -31,12 +42,15 @@ struct Description {
   DataType dataType = DataType::kUint8;
   ReduceOp reduceOp = ReduceOp::kSum;
   uint32_t root = 0;
-  uint64_t count = 0;  // elements
+  // Elements of the whole data: of a reduction what each member gives, of the others all blocks together. An
+  // all-to-all, whose members agree on no number, has none.
+  uint64_t count = 0;
+  uint64_t blocks = 0;  // a hash of the elements of each member's block; 0 where there are no blocks
   uint64_t smallBytes = 0, chunkBytes = 0;
 
   uint64_t sizeBytes() const { return count * sizeOf(dataType); }
   // Small data goes from all to all in one step; see options.h.
-  bool small() const { return sizeBytes() <= smallBytes; }
+  bool small() const { return operation != OperationKind::kAllToAll && sizeBytes() <= smallBytes; }
   bool operator==(const Description&) const = default;
 };
 
@@ -50,10 +64,14 @@ struct Message {
   uint64_t sequence = 0;  // the how-manieth operation of the group, from 0
   MessageKind kind = MessageKind::kStart;
   Description description;  // kStart
+  uint64_t elements = 0;    // kStart: what the sender is going to send to the receiver
   uint64_t position = 0;    // kChunk: which; kAck: how many are taken
   Status status;            // kAbort
   Buffer data;              // kStart, kChunk; empty or one buffer of the frame
 };
+
+// The hash of blocks of so many elements.
+uint64_t hashOf(std::span<const uint64_t> counts);
 
 // The payload; `data` travels beside it.
 std::vector<std::byte> encode(const Message& message);

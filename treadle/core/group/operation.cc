@@ -36,13 +36,22 @@ void Operation::onStart(int member, Message message) {
   started_[static_cast<size_t>(member)] = true;
   ++startedCount_;
   if (message.description != description()) return finish(mismatch(member, message.description));
+  if (message.elements != elementsFrom(member)) return finish(mismatch(member, message.elements));
   onStarted(member, std::move(message.data));
 }
 
 void Operation::sendStarts(std::span<const Buffer> data) {
   Message start = message(MessageKind::kStart);
   start.description = description();
-  if (Status sent = link().sendToOthers(std::move(start), data); !sent.ok()) finish(sent.withContext(text()));
+  Status first;
+  for (int step = 1; step < link().size(); ++step) {
+    const int member = (link().self() + step) % link().size();
+    start.elements = elementsTo(member);
+    start.data = data[static_cast<size_t>(member)];
+    Status sent = link().send(member, start);
+    if (first.ok()) first = std::move(sent);
+  }
+  if (!first.ok()) finish(first.withContext(text()));
 }
 
 void Operation::finish(Status status, FailedBy failedBy) {
@@ -72,13 +81,21 @@ void Operation::onDeadline() {
 
 Status Operation::mismatch(int member, const Description& theirs) const {
   std::string mine = describe(description()), other = describe(theirs);
-  if (mine == other) {
+  if (mine == other && theirs.blocks != description().blocks) {
+    other += " in blocks of other sizes";
+  } else if (mine == other) {
     mine += " with " + describeOptions(description());
     other += " with " + describeOptions(theirs);
   }
   return invalidArgument("operation " + std::to_string(sequence()) + " of " + setup_.group +
                          " differs: " + link().nameOf(link().self()) + " calls " + mine + ", " + link().nameOf(member) +
                          " calls " + other + "; all members must call the same operations in the same order");
+}
+
+Status Operation::mismatch(int member, uint64_t elements) const {
+  const std::string sender = link().nameOf(member), receiver = link().nameOf(link().self());
+  return invalidArgument(text() + ": " + sender + " sends " + std::to_string(elements) + " elements to " + receiver +
+                         ", which expects " + std::to_string(elementsFrom(member)));
 }
 
 Message Operation::message(MessageKind kind) const {

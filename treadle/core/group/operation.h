@@ -79,10 +79,14 @@ class Operation {
   virtual void onAck(int member, uint64_t positions) = 0;
   // It has ended, and frees what it kept. Called before the future is ready.
   virtual void onFinished() {}
+  // Elements that go to a member, and that are to come from it.
+  virtual uint64_t elementsTo(int member) const = 0;
+  virtual uint64_t elementsFrom(int member) const = 0;
   // What it waits for when all have begun.
   virtual std::string waitsFor() const = 0;
 
-  // Sends the start to all others. `data`, by rank in the group, travels with it; it may be borrowed.
+  // Sends the start to all others, even when one cannot be reached. `data`, by rank in the group, travels with it; it
+  // may be borrowed.
   void sendStarts(std::span<const Buffer> data);
   void finish(Status status, FailedBy failedBy = FailedBy::kThisWorker);
   // A member does what no member does: it is cut off, which ends the group.
@@ -104,6 +108,7 @@ class Operation {
   void onStart(int member, Message message);
   void onDeadline();
   Status mismatch(int member, const Description& theirs) const;
+  Status mismatch(int member, uint64_t elements) const;
 
   const Setup setup_;
   const TimePoint due_;

@@ -13,10 +13,10 @@
 
 namespace treadle::group {
 
-// The caller's memory.
 enum class Area : uint8_t {
-  kInput,   // only read
-  kOutput,  // may be the same memory as the input
+  kInput,    // the caller's, only read
+  kOutput,   // the caller's; may be the same memory as the input
+  kScratch,  // made for this operation
 };
 
 // Elements [begin, end).
@@ -37,7 +37,8 @@ enum class Action : uint8_t {
   kReduce,      // are reduced with the operand, into the place
   kReduceLast,  // the same; the result is whole, so that an average is divided
   // Are kept until those of all channels that combine are there. Then they are reduced by rank, with the operand as
-  // this member's own, into the place; an average is divided. All channels have the same such transfers.
+  // this member's own, into the place; an average is divided. It is the first transfer of each channel that has one,
+  // and of the same elements on all.
   kCombine,
 };
 
@@ -68,8 +69,14 @@ struct Channel {
   std::vector<Receive> receives;
 };
 
+struct Copy {
+  Place from, to;
+};
+
 struct Plan {
   std::vector<Channel> channels;
+  std::vector<Copy> copies;  // here, without a transfer
+  uint64_t scratch = 0;      // elements
 
   // These add a transfer to the channel to `peer`, which is made if it is not there.
   void send(int peer, Place from, Received after = {});

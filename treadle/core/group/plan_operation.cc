@@ -1,12 +1,14 @@
 // Budget per chunk of large data: one encoded message of 25 bytes and one system call to send it, every fourth time
 // another pair for the acknowledgement; no copy but the kernel's, unless the socket does not take it all at once. What
-// is combined is kept where it arrived until the chunks of all members are there. Per operation: the plan, a few dozen
-// bytes per transfer.
+// is combined is kept where it arrived until the chunks of all members are there. Per operation the plan and its
+// progress: about 500 bytes and four allocations a peer, made before the group's lock is taken.
 
 #include "treadle/core/group/plan_operation.h"
 
 #include <algorithm>
 #include <cstring>
+
+#include "treadle/core/base/check.h"
 
 namespace treadle::group {
 namespace {
@@ -26,6 +28,7 @@ Span cut(Span area, const Place& place, const Chunk& chunk, size_t elementBytes)
 PlanOperation::PlanOperation(Setup setup, Plan plan)
     : Operation(std::move(setup)),
       plan_(std::move(plan)),
+      scratch_(std::make_unique_for_overwrite<std::byte[]>(plan_.scratch * sizeOf(description().dataType))),
       progress_(plan_, chunkElements(description())),
       arrived_(plan_.channels.size()) {}
 
@@ -55,18 +58,18 @@ void PlanOperation::onStarted(int member, Buffer data) {
   }
   const std::optional<size_t> channel = channelTo(member);
   const std::optional<Chunk> chunk = channel ? progress_.arrive(*channel, 0) : std::nullopt;
-  if (data.sizeBytes != (chunk ? chunk->count() * sizeOf(description().dataType) : 0))
+  if (data.sizeBytes != (chunk ? chunk->count() * elementBytes() : 0))
     return violated(member, "data of another size than it said");
   if (chunk) arrived_[*channel].push_back(std::move(data));
   advance();
 }
 
 void PlanOperation::onChunk(int member, uint64_t position, Buffer data) {
+  if (!begun()) return violated(member, "data of an operation that this worker has not begun");
   const std::optional<size_t> channel = channelTo(member);
   const std::optional<Chunk> chunk = channel ? progress_.arrive(*channel, position) : std::nullopt;
   if (!chunk) return violated(member, "a chunk where none was due");
-  if (data.sizeBytes != chunk->count() * sizeOf(description().dataType))
-    return violated(member, "a chunk of the wrong size");
+  if (data.sizeBytes != chunk->count() * elementBytes()) return violated(member, "a chunk of the wrong size");
   arrived_[*channel].push_back(std::move(data));
   advance();
 }
@@ -81,9 +84,19 @@ void PlanOperation::onAck(int member, uint64_t positions) {
 // Nothing is taken before the operation has begun: what arrives may replace what the start gives away.
 void PlanOperation::advance() {
   if (ended() || !begun()) return;
+  if (!copied_ && (permitted_ || !large())) makeCopies();
   takeAll();
   sendAll();
-  if (allStarted() && progress_.done()) finish({});
+  if (allStarted() && copied_ && progress_.done()) finish({});
+}
+
+void PlanOperation::makeCopies() {
+  copied_ = true;
+  for (const Copy& copy : plan_.copies) {
+    const Chunk all{0, 0, 0, copy.from.range.count()};
+    const Bytes from = read(copy.from, all);
+    if (!from.empty()) std::memmove(write(copy.to, all).data(), from.data(), from.size());
+  }
 }
 
 // Each chunk taken may be what another one waits for.
@@ -160,35 +173,52 @@ std::optional<size_t> PlanOperation::channelTo(int member) const {
 
 Buffer PlanOperation::popArrived(size_t channel) {
   Buffer data = std::move(arrived_[channel].front());
-  arrived_[channel].pop_front();
+  arrived_[channel].erase(arrived_[channel].begin());
   return data;
 }
 
 Bytes PlanOperation::read(const Place& from, const Chunk& chunk) const {
-  return cut(from.area == Area::kInput ? input() : Bytes(output()), from, chunk, sizeOf(description().dataType));
+  if (from.area == Area::kInput) return cut(input(), from, chunk, elementBytes());
+  return write(from, chunk);
 }
 
 MutableBytes PlanOperation::write(const Place& to, const Chunk& chunk) const {
-  return cut(output(), to, chunk, sizeOf(description().dataType));
+  return cut(to.area == Area::kScratch ? scratch() : output(), to, chunk, elementBytes());
+}
+
+uint64_t PlanOperation::elementsTo(int member) const {
+  const std::optional<size_t> channel = channelTo(member);
+  uint64_t elements = 0;
+  for (size_t i = 0; channel && i < plan_.channels[*channel].sends.size(); ++i)
+    elements += plan_.channels[*channel].sends[i].from.range.count();
+  return elements;
+}
+
+uint64_t PlanOperation::elementsFrom(int member) const {
+  const std::optional<size_t> channel = channelTo(member);
+  uint64_t elements = 0;
+  for (size_t i = 0; channel && i < plan_.channels[*channel].receives.size(); ++i)
+    elements += plan_.channels[*channel].receives[i].to.range.count();
+  return elements;
 }
 
 // The channel that is furthest behind, first among those from which chunks are missing.
 std::string PlanOperation::waitsFor() const {
+  if (large() && !permitted_) return "operations before it have not ended";
+  const Progress& progress = progress_;
   std::optional<size_t> from, to;
   for (size_t channel = 0; channel < plan_.channels.size(); ++channel) {
-    const auto isBehind = [&](const std::optional<size_t>& other, auto has) {
-      return !other || (progress_.*has)(channel) < (progress_.*has)(*other);
-    };
-    if (progress_.taken(channel) < progress_.receives(channel) && isBehind(from, &Progress::taken)) from = channel;
-    if (progress_.sent(channel) < progress_.sends(channel) && isBehind(to, &Progress::acknowledgedBy)) to = channel;
+    const bool comes = progress.arrived(channel) < progress.receives(channel);
+    if (comes && (!from || progress.arrived(channel) < progress.arrived(*from))) from = channel;
+    const bool goes = progress.sent(channel) < progress.sends(channel);
+    if (goes && (!to || progress.acknowledgedBy(channel) < progress.acknowledgedBy(*to))) to = channel;
   }
   if (from)
-    return std::to_string(progress_.taken(*from)) + " of " + std::to_string(progress_.receives(*from)) +
+    return std::to_string(progress.arrived(*from)) + " of " + std::to_string(progress.receives(*from)) +
            " chunks have come from " + link().nameOf(plan_.channels[*from].peer);
-  if (to)
-    return link().nameOf(plan_.channels[*to].peer) + " has taken " + std::to_string(progress_.acknowledgedBy(*to)) +
-           " of " + std::to_string(progress_.sends(*to)) + " chunks";
-  return "operations before it have not ended";
+  TREADLE_CHECK(to, "an operation that waits for nothing has ended");
+  return link().nameOf(plan_.channels[*to].peer) + " has taken " + std::to_string(progress.acknowledgedBy(*to)) +
+         " of " + std::to_string(progress.sends(*to)) + " chunks";
 }
 
 }  // namespace treadle::group

@@ -4,8 +4,6 @@
 // Small data, one chunk per channel at most, travels with the starts. Large data goes to a member only when both have
 // begun the operation, so that the receiver has memory for it, and when this worker may send large data (the permit).
 
-#include <deque>
-
 #include "treadle/core/group/operation.h"
 #include "treadle/core/group/progress.h"
 
@@ -24,9 +22,12 @@ class PlanOperation final : public Operation {
   void onChunk(int member, uint64_t position, Buffer data) override;
   void onAck(int member, uint64_t positions) override;
   void onFinished() override { arrived_.clear(); }
+  uint64_t elementsTo(int member) const override;
+  uint64_t elementsFrom(int member) const override;
   std::string waitsFor() const override;
 
   void advance();
+  void makeCopies();
   void takeAll();
   void take(size_t channel, const Chunk& chunk);
   void combine(const Receive& receive, const Chunk& chunk);
@@ -35,15 +36,18 @@ class PlanOperation final : public Operation {
 
   std::optional<size_t> channelTo(int member) const;
   Buffer popArrived(size_t channel);
-  // The chunk's elements in the operation's memory.
+  // Elements in the operation's memory: those of a chunk, or all.
   Bytes read(const Place& from, const Chunk& chunk) const;
   MutableBytes write(const Place& to, const Chunk& chunk) const;
+  MutableBytes scratch() const { return {scratch_.get(), plan_.scratch * elementBytes()}; }
+  size_t elementBytes() const { return sizeOf(description().dataType); }
 
   const Plan plan_;
+  const std::unique_ptr<std::byte[]> scratch_;
   // In the turn.
   Progress progress_;
-  bool permitted_ = false;
-  std::vector<std::deque<Buffer>> arrived_;  // by channel: what has not been taken
+  bool permitted_ = false, copied_ = false;
+  std::vector<std::vector<Buffer>> arrived_;  // by channel: what has not been taken, a window at most
 };
 
 }  // namespace treadle::group

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "treadle/core/base/check.h"
+
 namespace treadle::group {
 namespace {
 
@@ -16,8 +18,11 @@ Progress::Progress(const Plan& plan, uint64_t chunkElements)
     State& state = states_.emplace_back();
     state.sends = chunksOf(channel.sends);
     state.receives = chunksOf(channel.receives);
-    state.combines = std::any_of(channel.receives.begin(), channel.receives.end(),
-                                 [](const Receive& one) { return one.action == Action::kCombine; });
+    for (const Receive& receive : channel.receives) {
+      if (receive.action != Action::kCombine) continue;
+      TREADLE_CHECK(&receive == &channel.receives.front(), "what is combined comes first");
+      state.combines = true;
+    }
     left_ += state.sends + state.receives;
   }
 }
@@ -35,7 +40,7 @@ std::optional<Chunk> Progress::send(size_t channel) {
 
 bool Progress::acknowledged(size_t channel, uint64_t positions) {
   State& state = states_[channel];
-  if (positions <= state.acked || positions > state.sent.position) return false;
+  if (positions <= state.acked || positions > state.sent.position || positions == state.sends) return false;
   state.acked = positions;
   return true;
 }
@@ -68,7 +73,7 @@ std::optional<Chunk> Progress::take(size_t channel) {
   return chunk;
 }
 
-// Each channel takes its chunks in order, so all that combine are at the same chunk.
+// What is combined comes first on each channel, so all channels that combine are at the same chunk.
 bool Progress::mayTake(size_t channel, const Chunk& chunk) const {
   const Receive& receive = plan_.channels[channel].receives[chunk.transfer];
   if (!hasTaken(receive.after, chunk.index)) return false;

@@ -41,6 +41,7 @@ class Progress {
   bool combines(size_t channel) const { return states_[channel].combines; }
   uint64_t sent(size_t channel) const { return states_[channel].sent.position; }
   uint64_t acknowledgedBy(size_t channel) const { return states_[channel].acked; }
+  uint64_t arrived(size_t channel) const { return states_[channel].arrived.position; }
   uint64_t taken(size_t channel) const { return states_[channel].taken.position; }
   uint64_t sends(size_t channel) const { return states_[channel].sends; }        // in all
   uint64_t receives(size_t channel) const { return states_[channel].receives; }  // in all

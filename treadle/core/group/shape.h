@@ -10,12 +10,17 @@ struct Shape {
   int self = 0;  // of whom the plan is wanted
   int root = 0;
   uint64_t count = 0;  // elements
+  // Elements of each member's block, by rank. Of an all-to-all: what this member sends to each, and what each sends to
+  // this member. Without any the elements are cut as evenly as possible.
+  std::vector<uint64_t> counts = {}, incoming = {};
 
   // Ranks around the ring, from this member on.
   int after(int steps) const { return (self + steps) % size; }
   int right() const { return after(1); }
   int left() const { return after(size - 1); }
   Range all() const { return {0, count}; }
+  Blocks blocks() const { return counts.empty() ? Blocks(count, size) : Blocks(counts); }
+  Blocks incomingBlocks() const { return incoming.empty() ? blocks() : Blocks(incoming); }
 };
 
 }  // namespace treadle::group

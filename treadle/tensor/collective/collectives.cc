@@ -1,6 +1,8 @@
 #include "treadle/tensor/collective/collectives.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
 
 #include <memory>
 
@@ -31,41 +33,161 @@ void checkDense(const at::Tensor& tensor) {
   if (!dense) raise(invalidArgument("collectives take dense tensors on the CPU"));
 }
 
-// Runs `operate` on memory that lies in one piece: the tensor's own where it does, else a copy that is copied
-// back.
+// The numbers of a tensor in one piece: its own memory where they lie so, else a copy. A parameter may be given: the
+// operation is not part of any graph. Not what lies behind a conjugated or negated view, but the numbers themselves.
+at::Tensor flatOf(const at::Tensor& tensor) {
+  checkDense(tensor);
+  return tensor.detach().resolve_conj().resolve_neg().contiguous();
+}
+
+Bytes bytesOf(const at::Tensor& flat) { return {static_cast<const std::byte*>(flat.data_ptr()), flat.nbytes()}; }
+MutableBytes memoryOf(const at::Tensor& flat) { return {static_cast<std::byte*>(flat.data_ptr()), flat.nbytes()}; }
+size_t countOf(const at::Tensor& flat) { return static_cast<size_t>(flat.numel()); }
+
+// The tensor lives until the operation has ended. No `then`: its future would become ready on a thread of the pool,
+// later than the operation.
+Future<void> keeping(const at::Tensor& tensor, Future<void> done) {
+  sharedStateOf(done)->onReady([tensor] {});
+  return done;
+}
+
+// Runs `operate` on memory in one piece, which becomes the tensor's.
 template <class Operate>
 Future<void> onContiguous(at::Tensor& tensor, Operate operate) {
-  checkDense(tensor);
-  // A parameter may be given: the operation is not part of any graph.
-  at::Tensor target = tensor.detach();
-  // What is sent are the numbers themselves and not what lies behind a conjugated or negated view of them.
-  at::Tensor flat = target.resolve_conj().resolve_neg().contiguous();
+  const at::Tensor flat = flatOf(tensor);
   Future<void> done = operate(flat);
-  if (flat.is_same(target) || flat.data_ptr() == target.data_ptr()) {
-    // No `then`: its future would become ready on a thread of the pool, later than the operation.
-    sharedStateOf(done)->onReady([flat] {});  // alive until then
-    return done;
-  }
-  return done.then([flat, target]() mutable {
+  if (flat.data_ptr() == tensor.data_ptr()) return keeping(flat, std::move(done));
+  return done.then([flat, target = tensor.detach()]() mutable {
     // On a thread of the pool, whose grad mode is whatever its last handler left.
     at::NoGradGuard noGrad;
     target.copy_(flat);
   });
 }
 
-}  // namespace
+void checkSameType(const at::Tensor& input, const at::Tensor& output) {
+  checkDense(output);
+  if (input.scalar_type() != output.scalar_type())
+    raise(invalidArgument(std::string("the input's dtype is ") + c10::toString(input.scalar_type()) +
+                          " and the output's " + c10::toString(output.scalar_type())));
+}
 
-Future<void> allReduce(const ProcessGroup& group, at::Tensor& tensor, ReduceOp op) {
-  return onContiguous(tensor, [&](at::Tensor& flat) {
-    return group::allReduce(group, flat.data_ptr(), static_cast<size_t>(flat.numel()), dataTypeOf(flat.scalar_type()),
-                            op);
+// For who gives no tensor.
+at::Tensor orNone(const at::Tensor& tensor, const at::Tensor& like) {
+  return tensor.defined() ? tensor : at::empty({0}, like.options());
+}
+
+// The bytes of each of the tensors, one for each member.
+std::vector<uint64_t> sizesOf(const ProcessGroup& group, const std::vector<at::Tensor>& tensors) {
+  if (tensors.size() != static_cast<size_t>(group.size()))
+    raise(invalidArgument(std::to_string(tensors.size()) + " tensors were given in a group of " +
+                          std::to_string(group.size()) + " members"));
+  std::vector<uint64_t> sizes;
+  for (const at::Tensor& tensor : tensors) {
+    checkSameType(tensors.front(), tensor);
+    sizes.push_back(tensor.nbytes());
+  }
+  return sizes;
+}
+
+at::Tensor joined(const std::vector<at::Tensor>& tensors) {
+  std::vector<at::Tensor> flat;
+  for (const at::Tensor& tensor : tensors) flat.push_back(flatOf(tensor).flatten());
+  return at::cat(flat);
+}
+
+// What the operation writes to `all` becomes the outputs.
+Future<void> cutInto(std::vector<at::Tensor>& outputs, const at::Tensor& all, Future<void> done) {
+  std::vector<at::Tensor> targets;
+  for (const at::Tensor& output : outputs) targets.push_back(output.detach());
+  return done.then([all, targets] {
+    at::NoGradGuard noGrad;
+    int64_t first = 0;
+    for (const at::Tensor& target : targets) {
+      target.copy_(all.narrow(0, first, target.numel()).view(target.sizes()));
+      first += target.numel();
+    }
   });
 }
 
-Future<void> broadcast(const ProcessGroup& group, at::Tensor& tensor, int root) {
-  return onContiguous(tensor, [&](at::Tensor& flat) {
-    return group::broadcast(group, MutableBytes(static_cast<std::byte*>(flat.data_ptr()), flat.nbytes()), root);
+}  // namespace
+
+Future<void> allReduce(const ProcessGroup& group, at::Tensor& tensor, ReduceOp op) {
+  return onContiguous(tensor, [&](const at::Tensor& flat) {
+    return group::allReduce(group, flat.data_ptr(), countOf(flat), dataTypeOf(flat.scalar_type()), op);
   });
+}
+
+Future<void> reduce(const ProcessGroup& group, at::Tensor& tensor, int root, ReduceOp op) {
+  const auto start = [&](const at::Tensor& flat) {
+    return group::reduce(group, flat.data_ptr(), flat.data_ptr(), countOf(flat), dataTypeOf(flat.scalar_type()), root,
+                         op);
+  };
+  if (group.rank() == root) return onContiguous(tensor, start);
+  const at::Tensor flat = flatOf(tensor);
+  return keeping(flat, start(flat));
+}
+
+Future<void> reduceScatter(const ProcessGroup& group, const at::Tensor& input, at::Tensor& output, ReduceOp op) {
+  const at::Tensor from = flatOf(input);
+  checkSameType(input, output);
+  group::checkBlocks(group, countOf(input), countOf(output));
+  return keeping(from, onContiguous(output, [&](const at::Tensor& flat) {
+                   const std::vector<uint64_t> counts(static_cast<size_t>(group.size()), countOf(flat));
+                   return group::reduceScatter(group, from.data_ptr(), flat.data_ptr(), counts,
+                                               dataTypeOf(flat.scalar_type()), op);
+                 }));
+}
+
+Future<void> allGather(const ProcessGroup& group, const at::Tensor& input, at::Tensor& output) {
+  const at::Tensor from = flatOf(input);
+  checkSameType(input, output);
+  return keeping(from, onContiguous(output, [&](const at::Tensor& flat) {
+                   return group::allGather(group, bytesOf(from), memoryOf(flat));
+                 }));
+}
+
+Future<void> gather(const ProcessGroup& group, const at::Tensor& input, at::Tensor& output, int root) {
+  const at::Tensor from = flatOf(input);
+  at::Tensor into = orNone(output, input);
+  checkSameType(input, into);
+  return keeping(from, onContiguous(into, [&](const at::Tensor& flat) {
+                   return group::gather(group, bytesOf(from), memoryOf(flat), root);
+                 }));
+}
+
+Future<void> scatter(const ProcessGroup& group, const at::Tensor& input, at::Tensor& output, int root) {
+  const at::Tensor from = flatOf(orNone(input, output));
+  checkSameType(from, output);
+  return keeping(from, onContiguous(output, [&](const at::Tensor& flat) {
+                   return group::scatter(group, bytesOf(from), memoryOf(flat), root);
+                 }));
+}
+
+Future<void> allToAll(const ProcessGroup& group, const at::Tensor& input, at::Tensor& output) {
+  const at::Tensor from = flatOf(input);
+  checkSameType(input, output);
+  return keeping(from, onContiguous(output, [&](const at::Tensor& flat) {
+                   return group::allToAll(group, bytesOf(from), memoryOf(flat));
+                 }));
+}
+
+Future<void> allGather(const ProcessGroup& group, const at::Tensor& input, std::vector<at::Tensor>& outputs) {
+  const std::vector<uint64_t> sizes = sizesOf(group, outputs);
+  checkSameType(input, outputs.front());
+  const at::Tensor from = flatOf(input), all = joined(outputs);
+  return keeping(from, cutInto(outputs, all, group::allGather(group, bytesOf(from), memoryOf(all), sizes)));
+}
+
+Future<void> allToAll(const ProcessGroup& group, const std::vector<at::Tensor>& inputs,
+                      std::vector<at::Tensor>& outputs) {
+  const std::vector<uint64_t> sent = sizesOf(group, inputs), received = sizesOf(group, outputs);
+  checkSameType(inputs.front(), outputs.front());
+  const at::Tensor from = joined(inputs), all = joined(outputs);
+  return keeping(from, cutInto(outputs, all, group::allToAll(group, bytesOf(from), memoryOf(all), sent, received)));
+}
+
+Future<void> broadcast(const ProcessGroup& group, at::Tensor& tensor, int root) {
+  return onContiguous(tensor, [&](const at::Tensor& flat) { return group::broadcast(group, memoryOf(flat), root); });
 }
 
 }  // namespace treadle

@@ -3,12 +3,15 @@
 // memory of its tensor until its future is ready, and keeps the tensor alive until then. Any thread; members match
 // operations by the order of the calls, so use one thread at a time.
 //
-// Operations work in place, and autograd does not see them: do not give a tensor that a pending backward pass has
-// saved, because nothing would detect the change. A contiguous tensor is used directly; another tensor is copied to a
-// contiguous one and copied back at the end. Failures are those of core/group (group.h): TimeoutError, PeerLostError,
-// ArgumentError when the members' calls differ. After a failure the contents are unspecified.
+// Autograd does not see what they write: do not give a tensor that a pending backward pass has saved, because nothing
+// would detect the change. A contiguous tensor is used directly; another tensor is copied to a contiguous one, and an
+// output copied back at the end. Inputs stay as they are, and do not overlap outputs. Failures are those of core/group
+// (group.h): TimeoutError, PeerLostError, ArgumentError when the members' calls differ. After a failure the contents
+// are unspecified.
 
 #include <ATen/core/Tensor.h>
+
+#include <vector>
 
 #include "treadle/core/group/group.h"
 
@@ -18,6 +21,42 @@ namespace treadle {
 // Members give the same number of elements of the same dtype; shapes are not compared. float16, bfloat16, float32,
 // float64, int8 to int64 and uint8; ArgumentError at once for other dtypes, devices and layouts.
 Future<void> allReduce(const ProcessGroup& group, at::Tensor& tensor, ReduceOp op = ReduceOp::kSum);
+
+// As allReduce, but only the group's rank `root` gets the result, in place; the tensors of the others stay as they are.
+// Values are combined in the order of ranks, 16-bit floats in double. ArgumentError when the group has no such rank.
+Future<void> reduce(const ProcessGroup& group, at::Tensor& tensor, int root, ReduceOp op = ReduceOp::kSum);
+
+// The input is as large as the outputs of all members together, and each output becomes the reduction of its rank's
+// part of the inputs of all members. Values are combined as by reduce. ArgumentError: other sizes, or dtypes that
+// differ.
+Future<void> reduceScatter(const ProcessGroup& group, const at::Tensor& input, at::Tensor& output,
+                           ReduceOp op = ReduceOp::kSum);
+
+// The output becomes the inputs of all members, one after the other in the order of ranks: [n, ...] of n inputs [...].
+// Any dtype. ArgumentError: other sizes, or dtypes that differ.
+Future<void> allGather(const ProcessGroup& group, const at::Tensor& input, at::Tensor& output);
+
+// The n-th part of the input goes to the group's rank n, where it becomes the part of this member in the output: of
+// [n, ...] that is a transposition across the members. Any dtype. ArgumentError: sizes that cannot be cut into a part
+// for each member or dtypes that differ, at once; on all members, what one sends and another expects differ.
+Future<void> allToAll(const ProcessGroup& group, const at::Tensor& input, at::Tensor& output);
+
+// As allGather, but only the group's rank `root` has an output; the others may give an undefined tensor.
+Future<void> gather(const ProcessGroup& group, const at::Tensor& input, at::Tensor& output, int root);
+
+// The n-th part of the input of the group's rank `root` becomes the output of rank n; the others may give an undefined
+// tensor as input.
+Future<void> scatter(const ProcessGroup& group, const at::Tensor& input, at::Tensor& output, int root);
+
+// These take a tensor for each member, in the order of ranks, of any sizes; all have the same dtype. They are copied to
+// and from contiguous memory. ArgumentError: not a tensor for each member.
+
+// outputs[m] becomes the input of the group's rank m, and has its size.
+Future<void> allGather(const ProcessGroup& group, const at::Tensor& input, std::vector<at::Tensor>& outputs);
+
+// inputs[m] goes to the group's rank m; outputs[m] becomes what comes from there, and has its size.
+Future<void> allToAll(const ProcessGroup& group, const std::vector<at::Tensor>& inputs,
+                      std::vector<at::Tensor>& outputs);
 
 // Copies `tensor` of the group's rank `root` to all members, in place. Any dtype: bytes are copied. Members give the
 // same number of bytes. ArgumentError when the group has no such rank.

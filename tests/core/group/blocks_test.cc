@@ -1,0 +1,268 @@
+// Operations whose data lies in a block for each member: by definition, for equal and unequal blocks, small and large,
+// and what happens when members do not agree.
+
+#include <numeric>
+
+#include "tests/core/group/group_job.h"
+
+namespace treadle::blocks_test {
+namespace {
+
+using test::contains;
+using test::failureOf;
+using test::GroupJob;
+using Sizes = std::vector<uint64_t>;
+
+constexpr size_t kMembers = 4;
+
+std::byte byteOf(size_t rank, size_t i) { return static_cast<std::byte>(rank * 37 + i * 11 + i / 256); }
+
+// What each member gives, and what each shall get; all filled with what shows where it came from.
+std::vector<std::byte> bytesOf(size_t rank, size_t first, size_t count) {
+  std::vector<std::byte> bytes;
+  for (size_t i = 0; i < count; ++i) bytes.push_back(byteOf(rank, first + i));
+  return bytes;
+}
+
+uint64_t sumOf(const Sizes& sizes) { return std::accumulate(sizes.begin(), sizes.end(), uint64_t{0}); }
+uint64_t firstOf(const Sizes& sizes, size_t rank) {
+  return std::accumulate(sizes.begin(), sizes.begin() + static_cast<ptrdiff_t>(rank), uint64_t{0});
+}
+
+void append(std::vector<std::byte>& all, const std::vector<std::byte>& more) {
+  all.insert(all.end(), more.begin(), more.end());
+}
+
+// With the default options, with everything large and in small chunks.
+class Blocks : public ::testing::TestWithParam<bool> {
+ protected:
+  Blocks() : groups_(GetParam() ? job_.makeAll({.smallBytes = 0, .chunkBytes = 64}) : job_.makeAll()) {}
+
+  // `operate` starts the operation of one member.
+  void onAll(const std::function<Future<void>(const ProcessGroup&, size_t rank)>& operate) {
+    std::vector<Future<void>> futures;
+    for (size_t rank = 0; rank < kMembers; ++rank) futures.push_back(operate(groups_[rank], rank));
+    test::waitAll(futures);
+  }
+
+  GroupJob job_{kMembers};
+  std::vector<ProcessGroup> groups_;
+  const std::vector<Sizes> shapes_ = {{0, 0, 0, 0},   {1, 1, 1, 1},    {100, 100, 100, 100},
+                                      {7, 0, 300, 1}, {0, 0, 0, 1000}, {20'000, 3, 0, 70'001}};
+};
+
+INSTANTIATE_TEST_SUITE_P(Sizes, Blocks, ::testing::Bool(),
+                         [](const auto& info) { return info.param ? "InSmallChunks" : "AsUsual"; });
+
+TEST_P(Blocks, AllGatherBringsAllInputsToAll) {
+  for (const Sizes& sizes : shapes_) {
+    std::vector<std::vector<std::byte>> inputs, outputs(kMembers, std::vector<std::byte>(sumOf(sizes)));
+    std::vector<std::byte> want;
+    for (size_t rank = 0; rank < kMembers; ++rank) {
+      inputs.push_back(bytesOf(rank, 0, sizes[rank]));
+      append(want, inputs.back());
+    }
+    onAll([&](const ProcessGroup& group, size_t rank) { return allGather(group, inputs[rank], outputs[rank], sizes); });
+    for (const auto& output : outputs) ASSERT_EQ(output, want);
+  }
+}
+
+TEST_P(Blocks, GatherBringsAllInputsToTheRoot) {
+  for (const Sizes& sizes : shapes_)
+    for (size_t root = 0; root < kMembers; ++root) {
+      std::vector<std::vector<std::byte>> inputs, outputs(kMembers);
+      outputs[root].resize(sumOf(sizes));
+      std::vector<std::byte> want;
+      for (size_t rank = 0; rank < kMembers; ++rank) {
+        inputs.push_back(bytesOf(rank, 0, sizes[rank]));
+        append(want, inputs.back());
+      }
+      onAll([&](const ProcessGroup& group, size_t rank) {
+        return gather(group, inputs[rank], outputs[rank], static_cast<int>(root), sizes);
+      });
+      ASSERT_EQ(outputs[root], want);
+    }
+}
+
+TEST_P(Blocks, ScatterBringsEachItsBlockOfTheRoots) {
+  for (const Sizes& sizes : shapes_)
+    for (size_t root = 0; root < kMembers; ++root) {
+      std::vector<std::vector<std::byte>> inputs(kMembers), outputs(kMembers);
+      inputs[root] = bytesOf(root, 0, sumOf(sizes));
+      for (size_t rank = 0; rank < kMembers; ++rank) outputs[rank].resize(sizes[rank]);
+      onAll([&](const ProcessGroup& group, size_t rank) {
+        return scatter(group, inputs[rank], outputs[rank], static_cast<int>(root), sizes);
+      });
+      for (size_t rank = 0; rank < kMembers; ++rank)
+        ASSERT_EQ(outputs[rank], bytesOf(root, firstOf(sizes, rank), sizes[rank]));
+    }
+}
+
+// Member r sends to member m as many bytes as the r-th shape gives m.
+TEST_P(Blocks, AllToAllBringsEachTheBlocksThatAreForIt) {
+  for (size_t turn = 0; turn < shapes_.size(); ++turn) {
+    const auto sent = [&](size_t rank) { return shapes_[(rank + turn) % shapes_.size()]; };
+    std::vector<std::vector<std::byte>> inputs, outputs, wants(kMembers);
+    std::vector<Sizes> received(kMembers);
+    for (size_t rank = 0; rank < kMembers; ++rank) {
+      inputs.push_back(bytesOf(rank, 0, sumOf(sent(rank))));
+      for (size_t from = 0; from < kMembers; ++from) {
+        received[rank].push_back(sent(from)[rank]);
+        append(wants[rank], bytesOf(from, firstOf(sent(from), rank), sent(from)[rank]));
+      }
+      outputs.emplace_back(sumOf(received[rank]));
+    }
+    onAll([&](const ProcessGroup& group, size_t rank) {
+      return allToAll(group, inputs[rank], outputs[rank], sent(rank), received[rank]);
+    });
+    for (size_t rank = 0; rank < kMembers; ++rank) ASSERT_EQ(outputs[rank], wants[rank]) << rank << " turn " << turn;
+  }
+}
+
+TEST_P(Blocks, ReduceScatterReducesEachBlockOnItsMember) {
+  for (const Sizes& counts : shapes_) {
+    std::vector<std::vector<int32_t>> inputs(kMembers), outputs;
+    for (size_t rank = 0; rank < kMembers; ++rank) {
+      for (uint64_t i = 0; i < sumOf(counts); ++i) inputs[rank].push_back(static_cast<int32_t>((rank + 1) * (i + 1)));
+      outputs.emplace_back(counts[rank]);
+    }
+    const auto before = inputs;
+    onAll([&](const ProcessGroup& group, size_t rank) {
+      return reduceScatter(group, inputs[rank].data(), outputs[rank].data(), counts, group::DataType::kInt32);
+    });
+    EXPECT_EQ(inputs, before) << "inputs stay as they are";
+    for (size_t rank = 0; rank < kMembers; ++rank)
+      for (uint64_t i = 0; i < counts[rank]; ++i)
+        ASSERT_EQ(outputs[rank][i], static_cast<int32_t>(10 * (firstOf(counts, rank) + i + 1))) << rank << " " << i;
+  }
+}
+
+TEST_P(Blocks, ReduceBringsTheRootWhatAllReduceBringsAll) {
+  std::mt19937 random(1);
+  std::uniform_real_distribution<float> value(-1, 1);
+  for (size_t count : {0, 1, 2, 3, 5, 1003, 20'000})
+    for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct})
+      for (size_t root = 0; root < kMembers; ++root) {
+        std::vector<std::vector<float>> inputs(kMembers, std::vector<float>(count));
+        for (auto& input : inputs)
+          for (float& one : input) one = value(random);
+        const auto before = inputs;
+        std::vector<float> output(count);
+        onAll([&](const ProcessGroup& group, size_t rank) {
+          return reduce(group, inputs[rank].data(), rank == root ? output.data() : nullptr, count,
+                        group::DataType::kFloat32, static_cast<int>(root), op);
+        });
+        EXPECT_EQ(inputs, before) << "inputs stay as they are";
+        for (size_t i = 0; i < count; ++i) {
+          float want = inputs[0][i];
+          for (size_t rank = 1; rank < kMembers; ++rank) {
+            const float other = inputs[rank][i];
+            want = op == ReduceOp::kMin       ? std::min(want, other)
+                   : op == ReduceOp::kMax     ? std::max(want, other)
+                   : op == ReduceOp::kProduct ? want * other
+                                              : want + other;
+          }
+          ASSERT_EQ(output[i], op == ReduceOp::kAverage ? want / kMembers : want) << "in the order of ranks";
+        }
+      }
+}
+
+TEST_P(Blocks, ReduceMayBeInPlaceAtTheRoot) {
+  std::vector<std::vector<double>> data(kMembers, std::vector<double>(5000, 1.5));
+  onAll([&](const ProcessGroup& group, size_t rank) {
+    return reduce(group, std::span<const double>(data[rank]), std::span(data[rank]), 2);
+  });
+  EXPECT_EQ(data[2], std::vector<double>(5000, 6));
+  EXPECT_EQ(data[1], std::vector<double>(5000, 1.5));
+}
+
+TEST_P(Blocks, AreEqualWithoutSizes) {
+  std::vector<std::vector<float>> inputs, outputs(kMembers, std::vector<float>(kMembers * 100)), back(kMembers);
+  for (size_t rank = 0; rank < kMembers; ++rank) {
+    inputs.emplace_back(100, static_cast<float>(rank));
+    back[rank].resize(100);
+  }
+  onAll([&](const ProcessGroup& group, size_t rank) {
+    return allGather(group, std::as_bytes(std::span(inputs[rank])), std::as_writable_bytes(std::span(outputs[rank])));
+  });
+  onAll([&](const ProcessGroup& group, size_t rank) {
+    return reduceScatter(group, std::span<const float>(outputs[rank]), std::span(back[rank]));
+  });
+  for (size_t rank = 0; rank < kMembers; ++rank)
+    EXPECT_EQ(back[rank], std::vector<float>(100, static_cast<float>(kMembers * rank)));
+}
+
+TEST_P(Blocks, OfOtherSizesOnAnotherMemberFailEverywhere) {
+  std::vector<std::byte> input(10), output(40);
+  std::vector<Future<void>> futures;
+  for (size_t rank = 0; rank < kMembers; ++rank) {
+    const Sizes sizes = rank == 2 ? Sizes{5, 15, 10, 10} : Sizes{10, 10, 10, 10};
+    futures.push_back(allGather(groups_[rank], input, output, sizes));
+  }
+  for (auto& future : futures) {
+    const Status why = failureOf(future);
+    EXPECT_EQ(why.code(), Code::kInvalidArgument) << why.toString();
+    EXPECT_TRUE(contains(why.message(), "worker 'w2' (rank 2)") && contains(why.message(), "blocks of other sizes"))
+        << why.message();
+  }
+}
+
+TEST_P(Blocks, OfAnAllToAllThatTwoMembersSeeDifferentlyNameThem) {
+  std::vector<std::byte> memory(40), output(43);
+  std::vector<Future<void>> futures;
+  for (size_t rank = 0; rank < kMembers; ++rank) {
+    const Sizes received = rank == 1 ? Sizes{10, 10, 10, 13} : Sizes{10, 10, 10, 10};
+    futures.push_back(
+        allToAll(groups_[rank], memory, MutableBytes(output).first(sumOf(received)), {10, 10, 10, 10}, received));
+  }
+  for (auto& future : futures) {
+    const Status why = failureOf(future);
+    EXPECT_EQ(why.code(), Code::kInvalidArgument) << why.toString();
+    EXPECT_TRUE(
+        contains(why.message(), "worker 'w3' (rank 3) sends 10 elements to worker 'w1' (rank 1), which expects 13"))
+        << why.message();
+  }
+  std::vector<Future<void>> later;
+  for (const ProcessGroup& group : groups_) later.push_back(barrier(group));
+  test::waitAll(later);  // the group goes on
+}
+
+TEST(BlocksCheck, RefusesSizesThatDoNotFit) {
+  GroupJob job(2);
+  ProcessGroup group = job.make(0);
+  std::vector<std::byte> five(5), ten(10);
+  const auto refused = [&](const std::function<void()>& call) {
+    try {
+      call();
+    } catch (const ArgumentError& error) {
+      return std::string(error.what());
+    }
+    return std::string("was not refused");
+  };
+  EXPECT_TRUE(contains(refused([&] { allGather(group, five, five); }), "the output has 5 bytes"));
+  EXPECT_TRUE(contains(refused([&] { allGather(group, five, ten, {5}); }), "1 sizes of blocks were given"));
+  EXPECT_TRUE(contains(refused([&] { allGather(group, five, ten, {6, 4}); }), "the input has 5 bytes"));
+  EXPECT_TRUE(contains(refused([&] { gather(group, five, ten, 2); }), "there is no rank 2"));
+  EXPECT_TRUE(contains(refused([&] { gather(group, five, ten, 1); }), "the output has 10 bytes"));
+  EXPECT_TRUE(contains(refused([&] { scatter(group, five, five, -1); }), "there is no rank -1"));
+  EXPECT_TRUE(contains(refused([&] { scatter(group, five, five, 0); }), "the input has 5 bytes"));
+  EXPECT_TRUE(contains(refused([&] { allToAll(group, five, ten); }), "the input has 5 bytes"));
+  EXPECT_TRUE(contains(refused([&] { allToAll(group, ten, ten, {6, 4}, {5, 5}); }), "sends itself 6 bytes"));
+  std::vector<float> three(3), one(1);
+  EXPECT_TRUE(contains(refused([&] { reduceScatter(group, std::span<const float>(three), std::span(one)); }),
+                       "3 elements are not 2 blocks of 1"));
+}
+
+TEST(BlocksAlone, OfOneMemberAreCopies) {
+  GroupJob job(1);
+  ProcessGroup group = job.make(0);
+  const std::vector<std::byte> input = bytesOf(0, 0, 100);
+  std::vector<std::byte> output(100), other(100);
+  allGather(group, input, output).wait();
+  EXPECT_EQ(output, input);
+  allToAll(group, input, other).wait();
+  EXPECT_EQ(other, input);
+}
+
+}  // namespace
+}  // namespace treadle::blocks_test
