@@ -139,6 +139,8 @@ ALL_REDUCE_2, ALL_REDUCE_4 = (
     tuple(f"allreduce_{members}x{size}" for size in ("4KB", "1MB", "10MB", "100MB")) for members in (2, 4)
 )
 
+COLLECTIVES_4 = tuple(f"{operation}_4x10MB" for operation in ("reducescatter", "allgather", "broadcast", "alltoall"))
+
 # In the order of a round. Cases that would disturb one another have a launch of their own.
 LAUNCHES = [
     Launch("ours", ours, ("call_empty", "async_call")),
@@ -165,6 +167,8 @@ LAUNCHES = [
     Launch("gloo", gloo, ALL_REDUCE_2),
     Launch("ours", ours_collectives, ALL_REDUCE_4),
     Launch("gloo", gloo, ALL_REDUCE_4),
+    Launch("ours", ours_collectives, COLLECTIVES_4),
+    Launch("gloo", gloo, COLLECTIVES_4),
     Launch("ours", idle_cpu, ("idle_cpu",)),
     Launch("ours", idle_peer_bytes, ("idle_peer_bytes",)),
 ]

@@ -6,6 +6,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <functional>
 #include <map>
 #include <stdexcept>
 
@@ -28,20 +29,55 @@ int repetitionsOf(int64_t kilobytes, int repetitions) {
   return repetitions * (kilobytes <= 4 ? 50 : kilobytes <= 10 << 10 ? 3 : 1);
 }
 
-void allReduceOf(const Job& job, const std::string& size, int repetitions) {
-  const int64_t kilobytes = kSizes.at(size);
-  const double members = job.group.size();
-  at::Tensor tensor = at::empty({kilobytes * kFloatsPerKilobyte});
+struct Operation {
+  int64_t given = 1, got = 1;  // by what the size of the case is divided
+  std::function<treadle::Future<void>(at::Tensor& input, at::Tensor& output)> start;
+};
+
+// The size of a case is that of the larger side; of an all-reduce and a broadcast, which are in place, both.
+Operation operationOf(const std::string& name, const treadle::ProcessGroup& group) {
+  const int64_t parts = group.size();
+  if (name == "allreduce") return {1, 1, [&](auto& in, auto&) { return treadle::allReduce(group, in); }};
+  if (name == "broadcast") return {1, 1, [&](auto& in, auto&) { return treadle::broadcast(group, in, 0); }};
+  if (name == "alltoall") return {1, 1, [&](auto& in, auto& out) { return treadle::allToAll(group, in, out); }};
+  if (name == "reducescatter")
+    return {1, parts, [&](auto& in, auto& out) { return treadle::reduceScatter(group, in, out); }};
+  if (name == "allgather") return {parts, 1, [&](auto& in, auto& out) { return treadle::allGather(group, in, out); }};
+  throw std::runtime_error("there is no operation " + name);
+}
+
+// Every member gives its rank + 1 everywhere. What an element of the result is on rank 0, in the part `part`.
+double expected(const std::string& name, int members, int64_t part) {
+  if (name == "allreduce" || name == "reducescatter") return members * (members + 1) / 2.0;
+  return name == "broadcast" ? 1 : static_cast<double>(part + 1);
+}
+
+void check(const std::string& name, int members, const at::Tensor& result) {
+  const bool parts = name == "allgather" || name == "alltoall";
+  const at::Tensor rows = result.view({parts ? members : 1, -1});
+  for (int64_t part = 0; part < rows.size(0); ++part) {
+    const double want = expected(name, members, part);
+    if (rows[part].min().item<double>() != want || rows[part].max().item<double>() != want)
+      throw std::runtime_error(name + " brought a wrong value");
+  }
+}
+
+void measure(const Job& job, const std::string& row, int repetitions) {
+  const size_t cut = row.find('_');
+  const std::string name = row.substr(0, cut), size = row.substr(row.find('x', cut) + 1);
+  const int64_t kilobytes = kSizes.at(size), floats = kilobytes * kFloatsPerKilobyte;
+  const Operation operation = operationOf(name, job.group);
+  const bool inPlace = name == "allreduce" || name == "broadcast";
+  at::Tensor input = at::empty({floats / operation.given}), output = at::empty({inPlace ? 0 : floats / operation.got});
   const auto write = [&] {
-    tensor.fill_(job.group.rank() + 1);
+    input.fill_(job.group.rank() + 1);
     treadle::barrier(job.group).wait();
   };
   const int warmUp = 3;
   bench::Series series = bench::timed(warmUp, repetitionsOf(kilobytes, repetitions), write,
-                                      [&] { treadle::allReduce(job.group, tensor).wait(); });
-  const double sum = members * (members + 1) / 2;
-  if (tensor.min().item<double>() != sum || tensor.max().item<double>() != sum) throw std::runtime_error("a wrong sum");
-  if (job.prints) bench::print("allreduce_" + std::to_string(job.group.size()) + "x" + size, std::move(series));
+                                      [&] { operation.start(input, output).wait(); });
+  if (job.prints) check(name, job.group.size(), inPlace ? input : output);
+  if (job.prints) bench::print(row, std::move(series));
 }
 
 }  // namespace
@@ -50,7 +86,7 @@ int main(int argc, char** argv) try {
   CLI::App app("Collective operations; start it with: treadle run -n MEMBERS -- PROGRAM");
   std::vector<std::string> cases;
   int repetitions = 20;
-  app.add_option("--cases", cases, "allreduce_<members>x<4KB, 1MB, 10MB or 100MB>")->delimiter(',')->required();
+  app.add_option("--cases", cases, "<operation>_<members>x<4KB, 1MB, 10MB or 100MB>")->delimiter(',')->required();
   app.add_option("--repetitions", repetitions, "of 100 MB")->check(CLI::PositiveNumber);
   CLI11_PARSE(app, argc, argv);
   at::set_num_threads(1);
@@ -58,8 +94,7 @@ int main(int argc, char** argv) try {
   std::vector<std::string> members;
   for (const treadle::WorkerInfo& peer : worker->peers()) members.push_back(peer.name);
   auto group = treadle::ProcessGroup::make(*worker, members);
-  for (const std::string& name : cases)
-    allReduceOf({group, worker->self().rank == 0}, name.substr(name.find('x') + 1), repetitions);
+  for (const std::string& name : cases) measure({group, worker->self().rank == 0}, name, repetitions);
   worker->shutdown();
   return 0;
 } catch (const std::exception& error) {

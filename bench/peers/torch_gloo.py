@@ -18,17 +18,44 @@ def repetitions_of(kilobytes, repetitions):
     return repetitions * (50 if kilobytes <= 4 else 3 if kilobytes <= 10 << 10 else 1)
 
 
-def all_reduce(size, repetitions):
+def operation_of(name, floats):
+    """The input, the output and what starts the operation: as bench/ours/collectives.cc."""
     members = dist.get_world_size()
-    tensor = torch.empty(SIZES[size] * FLOATS_PER_KILOBYTE)
+    parts = {"allgather": (members, 1), "reducescatter": (1, members)}.get(name, (1, 1))
+    given, got = (torch.empty(floats // count) for count in parts)
+    start = {
+        "allreduce": lambda: dist.all_reduce(given),
+        "broadcast": lambda: dist.broadcast(given, 0),
+        "alltoall": lambda: dist.all_to_all_single(got, given),
+        "reducescatter": lambda: dist.reduce_scatter_tensor(got, given),
+        "allgather": lambda: dist.all_gather_into_tensor(got, given),
+    }[name]
+    return given, given if name in ("allreduce", "broadcast") else got, start
+
+
+def check(name, result):
+    """Of rank 0. Every member gave its rank + 1 everywhere."""
+    members = dist.get_world_size()
+    parts = result.view(members if name in ("allgather", "alltoall") else 1, -1)
+    for part, values in enumerate(parts):
+        total = members * (members + 1) / 2
+        want = total if name in ("allreduce", "reducescatter") else 1 if name == "broadcast" else part + 1
+        if values.min() != want or values.max() != want:
+            raise RuntimeError(f"{name} brought a wrong value")
+
+
+def measure(case, repetitions):
+    name, _, shape = case.partition("_")
+    kilobytes = SIZES[shape.split("x")[1]]
+    given, result, start = operation_of(name, kilobytes * FLOATS_PER_KILOBYTE)
 
     def write():
-        tensor.fill_(dist.get_rank() + 1)
+        given.fill_(dist.get_rank() + 1)
         dist.barrier()
 
-    times = timed(WARM_UP, repetitions_of(SIZES[size], repetitions), write, lambda: dist.all_reduce(tensor))
-    if tensor.min() != members * (members + 1) / 2 or tensor.max() != members * (members + 1) / 2:
-        raise RuntimeError("a wrong sum")
+    times = timed(WARM_UP, repetitions_of(kilobytes, repetitions), write, start)
+    if dist.get_rank() == 0:
+        check(name, result)
     return times
 
 
@@ -39,14 +66,14 @@ def main():
     parser.add_argument("--rank", type=int, required=True)
     parser.add_argument("--members", type=int, required=True)
     parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--cases", required=True, help="allreduce_<members>x<4KB, 1MB, 10MB or 100MB>,...")
+    parser.add_argument("--cases", required=True, help="<operation>_<members>x<4KB, 1MB, 10MB or 100MB>,...")
     parser.add_argument("--repetitions", type=int, default=20, help="of 100 MB")
     options = parser.parse_args()
     torch.set_num_threads(1)
     address = f"tcp://127.0.0.1:{options.port}"
     dist.init_process_group("gloo", init_method=address, rank=options.rank, world_size=options.members)
     for case in options.cases.split(","):
-        times = all_reduce(case.split("x")[1], options.repetitions)
+        times = measure(case, options.repetitions)
         if options.rank == 0:
             show(case, times)
     dist.barrier()
