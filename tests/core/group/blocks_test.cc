@@ -128,7 +128,8 @@ TEST_P(Blocks, ReduceScatterReducesEachBlockOnItsMember) {
     }
     const auto before = inputs;
     onAll([&](const ProcessGroup& group, size_t rank) {
-      return reduceScatter(group, inputs[rank].data(), outputs[rank].data(), counts, group::DataType::kInt32);
+      return reduceScatter(group, std::span<const int32_t>(inputs[rank]), std::span(outputs[rank]), ReduceOp::kSum,
+                           counts);
     });
     EXPECT_EQ(inputs, before) << "inputs stay as they are";
     for (size_t rank = 0; rank < kMembers; ++rank)
@@ -242,6 +243,7 @@ TEST(BlocksCheck, RefusesSizesThatDoNotFit) {
   EXPECT_TRUE(contains(refused([&] { allGather(group, five, five); }), "the output has 5 bytes"));
   EXPECT_TRUE(contains(refused([&] { allGather(group, five, ten, {5}); }), "1 sizes of blocks were given"));
   EXPECT_TRUE(contains(refused([&] { allGather(group, five, ten, {6, 4}); }), "the input has 5 bytes"));
+  EXPECT_TRUE(contains(refused([&] { allGather(group, five, five, {5, UINT64_MAX}); }), "the output has 5 bytes"));
   EXPECT_TRUE(contains(refused([&] { gather(group, five, ten, 2); }), "there is no rank 2"));
   EXPECT_TRUE(contains(refused([&] { gather(group, five, ten, 1); }), "the output has 10 bytes"));
   EXPECT_TRUE(contains(refused([&] { scatter(group, five, five, -1); }), "there is no rank -1"));
@@ -250,7 +252,7 @@ TEST(BlocksCheck, RefusesSizesThatDoNotFit) {
   EXPECT_TRUE(contains(refused([&] { allToAll(group, ten, ten, {6, 4}, {5, 5}); }), "sends itself 6 bytes"));
   std::vector<float> three(3), one(1);
   EXPECT_TRUE(contains(refused([&] { reduceScatter(group, std::span<const float>(three), std::span(one)); }),
-                       "3 elements are not 2 blocks of 1"));
+                       "the input has 12 bytes"));
 }
 
 TEST(BlocksAlone, OfOneMemberAreCopies) {

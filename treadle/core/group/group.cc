@@ -36,8 +36,11 @@ void checkRoot(const ProcessGroup& group, int root) {
                           std::to_string(group.size()) + " members"));
 }
 
+// More than any memory has counts as kMost, which no size in bytes wraps around.
 uint64_t sumOf(const std::vector<uint64_t>& counts) {
-  return std::accumulate(counts.begin(), counts.end(), uint64_t{0});
+  constexpr uint64_t kMost = UINT64_MAX / 16;
+  return std::accumulate(counts.begin(), counts.end(), uint64_t{0},
+                         [](uint64_t sum, uint64_t count) { return count > kMost - sum ? kMost : sum + count; });
 }
 
 void checkSize(const ProcessGroup& group, const char* what, size_t size, uint64_t wanted) {
@@ -82,13 +85,13 @@ Future<void> reduce(const ProcessGroup& group, const void* input, void* output, 
                              {static_cast<std::byte*>(output), group.rank() == root ? bytes : 0}});
 }
 
-Future<void> reduceScatter(const ProcessGroup& group, const void* input, void* output, std::vector<uint64_t> counts,
-                           DataType type, ReduceOp op) {
-  counts = blocksOf(group, std::move(counts), 0);
+Future<void> reduceScatter(const ProcessGroup& group, Bytes input, MutableBytes output, DataType type, ReduceOp op,
+                           std::vector<uint64_t> counts) {
   const size_t elementBytes = sizeOf(type);
-  const size_t own = counts[static_cast<size_t>(group.rank())] * elementBytes, all = sumOf(counts) * elementBytes;
-  Call call = callOf(OperationKind::kReduceScatter, {static_cast<const std::byte*>(input), all},
-                     {static_cast<std::byte*>(output), own}, std::move(counts));
+  counts = blocksOf(group, std::move(counts), output.size() / elementBytes);
+  checkSize(group, "input", input.size(), sumOf(counts) * elementBytes);
+  checkSize(group, "output", output.size(), counts[static_cast<size_t>(group.rank())] * elementBytes);
+  Call call = callOf(OperationKind::kReduceScatter, input, output, std::move(counts));
   call.description.dataType = type;
   call.description.reduceOp = op;
   return group.core().start(std::move(call));
@@ -144,11 +147,5 @@ Future<void> broadcast(const ProcessGroup& group, MutableBytes bytes, int root) 
 }
 
 Future<void> barrier(const ProcessGroup& group) { return group.core().start({}); }
-
-void checkBlocks(const ProcessGroup& group, size_t whole, size_t block) {
-  if (whole != block * static_cast<size_t>(group.size()))
-    raise(invalidArgument(std::to_string(whole) + " elements are not " + std::to_string(group.size()) + " blocks of " +
-                          std::to_string(block) + ", one for each member of " + group.core().text()));
-}
 
 }  // namespace treadle::group

@@ -52,9 +52,6 @@ class ProcessGroup {
   std::shared_ptr<GroupCore> core_;
 };
 
-// ArgumentError when `whole` elements are not a block of `block` elements for each member.
-void checkBlocks(const ProcessGroup& group, size_t whole, size_t block);
-
 // data[i] becomes the sum (or the reduction `op`) of data[i] of all members; `count` elements of `type`, aligned for
 // it. Large data goes around a ring (P. Patarasuk, X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
 // workstations", 2009): each member sends and receives 2 (n-1)/n times its size. Small data (GroupOptions::smallBytes)
@@ -80,16 +77,19 @@ Future<void> reduce(const ProcessGroup& group, std::span<const T> input, std::sp
   return reduce(group, input.data(), output.data(), input.size(), DataTypeOf<T>::kValue, root, op);
 }
 
-// The input is cut into a block for each member, `counts[rank]` elements in the order of ranks; the output becomes the
-// reduction of this member's block of all members. The input stays as it is. Each member sends all blocks but its own.
-// Combined as by reduce. ArgumentError: not a count for each member.
-Future<void> reduceScatter(const ProcessGroup& group, const void* input, void* output, std::vector<uint64_t> counts,
-                           DataType type, ReduceOp op = ReduceOp::kSum);
+// The input is cut into a block for each member, `counts[rank]` elements of `type` in the order of ranks, and the
+// output becomes the reduction of this member's block of all members. Without counts all blocks are as large as the
+// output. The input stays as it is. Each member sends all blocks but its own. Values are combined as by reduce.
+// ArgumentError: an input or output that has not the size of its blocks, or not a count for each member.
+Future<void> reduceScatter(const ProcessGroup& group, Bytes input, MutableBytes output, DataType type,
+                           ReduceOp op = ReduceOp::kSum, std::vector<uint64_t> counts = {});
 
-// Blocks as large as the output. ArgumentError: the input is not as large as all of them.
 template <Reducible T>
 Future<void> reduceScatter(const ProcessGroup& group, std::span<const T> input, std::span<T> output,
-                           ReduceOp op = ReduceOp::kSum);
+                           ReduceOp op = ReduceOp::kSum, std::vector<uint64_t> counts = {}) {
+  return reduceScatter(group, std::as_bytes(input), std::as_writable_bytes(output), DataTypeOf<T>::kValue, op,
+                       std::move(counts));
+}
 
 // These copy bytes. `sizes` are those of the members' blocks, by rank in the group and the same on all members; without
 // any, all blocks are of the same size. Blocks lie one after the other in the order of ranks. Input and output do not
@@ -120,14 +120,6 @@ template <class T>
   requires(std::is_trivially_copyable_v<T> && !std::is_const_v<T> && !std::is_same_v<T, std::byte>)
 Future<void> broadcast(const ProcessGroup& group, std::span<T> values, int root) {
   return broadcast(group, std::as_writable_bytes(values), root);
-}
-
-template <Reducible T>
-Future<void> reduceScatter(const ProcessGroup& group, std::span<const T> input, std::span<T> output, ReduceOp op) {
-  checkBlocks(group, input.size(), output.size());
-  return reduceScatter(group, input.data(), output.data(),
-                       std::vector<uint64_t>(static_cast<size_t>(group.size()), output.size()), DataTypeOf<T>::kValue,
-                       op);
 }
 
 // Ready when all members have called it the same number of times. It keeps its order among the group's operations.

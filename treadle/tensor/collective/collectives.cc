@@ -130,11 +130,9 @@ Future<void> reduce(const ProcessGroup& group, at::Tensor& tensor, int root, Red
 Future<void> reduceScatter(const ProcessGroup& group, const at::Tensor& input, at::Tensor& output, ReduceOp op) {
   const at::Tensor from = flatOf(input);
   checkSameType(input, output);
-  group::checkBlocks(group, countOf(input), countOf(output));
   return keeping(from, onContiguous(output, [&](const at::Tensor& flat) {
-                   const std::vector<uint64_t> counts(static_cast<size_t>(group.size()), countOf(flat));
-                   return group::reduceScatter(group, from.data_ptr(), flat.data_ptr(), counts,
-                                               dataTypeOf(flat.scalar_type()), op);
+                   return group::reduceScatter(group, bytesOf(from), memoryOf(flat), dataTypeOf(flat.scalar_type()),
+                                               op);
                  }));
 }
 
