@@ -170,6 +170,14 @@ TEST_F(Collectives, TakeATensorOfAnySizeForEachMember) {
   });
 }
 
+TEST_F(Collectives, AnElementIsNotCut) {
+  job.onAll([&](Worker& worker) {
+    ProcessGroup group = ProcessGroup::make(worker, job.names());
+    at::Tensor four = at::ones({4}, at::kDouble), other = at::ones({4}, at::kDouble);
+    EXPECT_TRUE(contains(messageOf<ArgumentError>([&] { allToAll(group, four, other); }), "4 elements cannot be cut"));
+  });
+}
+
 TEST_F(Collectives, TensorsThatDoNotFitAreRefused) {
   ProcessGroup group = ProcessGroup::make(job[0], {"r0"});
   at::Tensor two = at::ones({2}), three = at::ones({3}), wide = at::ones({2}, at::kDouble);

@@ -76,13 +76,12 @@ Future<void> allReduce(const ProcessGroup& group, void* data, size_t count, Data
   return group.core().start({{OperationKind::kAllReduce, type, op, 0, count}, bytes, bytes});
 }
 
-Future<void> reduce(const ProcessGroup& group, const void* input, void* output, size_t count, DataType type, int root,
-                    ReduceOp op) {
+Future<void> reduce(const ProcessGroup& group, Bytes input, MutableBytes output, DataType type, int root, ReduceOp op) {
   checkRoot(group, root);
-  const size_t bytes = count * sizeOf(type);
-  return group.core().start({{OperationKind::kReduce, type, op, static_cast<uint32_t>(root), count},
-                             {static_cast<const std::byte*>(input), bytes},
-                             {static_cast<std::byte*>(output), group.rank() == root ? bytes : 0}});
+  const size_t count = input.size() / sizeOf(type);
+  if (group.rank() != root) output = {};
+  if (group.rank() == root) checkSize(group, "output", output.size(), count * sizeOf(type));
+  return group.core().start({{OperationKind::kReduce, type, op, static_cast<uint32_t>(root), count}, input, output});
 }
 
 Future<void> reduceScatter(const ProcessGroup& group, Bytes input, MutableBytes output, DataType type, ReduceOp op,

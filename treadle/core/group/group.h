@@ -9,9 +9,10 @@
 // contents are unspecified. `cancel` on the future returns when the memory is free. A thread that polls or reads never
 // waits: there it may return earlier, and the memory is free when the future is ready.
 //
-// Each operation ends: with its result, which has the same bits on every member; at the group's `timeout`, with
-// TimeoutError naming the members that have not taken part; with ArgumentError on all members when their calls differ;
-// and with PeerLostError when a member is lost, as do all later operations. A member that gives up notifies the others.
+// Each operation ends: with its result, which has the same bits on every member that gets it; at the group's `timeout`,
+// with TimeoutError naming the members that have not taken part; with ArgumentError on all members when their calls
+// differ; and with PeerLostError when a member is lost, as do all later operations. A member that gives up notifies the
+// others.
 
 #include <memory>
 #include <span>
@@ -65,16 +66,17 @@ Future<void> allReduce(const ProcessGroup& group, std::span<T> values, ReduceOp 
   return allReduce(group, values.data(), values.size(), DataTypeOf<T>::kValue, op);
 }
 
-// As allReduce, but out of place, and only the group's rank `root` gets the result, in `output`, which the others do
-// not use; the input stays as it is. The root's output may be its input. Each member sends its data once. The values
-// are combined in the order of ranks, in double for 16-bit floats. ArgumentError: no such rank.
-Future<void> reduce(const ProcessGroup& group, const void* input, void* output, size_t count, DataType type, int root,
+// As allReduce, but out of place, and only the group's rank `root` gets the result, in `output`, which is as large as
+// the input; the others do not use theirs. The input stays as it is. The root's output may be its input. Each member
+// sends its data once. The values are combined in the order of ranks, in double for 16-bit floats. ArgumentError: no
+// such rank, an output of another size.
+Future<void> reduce(const ProcessGroup& group, Bytes input, MutableBytes output, DataType type, int root,
                     ReduceOp op = ReduceOp::kSum);
 
 template <Reducible T>
 Future<void> reduce(const ProcessGroup& group, std::span<const T> input, std::span<T> output, int root,
                     ReduceOp op = ReduceOp::kSum) {
-  return reduce(group, input.data(), output.data(), input.size(), DataTypeOf<T>::kValue, root, op);
+  return reduce(group, std::as_bytes(input), std::as_writable_bytes(output), DataTypeOf<T>::kValue, root, op);
 }
 
 // The input is cut into a block for each member, `counts[rank]` elements of `type` in the order of ranks, and the
@@ -107,8 +109,8 @@ Future<void> scatter(const ProcessGroup& group, Bytes input, MutableBytes output
                      std::vector<uint64_t> sizes = {});
 
 // Block m of the input goes to the group's rank m, where it becomes the block of this member in the output. `sent` and
-// `received` are the sizes of the blocks of the input and of the output, which differ from member to member: what one
-// member sends another must be what that one expects, or the operation fails with ArgumentError naming both.
+// `received` are the sizes of the blocks of the input and of the output, which differ from member to member. A member
+// that expects another size than is sent gets ArgumentError naming both, and so does who has not ended by then.
 Future<void> allToAll(const ProcessGroup& group, Bytes input, MutableBytes output, std::vector<uint64_t> sent = {},
                       std::vector<uint64_t> received = {});
 

@@ -74,8 +74,9 @@ void Operation::onDeadline() {
   std::string missing;
   for (int rank = 0; rank < link().size(); ++rank)
     if (!started(rank)) missing += (missing.empty() ? "" : ", ") + link().nameOf(rank);
-  std::string reason = missing.empty() ? waitsFor() : "it has not been started by " + missing;
-  if (!begun_) reason = "operations before it have not ended";
+  const std::string reason = !begun_           ? "operations before it have not ended"
+                             : missing.empty() ? waitsFor()
+                                               : "it has not been started by " + missing;
   finish(deadlineExceeded(text() + " was not done in " + toText(setup_.timeout) + ": " + reason));
 }
 

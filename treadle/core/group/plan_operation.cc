@@ -8,8 +8,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "treadle/core/base/check.h"
-
 namespace treadle::group {
 namespace {
 
@@ -28,11 +26,11 @@ Span cut(Span area, const Place& place, const Chunk& chunk, size_t elementBytes)
 PlanOperation::PlanOperation(Setup setup, Plan plan)
     : Operation(std::move(setup)),
       plan_(std::move(plan)),
-      scratch_(std::make_unique_for_overwrite<std::byte[]>(plan_.scratch * sizeOf(description().dataType))),
       progress_(plan_, chunkElements(description())),
       arrived_(plan_.channels.size()) {}
 
 void PlanOperation::onBegin() {
+  if (plan_.scratch > 0) scratch_ = std::make_unique_for_overwrite<std::byte[]>(plan_.scratch * elementBytes());
   std::vector<Buffer> data(static_cast<size_t>(link().size()));
   for (size_t channel = 0; channel < plan_.channels.size() && !large(); ++channel) {
     const Channel& to = plan_.channels[channel];
@@ -62,6 +60,11 @@ void PlanOperation::onStarted(int member, Buffer data) {
     return violated(member, "data of another size than it said");
   if (chunk) arrived_[*channel].push_back(std::move(data));
   advance();
+}
+
+void PlanOperation::onFinished() {
+  arrived_.clear();
+  scratch_.reset();
 }
 
 void PlanOperation::onChunk(int member, uint64_t position, Buffer data) {
@@ -216,7 +219,7 @@ std::string PlanOperation::waitsFor() const {
   if (from)
     return std::to_string(progress.arrived(*from)) + " of " + std::to_string(progress.receives(*from)) +
            " chunks have come from " + link().nameOf(plan_.channels[*from].peer);
-  TREADLE_CHECK(to, "an operation that waits for nothing has ended");
+  if (!to) return "it is about to end";
   return link().nameOf(plan_.channels[*to].peer) + " has taken " + std::to_string(progress.acknowledgedBy(*to)) +
          " of " + std::to_string(progress.sends(*to)) + " chunks";
 }

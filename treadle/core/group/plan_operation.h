@@ -21,7 +21,7 @@ class PlanOperation final : public Operation {
   void onStarted(int member, Buffer data) override;
   void onChunk(int member, uint64_t position, Buffer data) override;
   void onAck(int member, uint64_t positions) override;
-  void onFinished() override { arrived_.clear(); }
+  void onFinished() override;
   uint64_t elementsTo(int member) const override;
   uint64_t elementsFrom(int member) const override;
   std::string waitsFor() const override;
@@ -43,10 +43,10 @@ class PlanOperation final : public Operation {
   size_t elementBytes() const { return sizeOf(description().dataType); }
 
   const Plan plan_;
-  const std::unique_ptr<std::byte[]> scratch_;
   // In the turn.
   Progress progress_;
   bool permitted_ = false, copied_ = false;
+  std::unique_ptr<std::byte[]> scratch_;
   std::vector<std::vector<Buffer>> arrived_;  // by channel: what has not been taken, a window at most
 };
 

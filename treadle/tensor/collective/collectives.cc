@@ -89,6 +89,21 @@ std::vector<uint64_t> sizesOf(const ProcessGroup& group, const std::vector<at::T
   return sizes;
 }
 
+// The bytes of the parts for the members, all of as many elements.
+std::vector<uint64_t> partsOf(const ProcessGroup& group, const at::Tensor& flat) {
+  if (flat.numel() % group.size() != 0)
+    raise(invalidArgument(std::to_string(flat.numel()) + " elements cannot be cut into parts for " +
+                          std::to_string(group.size()) + " members"));
+  return std::vector<uint64_t>(static_cast<size_t>(group.size()), flat.nbytes() / static_cast<size_t>(group.size()));
+}
+
+// As large as all of the tensors.
+at::Tensor emptyFor(const std::vector<at::Tensor>& tensors) {
+  int64_t count = 0;
+  for (const at::Tensor& tensor : tensors) count += tensor.numel();
+  return at::empty({count}, tensors.front().options().requires_grad(false));
+}
+
 at::Tensor joined(const std::vector<at::Tensor>& tensors) {
   std::vector<at::Tensor> flat;
   for (const at::Tensor& tensor : tensors) flat.push_back(flatOf(tensor).flatten());
@@ -119,8 +134,7 @@ Future<void> allReduce(const ProcessGroup& group, at::Tensor& tensor, ReduceOp o
 
 Future<void> reduce(const ProcessGroup& group, at::Tensor& tensor, int root, ReduceOp op) {
   const auto start = [&](const at::Tensor& flat) {
-    return group::reduce(group, flat.data_ptr(), flat.data_ptr(), countOf(flat), dataTypeOf(flat.scalar_type()), root,
-                         op);
+    return group::reduce(group, bytesOf(flat), memoryOf(flat), dataTypeOf(flat.scalar_type()), root, op);
   };
   if (group.rank() == root) return onContiguous(tensor, start);
   const at::Tensor flat = flatOf(tensor);
@@ -154,6 +168,7 @@ Future<void> gather(const ProcessGroup& group, const at::Tensor& input, at::Tens
 }
 
 Future<void> scatter(const ProcessGroup& group, const at::Tensor& input, at::Tensor& output, int root) {
+  checkDense(output);
   const at::Tensor from = flatOf(orNone(input, output));
   checkSameType(from, output);
   return keeping(from, onContiguous(output, [&](const at::Tensor& flat) {
@@ -165,14 +180,15 @@ Future<void> allToAll(const ProcessGroup& group, const at::Tensor& input, at::Te
   const at::Tensor from = flatOf(input);
   checkSameType(input, output);
   return keeping(from, onContiguous(output, [&](const at::Tensor& flat) {
-                   return group::allToAll(group, bytesOf(from), memoryOf(flat));
+                   return group::allToAll(group, bytesOf(from), memoryOf(flat), partsOf(group, from),
+                                          partsOf(group, flat));
                  }));
 }
 
 Future<void> allGather(const ProcessGroup& group, const at::Tensor& input, std::vector<at::Tensor>& outputs) {
   const std::vector<uint64_t> sizes = sizesOf(group, outputs);
   checkSameType(input, outputs.front());
-  const at::Tensor from = flatOf(input), all = joined(outputs);
+  const at::Tensor from = flatOf(input), all = emptyFor(outputs);
   return keeping(from, cutInto(outputs, all, group::allGather(group, bytesOf(from), memoryOf(all), sizes)));
 }
 
@@ -180,7 +196,7 @@ Future<void> allToAll(const ProcessGroup& group, const std::vector<at::Tensor>& 
                       std::vector<at::Tensor>& outputs) {
   const std::vector<uint64_t> sent = sizesOf(group, inputs), received = sizesOf(group, outputs);
   checkSameType(inputs.front(), outputs.front());
-  const at::Tensor from = joined(inputs), all = joined(outputs);
+  const at::Tensor from = joined(inputs), all = emptyFor(outputs);
   return keeping(from, cutInto(outputs, all, group::allToAll(group, bytesOf(from), memoryOf(all), sent, received)));
 }
 

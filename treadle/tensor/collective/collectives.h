@@ -5,9 +5,9 @@
 //
 // Autograd does not see what they write: do not give a tensor that a pending backward pass has saved, because nothing
 // would detect the change. A contiguous tensor is used directly; another tensor is copied to a contiguous one, and an
-// output copied back at the end. Inputs stay as they are, and do not overlap outputs. Failures are those of core/group
-// (group.h): TimeoutError, PeerLostError, ArgumentError when the members' calls differ. After a failure the contents
-// are unspecified.
+// output copied back at the end, which may still happen once after `cancel`. Inputs stay as they are, and do not
+// overlap outputs. Failures are those of core/group (group.h): TimeoutError, PeerLostError, ArgumentError when the
+// members' calls differ. After a failure the contents are unspecified.
 
 #include <ATen/core/Tensor.h>
 
@@ -37,15 +37,15 @@ Future<void> reduceScatter(const ProcessGroup& group, const at::Tensor& input, a
 Future<void> allGather(const ProcessGroup& group, const at::Tensor& input, at::Tensor& output);
 
 // The n-th part of the input goes to the group's rank n, where it becomes the part of this member in the output: of
-// [n, ...] that is a transposition across the members. Any dtype. ArgumentError: sizes that cannot be cut into a part
-// for each member or dtypes that differ, at once; on all members, what one sends and another expects differ.
+// [n, ...] that is a transposition across the members. Any dtype. ArgumentError: elements that cannot be cut into as
+// many for each member, dtypes that differ; and, on a member that expects another size than is sent, naming both.
 Future<void> allToAll(const ProcessGroup& group, const at::Tensor& input, at::Tensor& output);
 
-// As allGather, but only the group's rank `root` has an output; the others may give an undefined tensor.
+// As allGather, but only the group's rank `root` has an output; the others give an undefined or empty tensor.
 Future<void> gather(const ProcessGroup& group, const at::Tensor& input, at::Tensor& output, int root);
 
-// The n-th part of the input of the group's rank `root` becomes the output of rank n; the others may give an undefined
-// tensor as input.
+// The n-th part of the input of the group's rank `root` becomes the output of rank n; the others give an undefined
+// or empty tensor as input.
 Future<void> scatter(const ProcessGroup& group, const at::Tensor& input, at::Tensor& output, int root);
 
 // These take a tensor for each member, in the order of ranks, of any sizes; all have the same dtype. They are copied to
