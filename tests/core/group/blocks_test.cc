@@ -194,11 +194,12 @@ TEST_P(Blocks, AreEqualWithoutSizes) {
 }
 
 TEST_P(Blocks, OfOtherSizesOnAnotherMemberFailEverywhere) {
-  std::vector<std::byte> input(10), output(40);
+  std::vector<std::byte> input(10);
+  std::vector<std::vector<std::byte>> outputs(kMembers, std::vector<std::byte>(40));
   std::vector<Future<void>> futures;
   for (size_t rank = 0; rank < kMembers; ++rank) {
     const Sizes sizes = rank == 2 ? Sizes{5, 15, 10, 10} : Sizes{10, 10, 10, 10};
-    futures.push_back(allGather(groups_[rank], input, output, sizes));
+    futures.push_back(allGather(groups_[rank], input, outputs[rank], sizes));
   }
   for (auto& future : futures) {
     const Status why = failureOf(future);
@@ -209,12 +210,13 @@ TEST_P(Blocks, OfOtherSizesOnAnotherMemberFailEverywhere) {
 }
 
 TEST_P(Blocks, OfAnAllToAllThatTwoMembersSeeDifferentlyNameThem) {
-  std::vector<std::byte> memory(40), output(43);
+  std::vector<std::byte> memory(40);
+  std::vector<std::vector<std::byte>> outputs(kMembers, std::vector<std::byte>(43));
   std::vector<Future<void>> futures;
   for (size_t rank = 0; rank < kMembers; ++rank) {
     const Sizes received = rank == 1 ? Sizes{10, 10, 10, 13} : Sizes{10, 10, 10, 10};
-    futures.push_back(
-        allToAll(groups_[rank], memory, MutableBytes(output).first(sumOf(received)), {10, 10, 10, 10}, received));
+    futures.push_back(allToAll(groups_[rank], memory, MutableBytes(outputs[rank]).first(sumOf(received)),
+                               {10, 10, 10, 10}, received));
   }
   for (size_t rank = 0; rank < kMembers; ++rank) {
     const Status why = failureOf(futures[rank]);
