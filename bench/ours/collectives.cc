@@ -46,7 +46,7 @@ Operation operationOf(const std::string& name, const treadle::ProcessGroup& grou
   throw std::runtime_error("there is no operation " + name);
 }
 
-// Every member gives its rank + 1 everywhere. What an element of the result is on rank 0, in the part `part`.
+// Every member gives its rank + 1 everywhere. An element of the result on rank 0, in the part `part`.
 double expected(const std::string& name, int members, int64_t part) {
   if (name == "allreduce" || name == "reducescatter") return members * (members + 1) / 2.0;
   return name == "broadcast" ? 1 : static_cast<double>(part + 1);

@@ -235,14 +235,7 @@ TEST(BlocksCheck, RefusesSizesThatDoNotFit) {
   GroupJob job(2);
   ProcessGroup group = job.make(0);
   std::vector<std::byte> five(5), ten(10);
-  const auto refused = [&](const std::function<void()>& call) {
-    try {
-      call();
-    } catch (const ArgumentError& error) {
-      return std::string(error.what());
-    }
-    return std::string("was not refused");
-  };
+  const auto refused = [](auto call) { return test::messageOf<ArgumentError>(call); };
   EXPECT_TRUE(contains(refused([&] { allGather(group, five, five); }), "the output has 5 bytes"));
   EXPECT_TRUE(contains(refused([&] { allGather(group, five, ten, {5}); }), "1 sizes of blocks were given"));
   EXPECT_TRUE(contains(refused([&] { allGather(group, five, ten, {6, 4}); }), "the input has 5 bytes"));

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <random>
 
+#include "tests/support/expect_error.h"
 #include "tests/support/gate.h"
 #include "tests/support/local_job.h"
 #include "treadle/core/group/group.h"
@@ -75,8 +76,6 @@ inline Status failureOf(Future<void> future) {
   }
   return {};
 }
-
-inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 // A seed that is new for each run and is printed, or the one in the flag --gtest_random_seed.
 inline uint32_t newSeed() {

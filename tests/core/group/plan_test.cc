@@ -17,6 +17,12 @@ constexpr uint64_t kWhole = UINT64_MAX;  // elements of a chunk: a transfer is o
 
 int64_t valueOf(int rank, uint64_t i) { return static_cast<int64_t>(i) * 10 + rank + 1; }
 
+int64_t sumAt(int size, uint64_t i) {
+  int64_t sum = 0;
+  for (int rank = 0; rank < size; ++rank) sum += valueOf(rank, i);
+  return sum;
+}
+
 Numbers valuesOf(int rank, uint64_t count) {
   Numbers values;
   for (uint64_t i = 0; i < count; ++i) values.push_back(valueOf(rank, i));
@@ -74,8 +80,7 @@ TEST_P(AllReducePlan, AddsEverythingEverywhere) {
     for (bool average : {false, true}) {
       const Simulation all = simulate(count, chunkElements, 0, average);
       for (uint64_t i = 0; i < count; ++i) {
-        int64_t sum = 0;
-        for (int rank = 0; rank < size(); ++rank) sum += valueOf(rank, i);
+        const int64_t sum = sumAt(size(), i);
         for (int rank = 0; rank < size(); ++rank)
           ASSERT_EQ(all.member(rank).output[i], average ? sum / size() : sum) << rank << " " << i;
       }
@@ -137,12 +142,6 @@ class BlocksPlan : public ::testing::TestWithParam<int> {
 
   std::mt19937 random_{test::newSeed()};
 };
-
-int64_t sumAt(int size, uint64_t i) {
-  int64_t sum = 0;
-  for (int rank = 0; rank < size; ++rank) sum += valueOf(rank, i);
-  return sum;
-}
 
 TEST_P(BlocksPlan, ReduceScatterReducesEachBlockOnItsMember) {
   forShapes([&](const std::vector<uint64_t>& counts, uint64_t chunkElements) {

@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <random>
 
 #include "treadle/core/group/progress.h"
@@ -28,8 +29,8 @@ class Simulation {
     group::Progress progress;
     std::vector<std::deque<Numbers>> arrived;  // by channel
     Numbers input, output, scratch;
-    bool inPlace = false;                 // all is in the output
-    uint64_t messages = 0, elements = 0;  // sent, without acknowledgements
+    bool inPlace = false;   // all is in the output
+    uint64_t elements = 0;  // sent
   };
 
   // `average`: reductions divide at the end.
@@ -91,7 +92,6 @@ class Simulation {
     if (!chunk) return false;
     const group::Channel& to = from.plan.channels[channel];
     const Numbers::iterator begin = at(from, to.sends[chunk->transfer].from, *chunk);
-    ++from.messages;
     from.elements += chunk->count();
     wire(self, to.peer)
         .push_back(

@@ -7,11 +7,25 @@ namespace {
 
 // Twice a ring's for all others together. So what is under way, and kept, grows with the group only above 17 members.
 Plan withWindow(Plan plan, const Shape& shape) {
-  plan.setWindow(std::max<uint64_t>(1, 16 / static_cast<uint64_t>(std::max(1, shape.size - 1))));
+  plan.setWindow(std::max<uint64_t>(1, 16 / static_cast<uint64_t>(shape.size - 1)));
   return plan;
 }
 
 Range ofCount(const Range& range) { return {0, range.count()}; }
+
+// Each member sends the place `sent(peer)` to each peer, where it becomes `received(self)`; its own part it copies. An
+// empty place is no transfer.
+template <class From, class To>
+Plan moved(const Shape& shape, From sent, To received) {
+  Plan plan;
+  if (sent(shape.self).range.count() > 0) plan.copies.push_back({sent(shape.self), received(shape.self)});
+  for (int step = 1; step < shape.size; ++step) {
+    const int peer = shape.after(step);
+    if (const Place from = sent(peer); from.range.count() > 0) plan.send(peer, from);
+    if (const Place to = received(peer); to.range.count() > 0) plan.receive(peer, to);
+  }
+  return withWindow(std::move(plan), shape);
+}
 
 }  // namespace
 
@@ -62,54 +76,30 @@ Plan directReduceScatter(const Shape& shape) {
 Plan directAllGather(const Shape& shape) {
   const Blocks blocks = shape.blocks();
   const Place own{Area::kInput, ofCount(blocks[shape.self])};
-  Plan plan;
-  plan.copies.push_back({own, {Area::kOutput, blocks[shape.self]}});
-  for (int step = 1; step < shape.size; ++step) {
-    const int peer = shape.after(step);
-    plan.send(peer, own);
-    plan.receive(peer, {Area::kOutput, blocks[peer]});
-  }
-  return withWindow(std::move(plan), shape);
+  return moved(shape, [&](int) { return own; }, [&](int peer) { return Place{Area::kOutput, blocks[peer]}; });
 }
 
 Plan directGather(const Shape& shape) {
   const Blocks blocks = shape.blocks();
   const Place own{Area::kInput, ofCount(blocks[shape.self])};
-  Plan plan;
-  if (shape.self != shape.root) {
-    plan.send(shape.root, own);
-  } else {
-    plan.copies.push_back({own, {Area::kOutput, blocks[shape.self]}});
-    for (int step = 1; step < shape.size; ++step)
-      plan.receive(shape.after(step), {Area::kOutput, blocks[shape.after(step)]});
-  }
-  return withWindow(std::move(plan), shape);
+  return moved(
+      shape, [&](int peer) { return peer == shape.root ? own : Place{}; },
+      [&](int peer) { return shape.self == shape.root ? Place{Area::kOutput, blocks[peer]} : Place{}; });
 }
 
 Plan directScatter(const Shape& shape) {
   const Blocks blocks = shape.blocks();
   const Place own{Area::kOutput, ofCount(blocks[shape.self])};
-  Plan plan;
-  if (shape.self != shape.root) {
-    plan.receive(shape.root, own);
-  } else {
-    plan.copies.push_back({{Area::kInput, blocks[shape.self]}, own});
-    for (int step = 1; step < shape.size; ++step)
-      plan.send(shape.after(step), {Area::kInput, blocks[shape.after(step)]});
-  }
-  return withWindow(std::move(plan), shape);
+  return moved(
+      shape, [&](int peer) { return shape.self == shape.root ? Place{Area::kInput, blocks[peer]} : Place{}; },
+      [&](int peer) { return peer == shape.root ? own : Place{}; });
 }
 
 Plan directAllToAll(const Shape& shape) {
   const Blocks blocks = shape.blocks(), incoming = shape.incomingBlocks();
-  Plan plan;
-  plan.copies.push_back({{Area::kInput, blocks[shape.self]}, {Area::kOutput, incoming[shape.self]}});
-  for (int step = 1; step < shape.size; ++step) {
-    const int peer = shape.after(step);
-    plan.send(peer, {Area::kInput, blocks[peer]});
-    plan.receive(peer, {Area::kOutput, incoming[peer]});
-  }
-  return withWindow(std::move(plan), shape);
+  return moved(
+      shape, [&](int peer) { return Place{Area::kInput, blocks[peer]}; },
+      [&](int peer) { return Place{Area::kOutput, incoming[peer]}; });
 }
 
 Plan exchangeAllReduce(const Shape& shape) {

@@ -110,7 +110,7 @@ Future<void> scatter(const ProcessGroup& group, Bytes input, MutableBytes output
 
 // Block m of the input goes to the group's rank m, where it becomes the block of this member in the output. `sent` and
 // `received` are the sizes of the blocks of the input and of the output, which differ from member to member. A member
-// that expects another size than is sent gets ArgumentError naming both, and so does who has not ended by then.
+// that expects another size than is sent gets ArgumentError naming both, and so do members that have not ended by then.
 Future<void> allToAll(const ProcessGroup& group, Bytes input, MutableBytes output, std::vector<uint64_t> sent = {},
                       std::vector<uint64_t> received = {});
 

@@ -1,14 +1,15 @@
 #pragma once
-// What one member does in a collective operation, as data: which elements it sends to whom, which it receives from whom
-// and what it does with them, and what has to come before. An algorithm is a pure function that yields the plan of one
+// One member's part in a collective operation, as data: the elements that it sends to each peer, those that it receives
+// and their effect, and the transfers that come before. An algorithm is a pure function that yields the plan of one
 // member; PlanOperation executes any plan, and tests execute the plans of all members together. Pure values.
 //
-// A transfer moves elements from one member to another, in chunks. What two members send to each other is a channel:
-// its transfers go over it in their order, each direction by itself. The n-th transfer that a member sends is the n-th
-// that its peer receives, and both have the same number of elements.
+// A transfer moves elements from one member to another, in chunks. A channel joins two members: its transfers go over
+// it in their order, each direction by itself. The n-th transfer that a member sends is the n-th that its peer
+// receives, and both have the same number of elements.
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 namespace treadle::group {
@@ -42,8 +43,8 @@ enum class Action : uint8_t {
   kCombine,
 };
 
-// A transfer that this member receives. What comes `after` it goes chunk by chunk: chunk i not before chunk i of it has
-// been taken, which has as many elements. By default there is none.
+// A transfer that this member receives. A transfer `after` it has as many elements and follows chunk by chunk: its
+// chunk i waits until chunk i of this one has been taken. By default there is none.
 struct Received {
   static constexpr size_t kNone = SIZE_MAX;
   size_t channel = kNone, transfer = 0;
@@ -52,6 +53,7 @@ struct Received {
 struct Send {
   Place from;
   Received after;
+  const Range& range() const { return from.range; }
 };
 
 struct Receive {
@@ -59,6 +61,7 @@ struct Receive {
   Action action = Action::kReplace;
   Place operand;
   Received after;
+  const Range& range() const { return to.range; }
 };
 
 struct Channel {
@@ -86,8 +89,11 @@ struct Plan {
   // All channels get the window.
   void setWindow(uint64_t chunks);
 
+  // Its number; none when nothing goes to or comes from the peer.
+  std::optional<size_t> channelTo(int peer) const;
+
  private:
-  size_t channelTo(int peer);
+  size_t addChannelTo(int peer);
   Received add(int peer, const Receive& receive);
 };
 

@@ -15,6 +15,13 @@ uint64_t chunkElements(const Description& description) {
   return description.small() ? UINT64_MAX : description.chunkBytes / sizeOf(description.dataType);
 }
 
+template <class Transfers>
+uint64_t elementsOf(const Transfers& transfers) {
+  uint64_t elements = 0;
+  for (const auto& transfer : transfers) elements += transfer.range().count();
+  return elements;
+}
+
 // The bytes of a chunk of the elements at `place`.
 template <class Span>
 Span cut(Span area, const Place& place, const Chunk& chunk, size_t elementBytes) {
@@ -54,7 +61,7 @@ void PlanOperation::onStarted(int member, Buffer data) {
     if (data.sizeBytes != 0) return violated(member, "data too early");
     return advance();
   }
-  const std::optional<size_t> channel = channelTo(member);
+  const std::optional<size_t> channel = plan_.channelTo(member);
   const std::optional<Chunk> chunk = channel ? progress_.arrive(*channel, 0) : std::nullopt;
   if (data.sizeBytes != (chunk ? chunk->count() * elementBytes() : 0))
     return violated(member, "data of another size than it said");
@@ -69,7 +76,7 @@ void PlanOperation::onFinished() {
 
 void PlanOperation::onChunk(int member, uint64_t position, Buffer data) {
   if (!begun()) return violated(member, "data of an operation that this worker has not begun");
-  const std::optional<size_t> channel = channelTo(member);
+  const std::optional<size_t> channel = plan_.channelTo(member);
   const std::optional<Chunk> chunk = channel ? progress_.arrive(*channel, position) : std::nullopt;
   if (!chunk) return violated(member, "a chunk where none was due");
   if (data.sizeBytes != chunk->count() * elementBytes()) return violated(member, "a chunk of the wrong size");
@@ -78,7 +85,7 @@ void PlanOperation::onChunk(int member, uint64_t position, Buffer data) {
 }
 
 void PlanOperation::onAck(int member, uint64_t positions) {
-  const std::optional<size_t> channel = channelTo(member);
+  const std::optional<size_t> channel = plan_.channelTo(member);
   if (!channel || !progress_.acknowledged(*channel, positions))
     return violated(member, "an acknowledgement of what was not sent");
   advance();
@@ -167,13 +174,6 @@ void PlanOperation::send(int member, Message message) {
   if (Status sent = link().send(member, std::move(message)); !sent.ok()) finish(sent.withContext(text()));
 }
 
-std::optional<size_t> PlanOperation::channelTo(int member) const {
-  const auto found = std::find_if(plan_.channels.begin(), plan_.channels.end(),
-                                  [&](const Channel& channel) { return channel.peer == member; });
-  if (found == plan_.channels.end()) return {};
-  return static_cast<size_t>(found - plan_.channels.begin());
-}
-
 Buffer PlanOperation::popArrived(size_t channel) {
   Buffer data = std::move(arrived_[channel].front());
   arrived_[channel].erase(arrived_[channel].begin());
@@ -190,38 +190,31 @@ MutableBytes PlanOperation::write(const Place& to, const Chunk& chunk) const {
 }
 
 uint64_t PlanOperation::elementsTo(int member) const {
-  const std::optional<size_t> channel = channelTo(member);
-  uint64_t elements = 0;
-  for (size_t i = 0; channel && i < plan_.channels[*channel].sends.size(); ++i)
-    elements += plan_.channels[*channel].sends[i].from.range.count();
-  return elements;
+  const std::optional<size_t> channel = plan_.channelTo(member);
+  return channel ? elementsOf(plan_.channels[*channel].sends) : 0;
 }
 
 uint64_t PlanOperation::elementsFrom(int member) const {
-  const std::optional<size_t> channel = channelTo(member);
-  uint64_t elements = 0;
-  for (size_t i = 0; channel && i < plan_.channels[*channel].receives.size(); ++i)
-    elements += plan_.channels[*channel].receives[i].to.range.count();
-  return elements;
+  const std::optional<size_t> channel = plan_.channelTo(member);
+  return channel ? elementsOf(plan_.channels[*channel].receives) : 0;
 }
 
 // The channel that is furthest behind, first among those from which chunks are missing.
 std::string PlanOperation::waitsFor() const {
   if (large() && !permitted_) return "operations before it have not ended";
-  const Progress& progress = progress_;
   std::optional<size_t> from, to;
   for (size_t channel = 0; channel < plan_.channels.size(); ++channel) {
-    const bool comes = progress.arrived(channel) < progress.receives(channel);
-    if (comes && (!from || progress.arrived(channel) < progress.arrived(*from))) from = channel;
-    const bool goes = progress.sent(channel) < progress.sends(channel);
-    if (goes && (!to || progress.acknowledgedBy(channel) < progress.acknowledgedBy(*to))) to = channel;
+    const bool comes = progress_.arrived(channel) < progress_.receives(channel);
+    if (comes && (!from || progress_.arrived(channel) < progress_.arrived(*from))) from = channel;
+    const bool goes = progress_.sent(channel) < progress_.sends(channel);
+    if (goes && (!to || progress_.acknowledgedBy(channel) < progress_.acknowledgedBy(*to))) to = channel;
   }
   if (from)
-    return std::to_string(progress.arrived(*from)) + " of " + std::to_string(progress.receives(*from)) +
+    return std::to_string(progress_.arrived(*from)) + " of " + std::to_string(progress_.receives(*from)) +
            " chunks have come from " + link().nameOf(plan_.channels[*from].peer);
   if (!to) return "it is about to end";
-  return link().nameOf(plan_.channels[*to].peer) + " has taken " + std::to_string(progress.acknowledgedBy(*to)) +
-         " of " + std::to_string(progress.sends(*to)) + " chunks";
+  return link().nameOf(plan_.channels[*to].peer) + " has taken " + std::to_string(progress_.acknowledgedBy(*to)) +
+         " of " + std::to_string(progress_.sends(*to)) + " chunks";
 }
 
 }  // namespace treadle::group

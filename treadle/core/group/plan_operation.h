@@ -34,7 +34,6 @@ class PlanOperation final : public Operation {
   void sendAll();
   void send(int member, Message message);
 
-  std::optional<size_t> channelTo(int member) const;
   Buffer popArrived(size_t channel);
   // Elements in the operation's memory: those of a chunk, or all.
   Bytes read(const Place& from, const Chunk& chunk) const;

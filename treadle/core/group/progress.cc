@@ -5,12 +5,6 @@
 #include "treadle/core/base/check.h"
 
 namespace treadle::group {
-namespace {
-
-const Range& rangeOf(const Send& send) { return send.from.range; }
-const Range& rangeOf(const Receive& receive) { return receive.to.range; }
-
-}  // namespace
 
 Progress::Progress(const Plan& plan, uint64_t chunkElements)
     : plan_(plan), chunkElements_(std::max<uint64_t>(1, chunkElements)) {
@@ -102,7 +96,7 @@ bool Progress::hasTaken(const Received& earlier, uint64_t index) const {
 template <class Transfers>
 std::optional<Chunk> Progress::at(const Transfers& transfers, Cursor& cursor) const {
   for (; cursor.transfer < transfers.size(); ++cursor.transfer, cursor.index = 0) {
-    const uint64_t count = rangeOf(transfers[cursor.transfer]).count();
+    const uint64_t count = transfers[cursor.transfer].range().count();
     const uint64_t begin = cursor.index * chunkElements_;
     if (begin < count)
       return Chunk{cursor.transfer, cursor.index, begin, begin + std::min(chunkElements_, count - begin)};
@@ -119,7 +113,7 @@ template <class Transfers>
 uint64_t Progress::chunksOf(const Transfers& transfers) const {
   uint64_t chunks = 0;
   for (const auto& transfer : transfers) {
-    const uint64_t count = rangeOf(transfer).count();
+    const uint64_t count = transfer.range().count();
     chunks += count / chunkElements_ + (count % chunkElements_ > 0 ? 1 : 0);
   }
   return chunks;

@@ -3,7 +3,7 @@
 namespace treadle::group {
 
 Plan ringAllReduce(const Shape& shape) {
-  const Blocks blocks(shape.count, shape.size);
+  const Blocks blocks = shape.blocks();
   const int reducing = shape.size - 1;
   Plan plan;
   Received last;

@@ -7,11 +7,11 @@ namespace treadle::group {
 
 struct Shape {
   int size = 1;  // members
-  int self = 0;  // of whom the plan is wanted
+  int self = 0;  // the member whose plan it is
   int root = 0;
   uint64_t count = 0;  // elements
-  // Elements of each member's block, by rank. Of an all-to-all: what this member sends to each, and what each sends to
-  // this member. Without any the elements are cut as evenly as possible.
+  // Elements of each member's block, by rank. In an all-to-all this member sends `counts[peer]` elements to a peer and
+  // receives `incoming[peer]` from it. Without any the elements are cut as evenly as possible.
   std::vector<uint64_t> counts = {}, incoming = {};
 
   // Ranks around the ring, from this member on.

@@ -42,7 +42,6 @@ at::Tensor flatOf(const at::Tensor& tensor) {
 
 Bytes bytesOf(const at::Tensor& flat) { return {static_cast<const std::byte*>(flat.data_ptr()), flat.nbytes()}; }
 MutableBytes memoryOf(const at::Tensor& flat) { return {static_cast<std::byte*>(flat.data_ptr()), flat.nbytes()}; }
-size_t countOf(const at::Tensor& flat) { return static_cast<size_t>(flat.numel()); }
 
 // The tensor lives until the operation has ended. No `then`: its future would become ready on a thread of the pool,
 // later than the operation.
@@ -71,7 +70,15 @@ void checkSameType(const at::Tensor& input, const at::Tensor& output) {
                           " and the output's " + c10::toString(output.scalar_type())));
 }
 
-// For who gives no tensor.
+// The same with an input, which is read in one piece and lives until the operation has ended.
+template <class Operate>
+Future<void> onContiguous(const at::Tensor& input, at::Tensor& output, Operate operate) {
+  const at::Tensor from = flatOf(input);
+  checkSameType(input, output);
+  return keeping(from, onContiguous(output, [&](const at::Tensor& to) { return operate(from, to); }));
+}
+
+// Stands for an undefined tensor.
 at::Tensor orNone(const at::Tensor& tensor, const at::Tensor& like) {
   return tensor.defined() ? tensor : at::empty({0}, like.options());
 }
@@ -101,7 +108,7 @@ std::vector<uint64_t> partsOf(const ProcessGroup& group, const at::Tensor& flat)
 at::Tensor emptyFor(const std::vector<at::Tensor>& tensors) {
   int64_t count = 0;
   for (const at::Tensor& tensor : tensors) count += tensor.numel();
-  return at::empty({count}, tensors.front().options().requires_grad(false));
+  return at::empty({count}, tensors.front().options());
 }
 
 at::Tensor joined(const std::vector<at::Tensor>& tensors) {
@@ -128,7 +135,8 @@ Future<void> cutInto(std::vector<at::Tensor>& outputs, const at::Tensor& all, Fu
 
 Future<void> allReduce(const ProcessGroup& group, at::Tensor& tensor, ReduceOp op) {
   return onContiguous(tensor, [&](const at::Tensor& flat) {
-    return group::allReduce(group, flat.data_ptr(), countOf(flat), dataTypeOf(flat.scalar_type()), op);
+    return group::allReduce(group, flat.data_ptr(), static_cast<size_t>(flat.numel()), dataTypeOf(flat.scalar_type()),
+                            op);
   });
 }
 
@@ -142,47 +150,36 @@ Future<void> reduce(const ProcessGroup& group, at::Tensor& tensor, int root, Red
 }
 
 Future<void> reduceScatter(const ProcessGroup& group, const at::Tensor& input, at::Tensor& output, ReduceOp op) {
-  const at::Tensor from = flatOf(input);
-  checkSameType(input, output);
-  return keeping(from, onContiguous(output, [&](const at::Tensor& flat) {
-                   return group::reduceScatter(group, bytesOf(from), memoryOf(flat), dataTypeOf(flat.scalar_type()),
-                                               op);
-                 }));
+  return onContiguous(input, output, [&](const at::Tensor& from, const at::Tensor& to) {
+    return group::reduceScatter(group, bytesOf(from), memoryOf(to), dataTypeOf(to.scalar_type()), op);
+  });
 }
 
 Future<void> allGather(const ProcessGroup& group, const at::Tensor& input, at::Tensor& output) {
-  const at::Tensor from = flatOf(input);
-  checkSameType(input, output);
-  return keeping(from, onContiguous(output, [&](const at::Tensor& flat) {
-                   return group::allGather(group, bytesOf(from), memoryOf(flat));
-                 }));
+  return onContiguous(input, output, [&](const at::Tensor& from, const at::Tensor& to) {
+    return group::allGather(group, bytesOf(from), memoryOf(to));
+  });
 }
 
 Future<void> gather(const ProcessGroup& group, const at::Tensor& input, at::Tensor& output, int root) {
-  const at::Tensor from = flatOf(input);
+  checkDense(input);
   at::Tensor into = orNone(output, input);
-  checkSameType(input, into);
-  return keeping(from, onContiguous(into, [&](const at::Tensor& flat) {
-                   return group::gather(group, bytesOf(from), memoryOf(flat), root);
-                 }));
+  return onContiguous(input, into, [&](const at::Tensor& from, const at::Tensor& to) {
+    return group::gather(group, bytesOf(from), memoryOf(to), root);
+  });
 }
 
 Future<void> scatter(const ProcessGroup& group, const at::Tensor& input, at::Tensor& output, int root) {
   checkDense(output);
-  const at::Tensor from = flatOf(orNone(input, output));
-  checkSameType(from, output);
-  return keeping(from, onContiguous(output, [&](const at::Tensor& flat) {
-                   return group::scatter(group, bytesOf(from), memoryOf(flat), root);
-                 }));
+  return onContiguous(orNone(input, output), output, [&](const at::Tensor& from, const at::Tensor& to) {
+    return group::scatter(group, bytesOf(from), memoryOf(to), root);
+  });
 }
 
 Future<void> allToAll(const ProcessGroup& group, const at::Tensor& input, at::Tensor& output) {
-  const at::Tensor from = flatOf(input);
-  checkSameType(input, output);
-  return keeping(from, onContiguous(output, [&](const at::Tensor& flat) {
-                   return group::allToAll(group, bytesOf(from), memoryOf(flat), partsOf(group, from),
-                                          partsOf(group, flat));
-                 }));
+  return onContiguous(input, output, [&](const at::Tensor& from, const at::Tensor& to) {
+    return group::allToAll(group, bytesOf(from), memoryOf(to), partsOf(group, from), partsOf(group, to));
+  });
 }
 
 Future<void> allGather(const ProcessGroup& group, const at::Tensor& input, std::vector<at::Tensor>& outputs) {
