@@ -52,11 +52,13 @@ chaos: ## the same through a proxy that delays, stalls, cuts and changes what is
 	@$(MAKE) build || { echo "chaos: FAILED build=failed"; exit 1; }
 	@$(in_env) "$$TREADLE_PYTHON" tests/soak/chaos.py $(options)
 
-test-long: build ## the long tests: all property tests with 20 times the seeds and new ones (SEED=...), everything five times over
-	@$(in_env) seed=$(or $(SEED),$$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')); echo "test-long: seeds from $$seed on (SEED=$$seed)"; \
-	  TREADLE_TEST_FIRST_SEED=$$seed TREADLE_TEST_SEED_FACTOR=20 "$$TREADLE_PYTHON" tools/run_tests.py build/dev --repeat until-fail:5 --timeout 1200 $(ARGS)
+test-long: build ## all tests four times, each time the property tests with new seeds and five times as many (SEED=...)
+	@$(in_env) seed=$(or $(SEED),$$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')); \
+	  for round in 0 1 2 3; do first=$$((seed + round * 1000000)); echo "test-long: seeds from $$first on"; \
+	    TREADLE_TEST_FIRST_SEED=$$first TREADLE_TEST_SEED_FACTOR=5 "$$TREADLE_PYTHON" tools/run_tests.py build/$(PRESET) -LE long -j$$(nproc) --timeout 1200 $(ARGS) || exit; done; \
+	  echo "test-long: ok SEED=$$seed"
 
-check-long: ## all that looks for new faults, in hours: kill storms, property tests, fuzz, soak, chaos, oracles, coverage, release
+check-long: ## all that looks for new faults, in two hours: kill storms, property tests, fuzz, soak, chaos, oracles, coverage, release
 	@scripts/check_long.sh
 
 flaky: build ## all tests RUNS=20 times while both cores are kept busy: each case that fails, with its rate; goes on where it was interrupted

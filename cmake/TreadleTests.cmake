@@ -22,8 +22,8 @@ endif()
 set(tsanOptions second_deadlock_stack=1)
 if(TREADLE_SANITIZE MATCHES "thread" AND TREADLE_WITH_TORCH)
   # It sees when a lock of libtorch is let go in a header, and not when it is taken in the library; likewise with threads,
-  # which are told apart by addresses that may be used again.
-  list(APPEND tsanOptions report_mutex_bugs=0 report_thread_leaks=0 "suppressions=${PROJECT_SOURCE_DIR}/tests/tsan_libtorch.supp")
+  # which are told apart by addresses that may be used again. A path may have a blank, so it is quoted.
+  list(APPEND tsanOptions report_mutex_bugs=0 report_thread_leaks=0 "suppressions='${PROJECT_SOURCE_DIR}/tests/tsan_libtorch.supp'")
 endif()
 list(JOIN tsanOptions ":" tsanOptions)
 set(TREADLE_TEST_ENVIRONMENT "UBSAN_OPTIONS=print_stacktrace=1" "TSAN_OPTIONS=${tsanOptions}"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Looks for new faults: scripts/check_long.sh, in some hours. Goes on where it was interrupted, as long as the tree is the same.
+# Looks for new faults: scripts/check_long.sh, in two hours. Goes on where it was interrupted, as long as the tree is the same.
 # What it finds becomes a test with its seed, which is then part of `make test`. Stages and the last line are as in .ci/run.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -10,23 +10,23 @@ long() { # PRESET: its tests of a moment of soak and chaos
 }
 export -f long
 
-finish() { finishStages 300; exit; }
+finish() { finishStages 120; exit; }
 
 runStage 'set-up' 1 1500 scripts/setup.sh --ci || finish
 goOnWhereInterrupted long
-runStage 'property tests' 40 14400 make test-long
+runStage 'property tests' 25 5400 make test-long
 runStage 'all headers alone' 5 1800 make headers
-runStage 'kill storm' 15 7200 make kill RUNS=8
-runStage 'kills at random moments' 20 7200 make kill RUNS=10 ARGS=--random
-runStage 'soak' 20 3600 make soak
-runStage 'chaos' 10 3600 make chaos
-runStage 'soak and chaos under asan' 10 3600 bash -c 'long asan'
-runStage 'soak and chaos under tsan' 10 3600 bash -c 'long tsan'
-runStage 'tensors under tsan' 20 7200 make tsan-tensors
-runStage 'oracles' 30 7200 make oracle
-runStage 'fuzzers' 60 10800 make fuzz
-runStage 'coverage' 15 3600 make coverage
-runStage 'release' 10 3600 make release
+runStage 'kill storm' 8 7200 make kill RUNS=8
+runStage 'kills at random moments' 10 7200 make kill RUNS=10 ARGS=--random
+runStage 'soak' 8 3600 make soak
+runStage 'chaos' 5 3600 make chaos
+runStage 'soak and chaos under asan' 5 3600 bash -c 'long asan'
+runStage 'soak and chaos under tsan' 5 3600 bash -c 'long tsan'
+runStage 'tensors under tsan' 10 7200 make tsan-tensors
+runStage 'oracles' 5 7200 make oracle
+runStage 'fuzzers' 15 7200 make fuzz SECONDS=60
+runStage 'coverage' 8 3600 make coverage
+runStage 'release' 8 3600 make release
 runStage 'installed release' 1 300 make install-test PRESET=release
 runStage 'demo of the release' 1 300 make demo PRESET=release
 finish

@@ -12,6 +12,7 @@
 #include <treadle/autograd.h>
 #include <treadle/checkpoint.h>
 #include <treadle/ddp.h>
+#include <treadle/group.h>
 #include <treadle/nn.h>
 #include <treadle/optim.h>
 // [/headers]
@@ -171,6 +172,29 @@ TEST(NoSyncGuide, SeveralBatchesCostOneExchange) {
     // [/no-sync]
     at::Tensor expected = torch::autograd::grad({alone->forward(all).square().mean()}, {alone->weight})[0];
     EXPECT_TRUE(at::allclose(context.gradient(linear->weight), expected, 1e-4, 1e-6));
+  });
+}
+
+TEST(CollectivesGuide, TensorsOfAllMembersAreCombined) {
+  treadle::test::TensorJob job({"trainer0", "trainer1"});
+  job.onAll([&](treadle::Worker& worker) {
+    // [collectives]
+    auto group = treadle::ProcessGroup::make(worker, {"trainer0", "trainer1"});
+    at::Tensor loss = at::full({1}, 1.0 + group.rank());
+    at::Tensor rows = at::arange(8, at::kFloat).view({4, 2}) + 100 * group.rank(), all = at::empty({8, 2}),
+               part = at::empty({2, 2});
+
+    treadle::Future<void> average = treadle::allReduce(group, loss, treadle::ReduceOp::kAverage);
+    treadle::Future<void> gathered = treadle::allGather(group, rows, all);
+    treadle::Future<void> summed = treadle::reduceScatter(group, rows, part);
+    average.wait();   // 1.5 on both
+    gathered.wait();  // the rows of rank 0, then those of rank 1
+    summed.wait();    // the sum of the first two rows on rank 0, of the last two on rank 1
+    // [/collectives]
+    EXPECT_EQ(loss.item<float>(), 1.5F);
+    at::Tensor first = at::arange(8, at::kFloat).view({4, 2});
+    EXPECT_TRUE(at::equal(all, at::cat({first, first + 100})));
+    EXPECT_TRUE(at::equal(part, (2 * first + 100).slice(0, 2L * group.rank(), 2L * group.rank() + 2)));
   });
 }
 
