@@ -139,6 +139,7 @@ ALL_REDUCE_2, ALL_REDUCE_4 = (
     tuple(f"allreduce_{members}x{size}" for size in ("4KB", "1MB", "10MB", "100MB")) for members in (2, 4)
 )
 
+ALL_REDUCE_64 = ("allreduce_64x100floats", "allreduce_64x1MB")
 COLLECTIVES_4 = tuple(f"{operation}_4x10MB" for operation in ("reducescatter", "allgather", "broadcast", "alltoall"))
 
 # In the order of a round. Cases that would disturb one another have a launch of their own.
@@ -167,6 +168,7 @@ LAUNCHES = [
     Launch("gloo", gloo, ALL_REDUCE_2),
     Launch("ours", ours_collectives, ALL_REDUCE_4),
     Launch("gloo", gloo, ALL_REDUCE_4),
+    Launch("ours", ours_collectives, ALL_REDUCE_64),
     Launch("ours", ours_collectives, COLLECTIVES_4),
     Launch("gloo", gloo, COLLECTIVES_4),
     Launch("ours", idle_cpu, ("idle_cpu",)),

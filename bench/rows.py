@@ -49,6 +49,8 @@ ROWS = [
     Row("allreduce_4x1MB", "us", "gloo", 0.5),
     Row("allreduce_4x10MB", "us", "gloo", 0.5),
     Row("allreduce_4x100MB", "us", "gloo", 0.5),
+    Row("allreduce_64x100floats", "us", "8ms", 1.0),
+    Row("allreduce_64x1MB", "us", "allreduce_4x1MB", 63),  # 21 times the bytes are moved, each in three times the time
     Row("reducescatter_4x10MB", "us", "gloo", 0.6),
     Row("allgather_4x10MB", "us", "gloo", 0.6),
     Row("broadcast_4x10MB", "us", "gloo", 0.6),
@@ -72,7 +74,7 @@ ROWS = [
 STATISTICS = {"small_behind_large": "p99"}
 
 # What is compared with a number instead of a measurement.
-CONSTANTS = {"64KiB": 64 * 1024}
+CONSTANTS = {"64KiB": 64 * 1024, "8ms": 8000}
 
 CASES = list(dict.fromkeys(row.case for row in ROWS))
 

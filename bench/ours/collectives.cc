@@ -16,8 +16,11 @@
 
 namespace {
 
-constexpr int64_t kFloatsPerKilobyte = 256;
-const std::map<std::string, int64_t> kSizes = {{"4KB", 4}, {"1MB", 1 << 10}, {"10MB", 10 << 10}, {"100MB", 100 << 10}};
+constexpr int64_t kMegabyte = 1 << 18;  // in floats
+const std::map<std::string, int64_t> kSizes = {
+    {"100floats", 100}, {"4KB", 1 << 10}, {"1MB", kMegabyte}, {"10MB", 10 * kMegabyte}, {"100MB", 100 * kMegabyte}};
+// The last one to get the data on its way around a ring or along a tree is rank 0, which is measured.
+constexpr int kRoot = 1;
 
 struct Job {
   const treadle::ProcessGroup& group;
@@ -25,8 +28,8 @@ struct Job {
 };
 
 // An operation that takes longer is repeated less often; bench/peers/torch_gloo.py does the same.
-int repetitionsOf(int64_t kilobytes, int repetitions) {
-  return repetitions * (kilobytes <= 4 ? 50 : kilobytes <= 10 << 10 ? 3 : 1);
+int repetitionsOf(int64_t floats, int repetitions) {
+  return repetitions * (floats <= 1 << 10 ? 50 : floats <= 10 * kMegabyte ? 3 : 1);
 }
 
 struct Operation {
@@ -38,7 +41,7 @@ struct Operation {
 Operation operationOf(const std::string& name, const treadle::ProcessGroup& group) {
   const int64_t parts = group.size();
   if (name == "allreduce") return {1, 1, [&](auto& in, auto&) { return treadle::allReduce(group, in); }};
-  if (name == "broadcast") return {1, 1, [&](auto& in, auto&) { return treadle::broadcast(group, in, 0); }};
+  if (name == "broadcast") return {1, 1, [&](auto& in, auto&) { return treadle::broadcast(group, in, kRoot); }};
   if (name == "alltoall") return {1, 1, [&](auto& in, auto& out) { return treadle::allToAll(group, in, out); }};
   if (name == "reducescatter")
     return {1, parts, [&](auto& in, auto& out) { return treadle::reduceScatter(group, in, out); }};
@@ -49,7 +52,7 @@ Operation operationOf(const std::string& name, const treadle::ProcessGroup& grou
 // Every member gives its rank + 1 everywhere. An element of the result on rank 0, in the part `part`.
 double expected(const std::string& name, int members, int64_t part) {
   if (name == "allreduce" || name == "reducescatter") return members * (members + 1) / 2.0;
-  return name == "broadcast" ? 1 : static_cast<double>(part + 1);
+  return name == "broadcast" ? kRoot + 1 : static_cast<double>(part + 1);
 }
 
 void check(const std::string& name, int members, const at::Tensor& result) {
@@ -65,17 +68,18 @@ void check(const std::string& name, int members, const at::Tensor& result) {
 void measure(const Job& job, const std::string& row, int repetitions) {
   const size_t cut = row.find('_');
   const std::string name = row.substr(0, cut), size = row.substr(row.find('x', cut) + 1);
-  const int64_t kilobytes = kSizes.at(size), floats = kilobytes * kFloatsPerKilobyte;
+  const int64_t floats = kSizes.at(size);
   const Operation operation = operationOf(name, job.group);
   const bool inPlace = name == "allreduce" || name == "broadcast";
   at::Tensor input = at::empty({floats / operation.given}), output = at::empty({inPlace ? 0 : floats / operation.got});
   const auto write = [&] {
     input.fill_(job.group.rank() + 1);
+    output.zero_();
     treadle::barrier(job.group).wait();
   };
   const int warmUp = 3;
-  bench::Series series = bench::timed(warmUp, repetitionsOf(kilobytes, repetitions), write,
-                                      [&] { operation.start(input, output).wait(); });
+  bench::Series series =
+      bench::timed(warmUp, repetitionsOf(floats, repetitions), write, [&] { operation.start(input, output).wait(); });
   if (job.prints) check(name, job.group.size(), inPlace ? input : output);
   if (job.prints) bench::print(row, std::move(series));
 }
@@ -86,7 +90,9 @@ int main(int argc, char** argv) try {
   CLI::App app("Collective operations; start it with: treadle run -n MEMBERS -- PROGRAM");
   std::vector<std::string> cases;
   int repetitions = 20;
-  app.add_option("--cases", cases, "<operation>_<members>x<4KB, 1MB, 10MB or 100MB>")->delimiter(',')->required();
+  app.add_option("--cases", cases, "<operation>_<members>x<100floats, 4KB, 1MB, 10MB or 100MB>")
+      ->delimiter(',')
+      ->required();
   app.add_option("--repetitions", repetitions, "of 100 MB")->check(CLI::PositiveNumber);
   CLI11_PARSE(app, argc, argv);
   at::set_num_threads(1);

@@ -9,13 +9,14 @@ import torch
 import torch.distributed as dist
 from torch_rpc import show, timed
 
-FLOATS_PER_KILOBYTE = 256
-SIZES = {"4KB": 4, "1MB": 1 << 10, "10MB": 10 << 10, "100MB": 100 << 10}
+MEGABYTE = 1 << 18  # in floats
+SIZES = {"100floats": 100, "4KB": 1 << 10, "1MB": MEGABYTE, "10MB": 10 * MEGABYTE, "100MB": 100 * MEGABYTE}
+ROOT = 1
 WARM_UP = 3
 
 
-def repetitions_of(kilobytes, repetitions):
-    return repetitions * (50 if kilobytes <= 4 else 3 if kilobytes <= 10 << 10 else 1)
+def repetitions_of(floats, repetitions):
+    return repetitions * (50 if floats <= 1 << 10 else 3 if floats <= 10 * MEGABYTE else 1)
 
 
 def operation_of(name, floats):
@@ -25,7 +26,7 @@ def operation_of(name, floats):
     given, got = (torch.empty(floats // count) for count in parts)
     start = {
         "allreduce": lambda: dist.all_reduce(given),
-        "broadcast": lambda: dist.broadcast(given, 0),
+        "broadcast": lambda: dist.broadcast(given, ROOT),
         "alltoall": lambda: dist.all_to_all_single(got, given),
         "reducescatter": lambda: dist.reduce_scatter_tensor(got, given),
         "allgather": lambda: dist.all_gather_into_tensor(got, given),
@@ -39,21 +40,22 @@ def check(name, result):
     parts = result.view(members if name in ("allgather", "alltoall") else 1, -1)
     for part, values in enumerate(parts):
         total = members * (members + 1) / 2
-        want = total if name in ("allreduce", "reducescatter") else 1 if name == "broadcast" else part + 1
+        want = total if name in ("allreduce", "reducescatter") else ROOT + 1 if name == "broadcast" else part + 1
         if values.min() != want or values.max() != want:
             raise RuntimeError(f"{name} brought a wrong value")
 
 
 def measure(case, repetitions):
     name, _, shape = case.partition("_")
-    kilobytes = SIZES[shape.split("x")[1]]
-    given, result, start = operation_of(name, kilobytes * FLOATS_PER_KILOBYTE)
+    floats = SIZES[shape.split("x")[1]]
+    given, result, start = operation_of(name, floats)
 
     def write():
+        result.zero_()
         given.fill_(dist.get_rank() + 1)
         dist.barrier()
 
-    times = timed(WARM_UP, repetitions_of(kilobytes, repetitions), write, start)
+    times = timed(WARM_UP, repetitions_of(floats, repetitions), write, start)
     if dist.get_rank() == 0:
         check(name, result)
     return times
@@ -66,7 +68,7 @@ def main():
     parser.add_argument("--rank", type=int, required=True)
     parser.add_argument("--members", type=int, required=True)
     parser.add_argument("--port", type=int, required=True)
-    parser.add_argument("--cases", required=True, help="<operation>_<members>x<4KB, 1MB, 10MB or 100MB>,...")
+    parser.add_argument("--cases", required=True, help="<operation>_<members>x<100floats, 4KB, 1MB, 10MB or 100MB>,...")
     parser.add_argument("--repetitions", type=int, default=20, help="of 100 MB")
     options = parser.parse_args()
     torch.set_num_threads(1)
