@@ -15,13 +15,16 @@ Message example(MessageKind kind) {
     message.elements = 500;
   } else if (kind == MessageKind::kAbort) {
     message.status = peerLost("ps", "worker 'ps' (rank 1) was lost");
-  } else {
+  } else if (kind == MessageKind::kAnswer) {
+    message.begun = true;
+  } else if (kind != MessageKind::kAsk) {
     message.position = 99;
   }
   return message;
 }
 
-constexpr MessageKind kKinds[] = {MessageKind::kStart, MessageKind::kChunk, MessageKind::kAck, MessageKind::kAbort};
+constexpr MessageKind kKinds[] = {MessageKind::kStart, MessageKind::kChunk, MessageKind::kAck,
+                                  MessageKind::kAbort, MessageKind::kAsk,   MessageKind::kAnswer};
 
 link::Message received(std::vector<std::byte> payload, size_t buffers = 0) {
   link::Message message{link::Subject::kGroup, std::move(payload), {}};
@@ -40,6 +43,7 @@ TEST(GroupMessagesTest, SurviveTheWire) {
     EXPECT_EQ(got->description, sent.description);
     EXPECT_EQ(got->elements, sent.elements);
     EXPECT_EQ(got->position, sent.position);
+    EXPECT_EQ(got->begun, sent.begun);
     EXPECT_EQ(got->status.toString(), sent.status.toString());
     EXPECT_EQ(got->status.worker(), sent.status.worker());
   }
@@ -83,7 +87,7 @@ TEST(GroupMessagesTest, AnAbortNeedsAReason) {
 TEST(GroupMessagesTest, NoBytesHarmTheReader) {
   std::mt19937 random(test::newSeed());
   for (int round = 0; round < 20'000; ++round) {
-    std::vector<std::byte> bytes = encode(example(kKinds[random() % 4]));
+    std::vector<std::byte> bytes = encode(example(kKinds[random() % std::size(kKinds)]));
     for (uint32_t change = random() % 4; change > 0; --change)
       bytes[random() % bytes.size()] = static_cast<std::byte>(random());
     Result<Message> got = parse(received(bytes, random() % 3));

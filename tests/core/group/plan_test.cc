@@ -5,6 +5,7 @@
 #include "tests/core/group/simulation.h"
 #include "treadle/core/group/direct.h"
 #include "treadle/core/group/ring.h"
+#include "treadle/core/group/tree.h"
 
 namespace treadle::group::plan_test {
 namespace {
@@ -88,9 +89,12 @@ TEST_P(AllReducePlan, AddsEverythingEverywhere) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Algorithms, AllReducePlan,
-    casesOf({{"Ring", ringAllReduce}, {"Direct", directAllReduce}, {"Exchange", exchangeAllReduce, true}}), nameOf);
+INSTANTIATE_TEST_SUITE_P(Algorithms, AllReducePlan,
+                         casesOf({{"Ring", ringAllReduce},
+                                  {"Direct", directAllReduce},
+                                  {"Exchange", exchangeAllReduce, true},
+                                  {"Tree", treeAllReduce, true}}),
+                         nameOf);
 
 using BroadcastPlan = PlanTest;
 
@@ -103,8 +107,9 @@ TEST_P(BroadcastPlan, BringsTheRootsEverywhere) {
   });
 }
 
-INSTANTIATE_TEST_SUITE_P(Algorithms, BroadcastPlan,
-                         casesOf({{"Ring", ringBroadcast}, {"Exchange", exchangeBroadcast, true}}), nameOf);
+INSTANTIATE_TEST_SUITE_P(
+    Algorithms, BroadcastPlan,
+    casesOf({{"Ring", ringBroadcast}, {"Exchange", exchangeBroadcast, true}, {"Tree", treeBroadcast, true}}), nameOf);
 
 // How many elements a block has, when all members agree on it: some are empty, some larger than others.
 std::vector<uint64_t> unevenBlocks(int size, uint64_t count) {
@@ -250,6 +255,10 @@ TEST(PlanCost, IsWhatTheAlgorithmsSay) {
     EXPECT_EQ(sentBy(rank, directAllToAll), 4 * 1000 / 5);
     EXPECT_EQ(sentBy(rank, exchangeAllReduce), 4 * 1000);
     EXPECT_EQ(sentBy(rank, exchangeBroadcast), rank == 1 ? 4 * 1000 : 0);
+    // Rank 0 has the children 1, 2 and 4, rank 2 has 3.
+    const int children = rank == 0 ? 3 : rank == 2 ? 1 : 0;
+    EXPECT_EQ(sentBy(rank, treeAllReduce), (children + (rank == 0 ? 0 : 1)) * 1000);
+    EXPECT_EQ(sentBy(rank, treeBroadcast), (rank == 0 ? 2 : rank == 1 ? 1 : children) * 1000) << "from rank 1";
   }
 }
 

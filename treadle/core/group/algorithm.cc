@@ -2,26 +2,19 @@
 
 #include "treadle/core/group/direct.h"
 #include "treadle/core/group/ring.h"
+#include "treadle/core/group/tree.h"
 
 namespace treadle::group {
 namespace {
 
-Plan planOfAllReduce(const Description& description, const Shape& shape) {
-  if (description.small()) return exchangeAllReduce(shape);
-  // Around a ring each member would round.
-  if (reducesAtOnce(description.dataType, description.reduceOp)) return directAllReduce(shape);
-  return ringAllReduce(shape);
-}
+// Around a ring and along a tree each member would round.
+bool mustReduceAtOnce(const Description& what) { return reducesAtOnce(what.dataType, what.reduceOp); }
 
-}  // namespace
-
-Plan planOf(const Call& call, int size, int self) {
-  const Description& what = call.description;
-  const Shape shape{size, self, static_cast<int>(what.root), what.count, call.counts, call.incoming};
+Plan dataPlan(const Description& what, const Shape& shape) {
   switch (what.operation) {
-    case OperationKind::kAllReduce: return planOfAllReduce(what, shape);
-    case OperationKind::kBroadcast: return what.small() ? exchangeBroadcast(shape) : ringBroadcast(shape);
-    case OperationKind::kReduce: return what.small() ? exchangeReduce(shape) : directReduce(shape);
+    case OperationKind::kAllReduce: return mustReduceAtOnce(what) ? directAllReduce(shape) : ringAllReduce(shape);
+    case OperationKind::kBroadcast: return ringBroadcast(shape);
+    case OperationKind::kReduce: return directReduce(shape);
     case OperationKind::kReduceScatter: return directReduceScatter(shape);
     case OperationKind::kAllGather: return directAllGather(shape);
     case OperationKind::kGather: return directGather(shape);
@@ -30,6 +23,42 @@ Plan planOf(const Call& call, int size, int self) {
     case OperationKind::kBarrier: break;
   }
   return {};
+}
+
+// For small data, which travels with the starts: those from each member to each, or those along the tree. Not every
+// operation can be done along a tree.
+Plan exchangePlan(const Description& what, const Shape& shape) {
+  if (what.operation == OperationKind::kAllReduce) return exchangeAllReduce(shape);
+  if (what.operation == OperationKind::kBroadcast) return exchangeBroadcast(shape);
+  if (what.operation == OperationKind::kReduce) return exchangeReduce(shape);
+  return dataPlan(what, shape);
+}
+
+std::optional<Plan> treePlan(const Description& what, const Shape& shape) {
+  if (what.operation == OperationKind::kBarrier) return Plan();
+  if (what.operation == OperationKind::kBroadcast) return treeBroadcast(shape);
+  if (what.operation == OperationKind::kAllReduce && !mustReduceAtOnce(what)) return treeAllReduce(shape);
+  return {};
+}
+
+}  // namespace
+
+Agreement::Kind agreementOf(const Description& description, int size) {
+  const bool allToAll = size <= kMostAllToAll || description.operation == OperationKind::kAllToAll;
+  return allToAll ? Agreement::Kind::kAllToAll : Agreement::Kind::kTree;
+}
+
+Plan planOf(const Call& call, int size, int self) {
+  const Description& what = call.description;
+  const Shape shape{size, self, static_cast<int>(what.root), what.count, call.counts, call.incoming};
+  if (what.small()) {
+    const bool tree = agreementOf(what, size) == Agreement::Kind::kTree;
+    if (std::optional<Plan> plan = tree ? treePlan(what, shape) : exchangePlan(what, shape)) {
+      plan->withStarts = true;
+      return *std::move(plan);
+    }
+  }
+  return dataPlan(what, shape);
 }
 
 }  // namespace treadle::group

@@ -56,8 +56,9 @@ class ProcessGroup {
 // data[i] becomes the sum (or the reduction `op`) of data[i] of all members; `count` elements of `type`, aligned for
 // it. Large data goes around a ring (P. Patarasuk, X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
 // workstations", 2009): each member sends and receives 2 (n-1)/n times its size. Small data (GroupOptions::smallBytes)
-// is sent to all members at once. Sums, averages and products of 16-bit floats are computed in float64 and rounded
-// once: large ones move as many bytes, each block to the member that combines it and from there to all.
+// is sent to all members at once; in a group of more than 16, along a tree. Sums, averages and products of 16-bit
+// floats are computed in float64 and rounded once: large ones move as many bytes, each block to the member that
+// combines it and from there to all.
 Future<void> allReduce(const ProcessGroup& group, void* data, size_t count, DataType type,
                        ReduceOp op = ReduceOp::kSum);
 

@@ -32,7 +32,10 @@ Event messageEvent(int member, Message message) {
 }
 
 // These end an operation: they need not wait for what has come before.
-bool goesFirst(const Event& event) { return event.kind == Event::Kind::kFail || event.kind == Event::Kind::kDeadline; }
+bool goesFirst(const Event& event) {
+  return event.kind == Event::Kind::kFail || event.kind == Event::Kind::kDeadline ||
+         event.kind == Event::Kind::kAnswersDue;
+}
 
 Future<void> readyFuture(Status status) {
   Promise<void> promise;
@@ -58,7 +61,17 @@ std::string GroupCore::text() const {
 }
 
 std::shared_ptr<Operation> GroupCore::makeOperation(uint64_t sequence, const Call& call, Plan plan) {
-  Operation::Setup setup{*this, link_, text(), sequence, call.description, call.input, call.output, options_.timeout};
+  Operation::Setup setup{
+      .host = *this,
+      .link = link_,
+      .group = text(),
+      .sequence = sequence,
+      .description = call.description,
+      .agreement = agreementOf(call.description, link_.size()),
+      .input = call.input,
+      .output = call.output,
+      .timeout = options_.timeout,
+  };
   auto operation = std::make_shared<PlanOperation>(std::move(setup), std::move(plan));
   operation->state()->executor = pool_;
   operation->state()->endsByItself = true;
@@ -113,7 +126,8 @@ Status GroupCore::onMessage(int jobRank, Message message) {
     MutexLock lock(mutex_);
     if (!failure_.ok()) {
       // It may not know yet: the group may have failed before it made it.
-      if (message.kind == MessageKind::kStart) todo.aborts.push_back({member, kWholeGroup, failure_});
+      if (message.kind == MessageKind::kStart || message.kind == MessageKind::kAsk)
+        todo.sendings.push_back({member, abortMessage(kWholeGroup, failure_)});
     } else {
       violation = route(member, std::move(message), todo);
       advance(todo);
@@ -125,9 +139,16 @@ Status GroupCore::onMessage(int jobRank, Message message) {
 
 Status GroupCore::route(int member, Message message, Todo& todo) {
   uint64_t sequence = message.sequence;
+  if (message.kind == MessageKind::kAsk) {
+    todo.sendings.push_back({member, answerMessage(sequence, sequence < nextBegin_)});
+    return {};
+  }
   if (sequence >= next_ + kAhead) return dataLoss("it is too far ahead in " + text());
   auto found = entries_.find(sequence);
-  if (found == entries_.end() && sequence < next_) return {};  // it has ended, for all
+  if (found == entries_.end() && sequence < next_) {  // it is over here
+    if (message.kind == MessageKind::kAbort) answerAbort(member, sequence, todo);
+    return {};
+  }
   bool opens = message.kind == MessageKind::kStart || message.kind == MessageKind::kAbort;
   if (!opens && (found == entries_.end() || !found->second.operation))
     return dataLoss("it sent data of an operation of " + text() + " that this worker has not begun");
@@ -135,9 +156,10 @@ Status GroupCore::route(int member, Message message, Todo& todo) {
   if (message.kind == MessageKind::kStart) return routeStart(member, entry, std::move(message), todo);
   if (message.kind == MessageKind::kAbort) {
     routeAbort(member, entry, message, todo);
-  } else if (!entry.ended) {
-    todo.deliveries.push_back({entry.operation, messageEvent(member, std::move(message))});
+    return {};
   }
+  if (message.kind == MessageKind::kAnswer && message.begun) hear(member, entry);
+  if (!entry.ended) todo.deliveries.push_back({entry.operation, messageEvent(member, std::move(message))});
   return {};
 }
 
@@ -152,13 +174,14 @@ Status GroupCore::routeStart(int member, Entry& entry, Message message, Todo& to
     todo.deliveries.push_back({entry.operation, messageEvent(member, std::move(message))});
   } else if (entry.othersKnow && !entry.failure.ok()) {
     // It may have begun after everybody was told of the failure.
-    todo.aborts.push_back({member, message.sequence, entry.failure});
+    todo.sendings.push_back({member, abortMessage(message.sequence, entry.failure)});
   }
   return {};
 }
 
 void GroupCore::routeAbort(int member, Entry& entry, const Message& message, Todo& todo) {
   hear(member, entry);
+  if (entry.ended && entry.failure.ok()) return answerAbort(member, message.sequence, todo);
   if (entry.ended) return;
   if (entry.operation) {
     todo.deliveries.push_back({entry.operation, failEvent(message.status, FailedBy::kPeer)});
@@ -166,6 +189,12 @@ void GroupCore::routeAbort(int member, Entry& entry, const Message& message, Tod
     entry.failure = message.status;
     entry.early.clear();
   }
+}
+
+// Along a tree the sender may not have heard that this member has begun the operation, and this one has no failure to
+// report.
+void GroupCore::answerAbort(int member, uint64_t sequence, Todo& todo) const {
+  if (link_.size() > kMostAllToAll) todo.sendings.push_back({member, answerMessage(sequence, true)});
 }
 
 GroupCore::Entry& GroupCore::entryOf(uint64_t sequence) {
@@ -188,7 +217,7 @@ void GroupCore::hear(int member, Entry& entry) {
 void GroupCore::advance(Todo& todo) {
   for (auto it = entries_.begin(); it != entries_.end();) {
     const Entry& entry = it->second;
-    bool over = entry.ended && entry.begun && entry.heardCount == link_.size();
+    bool over = entry.ended && entry.begun && (entry.failure.ok() || entry.heardCount == link_.size());
     it = over ? entries_.erase(it) : std::next(it);
     if (!over) break;  // the oldest alone counts; those after it are dropped when it is gone
   }
@@ -198,7 +227,7 @@ void GroupCore::advance(Todo& todo) {
     entry.begun = true;
     if (entry.ended) {
       entry.othersKnow = true;
-      todo.aborts.push_back({kAll, nextBegin_, entry.failure});
+      todo.sendings.push_back({kAll, abortMessage(nextBegin_, entry.failure)});
       continue;
     }
     todo.deliveries.push_back({entry.operation, eventOf(Event::Kind::kBegin)});
@@ -231,23 +260,21 @@ void GroupCore::onEnded(const Operation& operation, const Status& status, bool o
     // Without a start from here others would wait for one; a failure that only this worker knows is told as well.
     bool tell = !status.ok() && (!othersKnow || failedBy == FailedBy::kThisWorker);
     entry.othersKnow = !tell || entry.begun;
-    if (tell && entry.begun) todo.aborts.push_back({kAll, operation.sequence(), status});
+    if (tell && entry.begun) todo.sendings.push_back({kAll, abortMessage(operation.sequence(), status)});
     advance(todo);
   }
   carryOut(std::move(todo));
 }
 
 void GroupCore::carryOut(Todo todo) {
-  for (Todo::Abort& abort : todo.aborts) {
-    Message message = abortMessage(abort.sequence, std::move(abort.status));
+  for (auto& [member, message] : todo.sendings) {
     // A member that cannot be reached is lost, which fails the group by itself.
-    (abort.member == kAll ? link_.sendToOthers(std::move(message)) : link_.send(abort.member, std::move(message)))
-        .ignore();
+    (member == kAll ? link_.sendToOthers(std::move(message)) : link_.send(member, std::move(message))).ignore();
   }
   for (Todo::Delivery& delivery : todo.deliveries) deliver(delivery.operation, std::move(delivery.event));
 }
 
-Message GroupCore::abortMessage(uint64_t sequence, Status status) const {
+Message GroupCore::abortMessage(uint64_t sequence, Status status) {
   Message message;
   message.sequence = sequence;
   message.kind = MessageKind::kAbort;

@@ -3,8 +3,9 @@
 // have been heard of which operation. Held by the service and by handles. Any thread may call anything; nothing waits.
 //
 // Note [What is under way]: nobody waits for room in a send queue, so the protocol bounds what can be in one.
-// * A member tells the others of operation k only when it has heard of all operations before k - kAhead from all
-//   members. So it is at most kAhead operations ahead of anybody, and what comes early is small data only.
+// * A member tells the others of operation k only when all operations before k - kAhead are over: it has heard of them
+//   from all members, or they ended well, which proves that all have begun them. So it is at most kAhead operations
+//   ahead of anybody, and what comes early is small data only.
 // * Large data goes only to a member that has begun the operation, a window of chunks at most before it acknowledges
 //   some, and only for the first kMoving large operations that have not ended. The oldest of them anywhere is
 //   among these on every member that has begun it, so there is always one that moves.
@@ -50,7 +51,7 @@ class GroupCore final : public OperationHost, public std::enable_shared_from_thi
   struct Entry {
     std::shared_ptr<Operation> operation;        // null until it is started here
     std::vector<std::pair<int, Message>> early;  // starts that came before
-    std::vector<bool> startSeen, heard;          // by rank in the group; heard: by its start or its abort
+    std::vector<bool> startSeen, heard;          // by rank in the group; heard: that it has begun or failed
     int heardCount = 1;
     Status failure;  // why it failed, once it has
     bool begun = false, permitted = false, ended = false;
@@ -62,22 +63,23 @@ class GroupCore final : public OperationHost, public std::enable_shared_from_thi
       std::shared_ptr<Operation> operation;
       Event event;
     };
-    struct Abort {
+    struct Sending {
       int member;  // kAll: everybody
-      uint64_t sequence;
-      Status status;
+      Message message;
     };
     std::vector<Delivery> deliveries;
-    std::vector<Abort> aborts;
+    std::vector<Sending> sendings;
   };
   using Entries = std::map<uint64_t, Entry>;
   static constexpr int kAll = -1;
 
+  void ask(const Operation& operation, const std::set<int>& members) override;
   void onEnded(const Operation& operation, const Status& status, bool othersKnow, FailedBy failedBy) override;
 
   Status route(int member, Message message, Todo& todo) TREADLE_REQUIRES(mutex_);
   Status routeStart(int member, Entry& entry, Message message, Todo& todo) TREADLE_REQUIRES(mutex_);
   void routeAbort(int member, Entry& entry, const Message& message, Todo& todo) TREADLE_REQUIRES(mutex_);
+  void answerAbort(int member, uint64_t sequence, Todo& todo) const;
   Entry& entryOf(uint64_t sequence) TREADLE_REQUIRES(mutex_);
   void hear(int member, Entry& entry) TREADLE_REQUIRES(mutex_);
   void advance(Todo& todo) TREADLE_REQUIRES(mutex_);
@@ -91,10 +93,11 @@ class GroupCore final : public OperationHost, public std::enable_shared_from_thi
   void post(const std::shared_ptr<Operation>& operation);
   void cancel(const std::shared_ptr<Operation>& operation);
   void onTimer();
+  void onAnswersDue(uint64_t sequence);
   // False when it had failed before. `operations`: those that were under way; they have been told.
   bool fail(const Status& why, std::vector<std::shared_ptr<Operation>>& operations);
   std::shared_ptr<Operation> makeOperation(uint64_t sequence, const Call& call, Plan plan);
-  Message abortMessage(uint64_t sequence, Status status) const;
+  static Message abortMessage(uint64_t sequence, Status status);
 
   io::Reactor& reactor_;
   const io::ContinueOn pool_;  // also for who cancels when the worker has ended

@@ -7,6 +7,11 @@
 #include "treadle/core/io/serving.h"
 
 namespace treadle::group {
+namespace {
+
+constexpr Duration kAnswerTime = std::chrono::seconds(1);
+
+}  // namespace
 
 void GroupCore::onLost(int jobRank, const Status& why) {
   if (link_.memberOf(jobRank) >= 0) abandon(why.withContext(text()));
@@ -92,6 +97,29 @@ void GroupCore::onTimer() {
       todo.deliveries.push_back({entry.operation, std::move(event)});
     }
     watch(earliest);
+  }
+  carryOut(std::move(todo));
+}
+
+void GroupCore::ask(const Operation& operation, const std::set<int>& members) {
+  Message ask;
+  ask.sequence = operation.sequence();
+  ask.kind = MessageKind::kAsk;
+  for (int member : members) link_.send(member, ask).ignore();  // a loss fails the group by itself
+  reactor_.at(Clock::now() + kAnswerTime, [weak = weak_from_this(), sequence = operation.sequence()] {
+    if (auto self = weak.lock()) self->onAnswersDue(sequence);
+  });
+}
+
+void GroupCore::onAnswersDue(uint64_t sequence) {
+  Todo todo;
+  {
+    MutexLock lock(mutex_);
+    const auto found = entries_.find(sequence);
+    if (found == entries_.end() || found->second.ended) return;
+    Event event;
+    event.kind = Event::Kind::kAnswersDue;
+    todo.deliveries.push_back({found->second.operation, std::move(event)});
   }
   carryOut(std::move(todo));
 }

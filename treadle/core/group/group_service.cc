@@ -128,10 +128,11 @@ void GroupService::onMessage(int rank, const std::shared_ptr<link::Connection>& 
     auto found = groups_.find(id);
     if (found != groups_.end()) {
       group = found->second;
-    } else {
+    } else if (parsed->kind != MessageKind::kAsk) {
       kept = keep(rank, std::move(*parsed));
     }
   }
+  if (!group && parsed->kind == MessageKind::kAsk) return send(rank, id, answerMessage(parsed->sequence, false));
   if (!group && !kept) return refuse(rank, id);
   if (!group) return;
   if (Status taken = group->onMessage(rank, std::move(*parsed)); !taken.ok()) from->close(taken);
@@ -156,12 +157,16 @@ bool GroupService::keep(int rank, Message message) {
 // Its group fails there, and it tells the others; this worker hears of it when it begins an operation of that group.
 void GroupService::refuse(int rank, uint64_t group) {
   Message abort;
-  abort.group = group;
   abort.sequence = kWholeGroup;
   abort.kind = MessageKind::kAbort;
   abort.status = resourceExhausted(link::describe(membership_.self()) +
                                    " was sent too much for groups that it had not made; make them there first");
-  membership_.send(rank, link::Subject::kGroup, encode(abort), {}, link::SendMode::kUrgent, kNever).ignore();
+  send(rank, group, std::move(abort));
+}
+
+void GroupService::send(int rank, uint64_t group, Message message) {
+  message.group = group;
+  membership_.send(rank, link::Subject::kGroup, encode(message), {}, link::SendMode::kUrgent, kNever).ignore();
 }
 
 void GroupService::onLost(int rank, const Status& why) {

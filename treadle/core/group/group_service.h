@@ -52,6 +52,7 @@ class GroupService final : public cluster::MessageHandler {
   // False when it is too much.
   bool keep(int rank, Message message) TREADLE_REQUIRES(mutex_);
   void refuse(int rank, uint64_t group);
+  void send(int rank, uint64_t group, Message message);
   std::vector<std::shared_ptr<GroupCore>> groups() const;
 
   cluster::Membership& membership_;

@@ -77,6 +77,14 @@ uint64_t hashOf(std::span<const uint64_t> counts) {
   return base::fnv1a({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
 }
 
+Message answerMessage(uint64_t sequence, bool begun) {
+  Message message;
+  message.sequence = sequence;
+  message.kind = MessageKind::kAnswer;
+  message.begun = begun;
+  return message;
+}
+
 std::vector<std::byte> encode(const Message& message) {
   wire::Writer writer;
   writer.reserve(64);
@@ -95,6 +103,8 @@ std::vector<std::byte> encode(const Message& message) {
       writer.string(std::string_view(message.status.worker()).substr(0, link::kNameBytes));
       writer.string(std::string_view(message.status.message()).substr(0, kReasonBytes));
       break;
+    case MessageKind::kAsk: break;
+    case MessageKind::kAnswer: writer.number(static_cast<uint8_t>(message.begun)); break;
   }
   return writer.take();
 }
@@ -105,7 +115,7 @@ Result<Message> parse(link::Message message) {
   parsed.group = reader.number<uint64_t>();
   parsed.sequence = reader.number<uint64_t>();
   auto kind = reader.number<uint8_t>();
-  if (kind < 1 || kind > static_cast<uint8_t>(MessageKind::kAbort)) reader.fail();
+  if (kind < 1 || kind > static_cast<uint8_t>(MessageKind::kAnswer)) reader.fail();
   parsed.kind = static_cast<MessageKind>(kind);
   if (reader.ok()) switch (parsed.kind) {
       case MessageKind::kStart:
@@ -115,6 +125,8 @@ Result<Message> parse(link::Message message) {
       case MessageKind::kChunk:
       case MessageKind::kAck: parsed.position = reader.number<uint64_t>(); break;
       case MessageKind::kAbort: parsed.status = readStatus(reader); break;
+      case MessageKind::kAsk: break;
+      case MessageKind::kAnswer: parsed.begun = reader.boolean(); break;
     }
   TREADLE_RETURN_IF_ERROR(reader.finished("a group's message"));
   bool mayHaveData = parsed.kind == MessageKind::kStart || parsed.kind == MessageKind::kChunk;

@@ -7,6 +7,8 @@
 //   chunk   := position:u64   [buffer]
 //   ack     := positions:u64
 //   abort   := code:u8 worker:string message:string
+//   ask     :=
+//   answer  := begun:u8
 
 #include "treadle/core/base/status.h"
 #include "treadle/core/group/data_type.h"
@@ -31,6 +33,8 @@ enum class MessageKind : uint8_t {
   kChunk = 2,  // a part of the data of a large operation
   kAck = 3,    // how many of the receiver's chunks the sender has taken
   kAbort = 4,  // this operation has failed, or the whole group has
+  kAsk = 5,    // "have you begun this operation?"
+  kAnswer = 6,
 };
 
 // An abort with this number is for the group: all its operations, the later ones too.
@@ -49,7 +53,7 @@ struct Description {
   uint64_t smallBytes = 0, chunkBytes = 0;
 
   uint64_t sizeBytes() const { return count * sizeOf(dataType); }
-  // Small data goes from all to all in one step; see options.h.
+  // Small data travels with the starts, if the operation can be done so; see options.h.
   bool small() const { return operation != OperationKind::kAllToAll && sizeBytes() <= smallBytes; }
   bool operator==(const Description&) const = default;
 };
@@ -66,12 +70,15 @@ struct Message {
   Description description;  // kStart
   uint64_t elements = 0;    // kStart: what the sender is going to send to the receiver
   uint64_t position = 0;    // kChunk: which; kAck: how many are taken
+  bool begun = false;       // kAnswer
   Status status;            // kAbort
   Buffer data;              // kStart, kChunk; empty or one buffer of the frame
 };
 
 // The hash of blocks of so many elements.
 uint64_t hashOf(std::span<const uint64_t> counts);
+
+Message answerMessage(uint64_t sequence, bool begun);
 
 // The payload; `data` travels beside it.
 std::vector<std::byte> encode(const Message& message);

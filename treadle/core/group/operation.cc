@@ -5,9 +5,7 @@ namespace treadle::group {
 Operation::Operation(Setup setup)
     : setup_(std::move(setup)),
       due_(deadlineAfter(setup_.timeout)),
-      started_(static_cast<size_t>(setup_.link.size()), false) {
-  started_[static_cast<size_t>(setup_.link.self())] = true;
-}
+      agreement_(setup_.agreement, setup_.link.size(), setup_.link.self()) {}
 
 // Whoever dropped it before it ended (a pool that was stopped) must not leave its future pending.
 Operation::~Operation() { state_->complete(cancelled("this worker has left the job")); }
@@ -15,39 +13,41 @@ Operation::~Operation() { state_->complete(cancelled("this worker has left the j
 void Operation::handle(Event event) {
   if (ended_) return;
   switch (event.kind) {
-    case Event::Kind::kBegin: begun_ = true; return onBegin();
+    case Event::Kind::kBegin:
+      begun_ = true;
+      agreement_.begin();
+      return onBegin();
     case Event::Kind::kPermit: return onPermit();
     case Event::Kind::kMessage: return onMessage(event.member, std::move(event.message));
     case Event::Kind::kFail: return finish(std::move(event.status), event.failedBy);
     case Event::Kind::kDeadline: return onDeadline();
+    case Event::Kind::kAnswersDue: return finishLate(answers());
   }
 }
 
 void Operation::onMessage(int member, Message message) {
   if (message.kind == MessageKind::kStart) return onStart(member, std::move(message));
-  // On a connection the start comes before all else, so that data only ever comes from who agrees on what it means.
-  if (!started(member)) return violated(member, "data of an operation that it had not begun");
+  if (message.kind == MessageKind::kAnswer) return onAnswer(member, message.begun);
+  // Data only ever comes from who agrees on what it means.
+  if (!agreement_.takesDataFrom(member)) return violated(member, "data of an operation that it had not begun");
   if (message.kind == MessageKind::kChunk) return onChunk(member, message.position, std::move(message.data));
   onAck(member, message.position);
 }
 
 void Operation::onStart(int member, Message message) {
-  if (started(member)) return violated(member, "the start of an operation twice");
-  started_[static_cast<size_t>(member)] = true;
-  ++startedCount_;
   if (message.description != description()) return finish(mismatch(member, message.description));
+  if (!agreement_.hear(member)) return violated(member, "the start of an operation where none was due");
   if (message.elements != elementsFrom(member)) return finish(mismatch(member, message.elements));
   onStarted(member, std::move(message.data));
 }
 
-void Operation::sendStarts(std::span<const Buffer> data) {
+void Operation::sendStarts() {
   Message start = message(MessageKind::kStart);
   start.description = description();
   Status first;
-  for (int step = 1; step < link().size(); ++step) {
-    const int member = (link().self() + step) % link().size();
+  for (int member : agreement_.due()) {
     start.elements = elementsTo(member);
-    start.data = data[static_cast<size_t>(member)];
+    start.data = dataWithStart(member);
     Status sent = link().send(member, start);
     if (first.ok()) first = std::move(sent);
   }
@@ -61,7 +61,8 @@ void Operation::finish(Status status, FailedBy failedBy) {
   // one.
   onFinished();
   state_->complete(status.ok() ? Result<io::Unit>(io::Unit{}) : Result<io::Unit>(status));
-  setup_.host.onEnded(*this, status, begun_, failedBy);
+  const bool othersKnow = begun_ && agreement_.kind() == Agreement::Kind::kAllToAll;
+  setup_.host.onEnded(*this, status, othersKnow, failedBy);
 }
 
 void Operation::violated(int member, const std::string& what) {
@@ -70,14 +71,42 @@ void Operation::violated(int member, const std::string& what) {
   finish(std::move(why).withWorker(link().member(member).name));
 }
 
+// Along the tree a member hears of few others, and asks the rest.
 void Operation::onDeadline() {
-  std::string missing;
+  if (asked_) return;
+  if (!begun_) return finishLate("operations before it have not ended");
+  if (agreement_.agreed()) return finishLate(waitsFor());
+  std::set<int> unheard;
   for (int rank = 0; rank < link().size(); ++rank)
-    if (!started(rank)) missing += (missing.empty() ? "" : ", ") + link().nameOf(rank);
-  const std::string reason = !begun_           ? "operations before it have not ended"
-                             : missing.empty() ? waitsFor()
-                                               : "it has not been started by " + missing;
-  finish(deadlineExceeded(text() + " was not done in " + toText(setup_.timeout) + ": " + reason));
+    if (rank != link().self() && !agreement_.heard(rank)) unheard.insert(rank);
+  if (agreement_.kind() == Agreement::Kind::kAllToAll)
+    return finishLate("it has not been started by " + namesOf(unheard));
+  asked_ = true;
+  silent_ = std::move(unheard);
+  setup_.host.ask(*this, silent_);
+}
+
+void Operation::onAnswer(int member, bool begun) {
+  if (silent_.erase(member) == 0) return;
+  if (!begun) notBegun_.insert(member);
+  if (silent_.empty()) finishLate(answers());
+}
+
+std::string Operation::answers() const {
+  if (silent_.empty() && notBegun_.empty()) return "the last members started it too late";
+  std::string text = notBegun_.empty() ? "" : "it has not been started by " + namesOf(notBegun_);
+  if (silent_.empty()) return text;
+  return text + (text.empty() ? "" : "; ") + "no answer has come from " + namesOf(silent_);
+}
+
+void Operation::finishLate(const std::string& why) {
+  finish(deadlineExceeded(text() + " was not done in " + toText(setup_.timeout) + ": " + why));
+}
+
+std::string Operation::namesOf(const std::set<int>& members) const {
+  std::string names;
+  for (int rank : members) names += (names.empty() ? "" : ", ") + link().nameOf(rank);
+  return names;
 }
 
 Status Operation::mismatch(int member, const Description& theirs) const {

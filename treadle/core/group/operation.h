@@ -6,7 +6,9 @@
 // Held by the group until it has ended here and all members have been heard of.
 
 #include <memory>
+#include <set>
 
+#include "treadle/core/group/agreement.h"
 #include "treadle/core/group/inbox.h"
 #include "treadle/core/group/member_link.h"
 #include "treadle/core/io/future.h"
@@ -22,9 +24,10 @@ struct Event {
   enum class Kind {
     kBegin,    // its turn has come: start it with the others
     kPermit,   // it may send large data
-    kMessage,  // start, chunk or ack of a member
+    kMessage,  // start, chunk, ack or answer of a member
     kFail,     // it has failed elsewhere, or the group has
     kDeadline,
+    kAnswersDue,
   };
   Kind kind = Kind::kBegin;
   int member = -1;
@@ -36,6 +39,9 @@ struct Event {
 class OperationHost {
  public:
   virtual ~OperationHost() = default;
+  // It is late: asks the members whether they have begun it. Their answers come as messages, and kAnswersDue after a
+  // second.
+  virtual void ask(const Operation& operation, const std::set<int>& members) = 0;
   // It touches the caller's memory no more. `othersKnow`: that it began here. Called once, by who has the turn.
   virtual void onEnded(const Operation& operation, const Status& status, bool othersKnow, FailedBy failedBy) = 0;
 };
@@ -50,6 +56,7 @@ class Operation {
     std::string group;  // for messages: "group 'trainers'"
     uint64_t sequence;
     Description description;
+    Agreement::Kind agreement;
     Bytes input;
     MutableBytes output;  // may be the input
     Duration timeout;
@@ -85,17 +92,18 @@ class Operation {
   // What it waits for when all have begun.
   virtual std::string waitsFor() const = 0;
 
-  // Sends the start to all others, even when one cannot be reached. `data`, by rank in the group, travels with it; it
-  // may be borrowed.
-  void sendStarts(std::span<const Buffer> data);
+  // What travels with the start to a member; it may be borrowed.
+  virtual Buffer dataWithStart(int member) = 0;
+
+  // Sends the starts that are due, even when one cannot be reached.
+  void sendStarts();
   void finish(Status status, FailedBy failedBy = FailedBy::kThisWorker);
   // A member does what no member does: it is cut off, which ends the group.
   void violated(int member, const std::string& what);
 
   bool ended() const { return ended_; }
   bool begun() const { return begun_; }
-  bool started(int member) const { return started_[static_cast<size_t>(member)]; }
-  bool allStarted() const { return startedCount_ == setup_.link.size(); }
+  const Agreement& agreement() const { return agreement_; }
   const MemberLink& link() const { return setup_.link; }
   const Description& description() const { return setup_.description; }
   Bytes input() const { return setup_.input; }
@@ -106,7 +114,12 @@ class Operation {
  private:
   void onMessage(int member, Message message);
   void onStart(int member, Message message);
+  void onAnswer(int member, bool begun);
   void onDeadline();
+  void finishLate(const std::string& why);
+  std::string namesOf(const std::set<int>& members) const;
+  // What is known, when the members have been asked.
+  std::string answers() const;
   Status mismatch(int member, const Description& theirs) const;
   Status mismatch(int member, uint64_t elements) const;
 
@@ -116,9 +129,10 @@ class Operation {
   Inbox<Event> inbox_;
 
   // Whoever has the turn.
-  std::vector<bool> started_;  // by rank in the group
-  int startedCount_ = 1;
+  Agreement agreement_;
   bool begun_ = false, ended_ = false;
+  std::set<int> silent_, notBegun_;  // once it has asked: who has not answered, and who has not begun it
+  bool asked_ = false;
 };
 
 }  // namespace treadle::group

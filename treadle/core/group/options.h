@@ -11,7 +11,7 @@ namespace treadle::group {
 struct GroupOptions {
   std::string name = {};                        // for messages; another name means another group
   Duration timeout = std::chrono::seconds(60);  // limit of each operation; kNoTimeout: until a member is lost
-  size_t smallBytes = size_t{64} << 10;         // up to this size each member sends its data to all others
+  size_t smallBytes = size_t{64} << 10;         // data up to this size travels with the starts
   size_t chunkBytes = size_t{256} << 10;        // large data is sent in chunks of this size
 
   Status validate() const;

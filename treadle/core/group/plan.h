@@ -80,6 +80,8 @@ struct Plan {
   std::vector<Channel> channels;
   std::vector<Copy> copies;  // here, without a transfer
   uint64_t scratch = 0;      // elements
+  // The data is small and travels with the starts: on each channel one chunk at most in each direction.
+  bool withStarts = false;
 
   // These add a transfer to the channel to `peer`, which is made if it is not there.
   void send(int peer, Place from, Received after = {});

@@ -11,8 +11,8 @@
 namespace treadle::group {
 namespace {
 
-uint64_t chunkElements(const Description& description) {
-  return description.small() ? UINT64_MAX : description.chunkBytes / sizeOf(description.dataType);
+uint64_t chunkElements(const Plan& plan, const Description& description) {
+  return plan.withStarts ? UINT64_MAX : description.chunkBytes / sizeOf(description.dataType);
 }
 
 template <class Transfers>
@@ -33,21 +33,23 @@ Span cut(Span area, const Place& place, const Chunk& chunk, size_t elementBytes)
 PlanOperation::PlanOperation(Setup setup, Plan plan)
     : Operation(std::move(setup)),
       plan_(std::move(plan)),
-      progress_(plan_, chunkElements(description())),
+      progress_(plan_, chunkElements(plan_, description())),
       arrived_(plan_.channels.size()) {}
 
 void PlanOperation::onBegin() {
   if (plan_.scratch > 0) scratch_ = std::make_unique_for_overwrite<std::byte[]>(plan_.scratch * elementBytes());
-  std::vector<Buffer> data(static_cast<size_t>(link().size()));
-  for (size_t channel = 0; channel < plan_.channels.size() && !large(); ++channel) {
-    const Channel& to = plan_.channels[channel];
-    const std::optional<Chunk> chunk = progress_.send(channel);
-    if (!chunk) continue;
-    const Bytes bytes = read(to.sends[chunk->transfer].from, *chunk);
-    data[static_cast<size_t>(to.peer)] = Buffer::borrow(bytes.data(), bytes.size());
-  }
-  sendStarts(data);
+  // From each to each starts hold what arriving data may replace; along the tree they hold what has arrived.
+  if (agreement().kind() == Agreement::Kind::kAllToAll) sendStarts();
   advance();
+}
+
+// What it depends on has come: with the starts that had to come before.
+Buffer PlanOperation::dataWithStart(int member) {
+  const std::optional<size_t> channel = plan_.channelTo(member);
+  const std::optional<Chunk> chunk = plan_.withStarts && channel ? progress_.send(*channel) : std::nullopt;
+  if (!chunk) return {};
+  const Bytes bytes = read(plan_.channels[*channel].sends[chunk->transfer].from, *chunk);
+  return Buffer::borrow(bytes.data(), bytes.size());
 }
 
 // It may have come before the operation has begun.
@@ -96,8 +98,9 @@ void PlanOperation::advance() {
   if (ended() || !begun()) return;
   if (!copied_ && (permitted_ || !large())) makeCopies();
   takeAll();
+  sendStarts();
   sendAll();
-  if (allStarted() && copied_ && progress_.done()) finish({});
+  if (agreement().agreed() && copied_ && progress_.done()) finish({});
 }
 
 void PlanOperation::makeCopies() {
@@ -158,12 +161,12 @@ void PlanOperation::combine(const Receive& receive, const Chunk& chunk) {
 void PlanOperation::sendAll() {
   for (size_t channel = 0; channel < plan_.channels.size(); ++channel) {
     const Channel& to = plan_.channels[channel];
-    while (permitted_ && started(to.peer) && !ended()) {
+    while (permitted_ && agreement().sendsDataTo(to.peer) && !ended()) {
       const std::optional<Chunk> next = progress_.send(channel);
       if (!next) break;
-      const Bytes bytes = read(to.sends[next->transfer].from, *next);
       Message chunk = message(MessageKind::kChunk);
       chunk.position = progress_.sent(channel) - 1;
+      const Bytes bytes = read(to.sends[next->transfer].from, *next);
       chunk.data = Buffer::borrow(bytes.data(), bytes.size());
       send(to.peer, std::move(chunk));
     }

@@ -13,7 +13,7 @@ class PlanOperation final : public Operation {
  public:
   PlanOperation(Setup setup, Plan plan);
 
-  bool large() const override { return !description().small(); }
+  bool large() const override { return !plan_.withStarts; }
 
  private:
   void onBegin() override;
@@ -22,6 +22,7 @@ class PlanOperation final : public Operation {
   void onChunk(int member, uint64_t position, Buffer data) override;
   void onAck(int member, uint64_t positions) override;
   void onFinished() override;
+  Buffer dataWithStart(int member) override;
   uint64_t elementsTo(int member) const override;
   uint64_t elementsFrom(int member) const override;
   std::string waitsFor() const override;

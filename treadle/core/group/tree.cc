@@ -1,0 +1,46 @@
+#include "treadle/core/group/tree.h"
+
+#include "treadle/core/group/binomial_tree.h"
+
+namespace treadle::group {
+
+Plan treeAllReduce(const Shape& shape) {
+  const bool isTop = shape.self == 0;
+  const std::vector<int> children = childrenOf(shape.self, shape.size);
+  const Place sum{Area::kOutput, shape.all()};
+  Plan plan;
+  Place operand{Area::kInput, shape.all()};
+  Received last;
+  for (int child : children) {
+    const bool whole = isTop && child == children.back();
+    last = plan.reduce(child, whole ? Action::kReduceLast : Action::kReduce, operand, sum, last);
+    operand = sum;
+  }
+  if (!isTop) {
+    plan.send(parentOf(shape.self), operand, last);
+    last = plan.receive(parentOf(shape.self), sum);
+  }
+  for (int child : children) plan.send(child, sum, last);
+  return plan;
+}
+
+Plan treeBroadcast(const Shape& shape) {
+  const auto isAbove = [&](int rank) { return rank <= shape.root && shape.root < endOf(rank, shape.size); };
+  const Place output{Area::kOutput, shape.all()};
+  const Place source{shape.self == shape.root ? Area::kInput : Area::kOutput, shape.all()};
+  const std::vector<int> children = childrenOf(shape.self, shape.size);
+  Plan plan;
+  Received got;
+  for (int child : children)
+    if (isAbove(child)) got = plan.receive(child, output);
+  if (!isAbove(shape.self)) {
+    got = plan.receive(parentOf(shape.self), output);
+  } else if (shape.self != 0) {
+    plan.send(parentOf(shape.self), source, got);
+  }
+  for (int child : children)
+    if (!isAbove(child)) plan.send(child, source, got);
+  return plan;
+}
+
+}  // namespace treadle::group
