@@ -3,6 +3,7 @@
 
 #include "tests/core/group/group_job.h"
 #include "tests/core/group/simulation.h"
+#include "treadle/core/group/circulant.h"
 #include "treadle/core/group/direct.h"
 #include "treadle/core/group/ring.h"
 #include "treadle/core/group/tree.h"
@@ -91,9 +92,16 @@ TEST_P(AllReducePlan, AddsEverythingEverywhere) {
 
 INSTANTIATE_TEST_SUITE_P(Algorithms, AllReducePlan,
                          casesOf({{"Ring", ringAllReduce},
+                                  {"Circulant", circulantAllReduce},
                                   {"Direct", directAllReduce},
                                   {"Exchange", exchangeAllReduce, true},
                                   {"Tree", treeAllReduce, true}}),
+                         nameOf);
+
+INSTANTIATE_TEST_SUITE_P(ManyMembers, AllReducePlan,
+                         ::testing::Combine(::testing::Values(Named{"Circulant", circulantAllReduce},
+                                                              Named{"Tree", treeAllReduce, true}),
+                                            ::testing::Values(33, 50)),
                          nameOf);
 
 using BroadcastPlan = PlanTest;
@@ -245,6 +253,7 @@ uint64_t sentBy(int rank, Algorithm algorithm) {
 TEST(PlanCost, IsWhatTheAlgorithmsSay) {
   for (int rank = 0; rank < 5; ++rank) {
     EXPECT_EQ(sentBy(rank, ringAllReduce), 2 * 4 * 1000 / 5);
+    EXPECT_EQ(sentBy(rank, circulantAllReduce), 2 * 4 * 1000 / 5);
     EXPECT_EQ(sentBy(rank, directAllReduce), 2 * 4 * 1000 / 5);
     EXPECT_EQ(sentBy(rank, ringBroadcast), rank == 0 ? 0 : 1000) << "the root is rank 1, the last one rank 0";
     EXPECT_EQ(sentBy(rank, directReduce), rank == 1 ? 4 * 1000 / 5 : 1000);

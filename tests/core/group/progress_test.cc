@@ -89,6 +89,20 @@ TEST_F(ProgressTest, RefusesAcknowledgementsOfWhatWasNotSentOrTwice) {
   EXPECT_FALSE(progress_.acknowledged(0, 2));
 }
 
+TEST(ProgressAfterAll, WaitsForTheWholeTransferOfAnySize) {
+  Plan plan;
+  const Received received = plan.receive(1, elements(0, 5));
+  plan.send(2, elements(10, 12), received.whole());
+  Progress progress(plan, 2);
+  for (uint64_t position = 0; position < 3; ++position) {
+    EXPECT_FALSE(progress.send(1)) << position;
+    ASSERT_TRUE(progress.arrive(0, position));
+    ASSERT_TRUE(progress.take(0));
+  }
+  EXPECT_TRUE(progress.send(1));
+  EXPECT_TRUE(progress.done());
+}
+
 TEST(ProgressCombining, WaitsForAllMembersAndTakesFromAllAtOnce) {
   const Plan plan = directAllReduce({3, 0, 0, 9});
   Progress progress(plan, 1);

@@ -1,5 +1,6 @@
 #include "treadle/core/group/algorithm.h"
 
+#include "treadle/core/group/circulant.h"
 #include "treadle/core/group/direct.h"
 #include "treadle/core/group/ring.h"
 #include "treadle/core/group/tree.h"
@@ -7,12 +8,20 @@
 namespace treadle::group {
 namespace {
 
-// Around a ring and along a tree each member would round.
+// With more members the many small steps of a ring cost more than the bytes.
+constexpr int kMostAroundARing = 16;
+
+// In more steps than two each member would round.
 bool mustReduceAtOnce(const Description& what) { return reducesAtOnce(what.dataType, what.reduceOp); }
+
+Plan allReducePlan(const Description& what, const Shape& shape) {
+  if (mustReduceAtOnce(what)) return directAllReduce(shape);
+  return shape.size > kMostAroundARing ? circulantAllReduce(shape) : ringAllReduce(shape);
+}
 
 Plan dataPlan(const Description& what, const Shape& shape) {
   switch (what.operation) {
-    case OperationKind::kAllReduce: return mustReduceAtOnce(what) ? directAllReduce(shape) : ringAllReduce(shape);
+    case OperationKind::kAllReduce: return allReducePlan(what, shape);
     case OperationKind::kBroadcast: return ringBroadcast(shape);
     case OperationKind::kReduce: return directReduce(shape);
     case OperationKind::kReduceScatter: return directReduceScatter(shape);

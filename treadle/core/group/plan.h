@@ -43,11 +43,15 @@ enum class Action : uint8_t {
   kCombine,
 };
 
-// A transfer that this member receives. A transfer `after` it has as many elements and follows chunk by chunk: its
-// chunk i waits until chunk i of this one has been taken. By default there is none.
+// A transfer that this member receives, for others that come after it. By default there is none.
 struct Received {
   static constexpr size_t kNone = SIZE_MAX;
   size_t channel = kNone, transfer = 0;
+  // A transfer after this one waits until all of it has been taken. Otherwise it has as many elements and follows chunk
+  // by chunk: its chunk i waits until chunk i of this one has been taken.
+  bool all = false;
+
+  Received whole() const { return {channel, transfer, true}; }
 };
 
 struct Send {

@@ -89,7 +89,9 @@ std::optional<uint64_t> Progress::acknowledge(size_t channel) {
 bool Progress::hasTaken(const Received& earlier, uint64_t index) const {
   if (earlier.channel == Received::kNone) return true;
   const Cursor& taken = states_[earlier.channel].taken;
-  return taken.transfer > earlier.transfer || (taken.transfer == earlier.transfer && taken.index > index);
+  if (taken.transfer != earlier.transfer) return taken.transfer > earlier.transfer;
+  const Range& whole = plan_.channels[earlier.channel].receives[earlier.transfer].range();
+  return earlier.all ? taken.index == chunksOf(whole) : taken.index > index;
 }
 
 // Steps over what has been passed, and over transfers of nothing.
@@ -109,13 +111,14 @@ void Progress::pass(Cursor& cursor) {
   ++cursor.position;
 }
 
+uint64_t Progress::chunksOf(const Range& range) const {
+  return range.count() / chunkElements_ + (range.count() % chunkElements_ > 0 ? 1 : 0);
+}
+
 template <class Transfers>
 uint64_t Progress::chunksOf(const Transfers& transfers) const {
   uint64_t chunks = 0;
-  for (const auto& transfer : transfers) {
-    const uint64_t count = transfer.range().count();
-    chunks += count / chunkElements_ + (count % chunkElements_ > 0 ? 1 : 0);
-  }
+  for (const auto& transfer : transfers) chunks += chunksOf(transfer.range());
   return chunks;
 }
 

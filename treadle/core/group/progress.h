@@ -61,6 +61,7 @@ class Progress {
 
   template <class Transfers>
   std::optional<Chunk> at(const Transfers& transfers, Cursor& cursor) const;
+  uint64_t chunksOf(const Range& range) const;
   template <class Transfers>
   uint64_t chunksOf(const Transfers& transfers) const;
   bool hasTaken(const Received& earlier, uint64_t index) const;

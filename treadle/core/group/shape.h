@@ -16,8 +16,9 @@ struct Shape {
 
   // Ranks around the ring, from this member on.
   int after(int steps) const { return (self + steps) % size; }
+  int before(int steps) const { return after(size - steps); }
   int right() const { return after(1); }
-  int left() const { return after(size - 1); }
+  int left() const { return before(1); }
   Range all() const { return {0, count}; }
   Blocks blocks() const { return counts.empty() ? Blocks(count, size) : Blocks(counts); }
   Blocks incomingBlocks() const { return incoming.empty() ? blocks() : Blocks(incoming); }
