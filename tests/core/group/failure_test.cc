@@ -153,6 +153,21 @@ TEST(DeadlineTest, NamesWhoHasNotTakenPart) {
     }));
 }
 
+TEST(DeadlineTest, MayBeThatOfOneOperation) {
+  GroupJob job(2);
+  ProcessGroup group = job.make(0, {.timeout = kNoTimeout});
+  Future<void> patient = barrier(group);
+  const Status why = failureOf(barrier(group.withTimeout(std::chrono::milliseconds(50))));
+  EXPECT_EQ(why.code(), Code::kDeadlineExceeded);
+  EXPECT_TRUE(contains(why.message(), "was not done in 50 ms")) << why.message();
+  EXPECT_FALSE(patient.ready());
+  EXPECT_THROW(group.withTimeout(Duration::zero()), ArgumentError);
+  EXPECT_THROW(ProcessGroup().withTimeout(seconds(1)).rank(), StateError);
+  Future<void> other = barrier(job.make(1));
+  patient.wait(test::kPatience);
+  other.wait(test::kPatience);
+}
+
 // Who comes late either hears that others gave up, or has all that it needs already.
 void expectDoneOrLate(const std::vector<Future<void>>& futures) {
   for (const Status& why : failures(futures))

@@ -7,9 +7,21 @@
 
 namespace treadle::group {
 
+ProcessGroup::ProcessGroup(std::shared_ptr<GroupCore> core)
+    : core_(std::move(core)), timeout_(core_->options().timeout) {}
+
 ProcessGroup ProcessGroup::make(Job& job, std::vector<std::string> members, GroupOptions options) {
   return ProcessGroup(valueOrThrow(job.groups().make(members, std::move(options))));
 }
+
+ProcessGroup ProcessGroup::withTimeout(Duration timeout) const {
+  throwIfError(checkTimeout(timeout));
+  ProcessGroup group = *this;
+  group.timeout_ = timeout;
+  return group;
+}
+
+Future<void> ProcessGroup::start(Call call) const { return core().start(std::move(call), timeout_); }
 
 GroupCore& ProcessGroup::core() const {
   if (!core_) raise(failedPrecondition("this ProcessGroup means no group; make one with ProcessGroup::make"));
@@ -73,7 +85,7 @@ Call callOf(OperationKind operation, Bytes input, MutableBytes output, std::vect
 
 Future<void> allReduce(const ProcessGroup& group, void* data, size_t count, DataType type, ReduceOp op) {
   const MutableBytes bytes(static_cast<std::byte*>(data), count * sizeOf(type));
-  return group.core().start({{OperationKind::kAllReduce, type, op, 0, count}, bytes, bytes});
+  return group.start({{OperationKind::kAllReduce, type, op, 0, count}, bytes, bytes});
 }
 
 Future<void> reduce(const ProcessGroup& group, Bytes input, MutableBytes output, DataType type, int root, ReduceOp op) {
@@ -81,7 +93,7 @@ Future<void> reduce(const ProcessGroup& group, Bytes input, MutableBytes output,
   const size_t count = input.size() / sizeOf(type);
   if (group.rank() != root) output = {};
   if (group.rank() == root) checkSize(group, "output", output.size(), count * sizeOf(type));
-  return group.core().start({{OperationKind::kReduce, type, op, static_cast<uint32_t>(root), count}, input, output});
+  return group.start({{OperationKind::kReduce, type, op, static_cast<uint32_t>(root), count}, input, output});
 }
 
 Future<void> reduceScatter(const ProcessGroup& group, Bytes input, MutableBytes output, DataType type, ReduceOp op,
@@ -93,14 +105,14 @@ Future<void> reduceScatter(const ProcessGroup& group, Bytes input, MutableBytes 
   Call call = callOf(OperationKind::kReduceScatter, input, output, std::move(counts));
   call.description.dataType = type;
   call.description.reduceOp = op;
-  return group.core().start(std::move(call));
+  return group.start(std::move(call));
 }
 
 Future<void> allGather(const ProcessGroup& group, Bytes input, MutableBytes output, std::vector<uint64_t> sizes) {
   sizes = blocksOf(group, std::move(sizes), input.size());
   checkSize(group, "input", input.size(), sizes[static_cast<size_t>(group.rank())]);
   checkSize(group, "output", output.size(), sumOf(sizes));
-  return group.core().start(callOf(OperationKind::kAllGather, input, output, std::move(sizes)));
+  return group.start(callOf(OperationKind::kAllGather, input, output, std::move(sizes)));
 }
 
 Future<void> gather(const ProcessGroup& group, Bytes input, MutableBytes output, int root,
@@ -109,7 +121,7 @@ Future<void> gather(const ProcessGroup& group, Bytes input, MutableBytes output,
   sizes = blocksOf(group, std::move(sizes), input.size());
   checkSize(group, "input", input.size(), sizes[static_cast<size_t>(group.rank())]);
   checkSize(group, "output", output.size(), group.rank() == root ? sumOf(sizes) : 0);
-  return group.core().start(callOf(OperationKind::kGather, input, output, std::move(sizes), root));
+  return group.start(callOf(OperationKind::kGather, input, output, std::move(sizes), root));
 }
 
 Future<void> scatter(const ProcessGroup& group, Bytes input, MutableBytes output, int root,
@@ -118,7 +130,7 @@ Future<void> scatter(const ProcessGroup& group, Bytes input, MutableBytes output
   sizes = blocksOf(group, std::move(sizes), output.size());
   checkSize(group, "input", input.size(), group.rank() == root ? sumOf(sizes) : 0);
   checkSize(group, "output", output.size(), sizes[static_cast<size_t>(group.rank())]);
-  return group.core().start(callOf(OperationKind::kScatter, input, output, std::move(sizes), root));
+  return group.start(callOf(OperationKind::kScatter, input, output, std::move(sizes), root));
 }
 
 // Only the two members concerned know the size of a block, so the description has none.
@@ -134,17 +146,17 @@ Future<void> allToAll(const ProcessGroup& group, Bytes input, MutableBytes outpu
     raise(invalidArgument("this member sends itself " + std::to_string(sent[self]) + " bytes in " +
                           group.core().text() + " and expects " + std::to_string(received[self])));
   Call call{{OperationKind::kAllToAll}, input, output, std::move(sent), std::move(received)};
-  return group.core().start(std::move(call));
+  return group.start(std::move(call));
 }
 
 Future<void> broadcast(const ProcessGroup& group, MutableBytes bytes, int root) {
   checkRoot(group, root);
-  return group.core().start(
+  return group.start(
       {{OperationKind::kBroadcast, DataType::kUint8, ReduceOp::kSum, static_cast<uint32_t>(root), bytes.size()},
        bytes,
        bytes});
 }
 
-Future<void> barrier(const ProcessGroup& group) { return group.core().start({}); }
+Future<void> barrier(const ProcessGroup& group) { return group.start({}); }
 
 }  // namespace treadle::group

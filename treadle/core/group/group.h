@@ -9,7 +9,7 @@
 // contents are unspecified. `cancel` on the future returns when the memory is free. A thread that polls or reads never
 // waits: there it may return earlier, and the memory is free when the future is ready.
 //
-// Each operation ends: with its result, which has the same bits on every member that gets it; at the group's `timeout`,
+// Each operation ends: with its result, which has the same bits on every member that gets it; at its timeout,
 // with TimeoutError naming the members that have not taken part; with ArgumentError on all members when their calls
 // differ; and with PeerLostError when a member is lost, as do all later operations. A member that gives up notifies the
 // others.
@@ -28,6 +28,7 @@
 namespace treadle::group {
 
 class GroupCore;
+struct Call;
 
 class ProcessGroup {
  public:
@@ -44,13 +45,19 @@ class ProcessGroup {
   std::vector<std::string> members() const;
   const GroupOptions& options() const;
 
+  // The same group; operations that are called through this handle have this limit in place of GroupOptions::timeout:
+  // `allReduce(group.withTimeout(5s), tensor)`. Members may use different ones. ArgumentError: not positive.
+  ProcessGroup withTimeout(Duration timeout) const;
+
   // For operations on groups.
   GroupCore& core() const;
+  Future<void> start(Call call) const;
 
  private:
-  explicit ProcessGroup(std::shared_ptr<GroupCore> core) : core_(std::move(core)) {}
+  explicit ProcessGroup(std::shared_ptr<GroupCore> core);
 
   std::shared_ptr<GroupCore> core_;
+  Duration timeout_{};  // of operations
 };
 
 // data[i] becomes the sum (or the reduction `op`) of data[i] of all members; `count` elements of `type`, aligned for

@@ -60,7 +60,7 @@ std::string GroupCore::text() const {
   return "the group of " + names;
 }
 
-std::shared_ptr<Operation> GroupCore::makeOperation(uint64_t sequence, const Call& call, Plan plan) {
+std::shared_ptr<Operation> GroupCore::makeOperation(uint64_t sequence, const Call& call, Plan plan, Duration timeout) {
   Operation::Setup setup{
       .host = *this,
       .link = link_,
@@ -70,7 +70,7 @@ std::shared_ptr<Operation> GroupCore::makeOperation(uint64_t sequence, const Cal
       .agreement = agreementOf(call.description, link_.size()),
       .input = call.input,
       .output = call.output,
-      .timeout = options_.timeout,
+      .timeout = timeout,
   };
   auto operation = std::make_shared<PlanOperation>(std::move(setup), std::move(plan));
   operation->state()->executor = pool_;
@@ -83,7 +83,7 @@ std::shared_ptr<Operation> GroupCore::makeOperation(uint64_t sequence, const Cal
   return operation;
 }
 
-Future<void> GroupCore::start(Call call) {
+Future<void> GroupCore::start(Call call, Duration timeout) {
   call.description.smallBytes = options_.smallBytes;
   call.description.chunkBytes = options_.chunkBytes;
   // Of one member each operation is a copy.
@@ -95,7 +95,7 @@ Future<void> GroupCore::start(Call call) {
   {
     MutexLock lock(mutex_);
     if (!failure_.ok() || link_.size() == 1) return readyFuture(failure_);
-    operation = makeOperation(next_, call, std::move(plan));
+    operation = makeOperation(next_, call, std::move(plan), timeout);
     Entry& entry = entryOf(next_++);
     entry.operation = operation;
     Todo todo;  // for the new operation alone: what could be done for others has been

@@ -30,7 +30,7 @@ class GroupCore final : public OperationHost, public std::enable_shared_from_thi
 
   // The next operation of this group; the options in the call's description are filled in. A group of one, and one that
   // has failed, answers at once.
-  Future<void> start(Call call);
+  Future<void> start(Call call, Duration timeout);
 
   // From the job's rank `jobRank`; on the reading thread. DataLoss for what no member sends: cut the sender off.
   Status onMessage(int jobRank, Message message);
@@ -96,7 +96,7 @@ class GroupCore final : public OperationHost, public std::enable_shared_from_thi
   void onAnswersDue(uint64_t sequence);
   // False when it had failed before. `operations`: those that were under way; they have been told.
   bool fail(const Status& why, std::vector<std::shared_ptr<Operation>>& operations);
-  std::shared_ptr<Operation> makeOperation(uint64_t sequence, const Call& call, Plan plan);
+  std::shared_ptr<Operation> makeOperation(uint64_t sequence, const Call& call, Plan plan, Duration timeout);
   static Message abortMessage(uint64_t sequence, Status status);
 
   io::Reactor& reactor_;

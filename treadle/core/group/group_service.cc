@@ -24,11 +24,15 @@ uint64_t hashOf(Bytes bytes) {
 
 }  // namespace
 
+Status checkTimeout(Duration timeout) {
+  return timeout > Duration::zero() ? Status() : invalidArgument("a group's timeout must be positive");
+}
+
 Status GroupOptions::validate() const {
   if (name.size() > kGroupNameBytes)
     return invalidArgument("a group's name has at most " + std::to_string(kGroupNameBytes) + " characters; this has " +
                            std::to_string(name.size()));
-  if (timeout <= Duration::zero()) return invalidArgument("a group's timeout must be positive");
+  TREADLE_RETURN_IF_ERROR(checkTimeout(timeout));
   if (smallBytes > kMostSmallBytes)
     return invalidArgument("a group's smallBytes is at most " + std::to_string(kMostSmallBytes));
   if (chunkBytes < kLeastChunkBytes || chunkBytes > kMostChunkBytes)
