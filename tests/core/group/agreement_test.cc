@@ -54,6 +54,15 @@ class AgreementTest : public ::testing::TestWithParam<Kind> {
         ++sent_[static_cast<size_t>(self)];
       }
       ASSERT_TRUE(!member(self).agreed() || begun == members_.size()) << "member " << self << " agreed too early";
+      expectRepliesAreTakenBy(self);
+    }
+  }
+
+  // To whom a member may send data, from there it takes acknowledgements.
+  void expectRepliesAreTakenBy(int self) {
+    for (int peer = 0; peer < size(); ++peer) {
+      if (peer == self || !member(self).sendsDataTo(peer)) continue;
+      ASSERT_TRUE(member(self).takesDataFrom(peer)) << "member " << self << " from " << peer;
     }
   }
 
@@ -87,6 +96,19 @@ TEST_P(AgreementTest, NobodyBelievesItOfWhoHasNot) {
       run({static_cast<int>(random_() % members_.size())});
       for (Agreement& one : members_) EXPECT_FALSE(one.agreed());
     }
+}
+
+TEST_P(AgreementTest, AwaitsStartsUntilAllHaveBegun) {
+  make(17);
+  run({5});
+  for (int self : {0, 1, 4, 6, 16}) {
+    std::vector<int> awaited = member(self).awaited();
+    EXPECT_FALSE(awaited.empty()) << self;
+    for (int peer : awaited) EXPECT_FALSE(member(self).heard(peer)) << self;
+  }
+  make(17);
+  run({});
+  for (Agreement& one : members_) EXPECT_TRUE(one.awaited().empty());
 }
 
 TEST_P(AgreementTest, AStartThatNoMemberSendsIsRefused) {

@@ -139,10 +139,11 @@ TEST_F(ManyMembers, OtherOperationsDoTheirWork) {
 }
 
 TEST_F(ManyMembers, ABarrierWaitsForEach) {
-  for (size_t last = 0; last < kMembers; ++last) {
+  for (size_t last = 0; last < kMembers; last += 5) {
     std::vector<Future<void>> futures;
     for (size_t rank = 0; rank < kMembers; ++rank)
       if (rank != last) futures.push_back(barrier(groups_[rank]));
+    EXPECT_THROW(futures.front().wait(std::chrono::milliseconds(10)), TimeoutError);
     for (Future<void>& future : futures) EXPECT_FALSE(future.ready());
     futures.push_back(barrier(groups_[last]));
     test::waitAll(futures);
@@ -200,27 +201,50 @@ TEST_F(ManyMembers, ThatDifferAreNamed) {
     }
 }
 
-// More than may be under way at a time; whoever has not failed has ended well, and the others hear that.
-TEST_F(ManyMembers, ThatCancelLeaveAGroupThatGoesOn) {
-  std::vector<float> data(10);
-  for (int round = 0; round < 150; ++round) {
-    std::vector<std::vector<float>> values(kMembers, data);
-    const size_t victim = random_() % kMembers;
-    std::vector<Future<void>> futures;
-    for (size_t rank = 0; rank < kMembers; ++rank) {
-      futures.push_back(allReduce(groups_[rank], std::span(values[rank])));
-      if (rank == victim && round % 2 == 0) futures.back().cancel();
-    }
-    if (round % 2 != 0) futures[victim].cancel();
-    for (const Future<void>& future : futures) {
-      const Status why = failureOf(future);
-      EXPECT_TRUE(why.ok() || why.code() == Code::kCancelled) << why.toString();
-    }
-  }
-  expectToGoOn();
+// Who sends to a late member's parent has its acknowledgements before the late one has begun.
+TEST_F(ManyMembers, DataMayMoveBeforeAllHaveBegun) {
+  std::vector<ProcessGroup> groups = job_.makeAll({.smallBytes = 0, .chunkBytes = 1000});
+  std::vector<std::vector<int32_t>> data = valuesOfAll<int32_t>(100'000);
+  std::vector<Future<void>> futures;
+  const auto start = [&](size_t rank) { futures.push_back(broadcast(groups[rank], std::span(data[rank]), 0)); };
+  for (size_t rank = 0; rank < kMembers; ++rank)
+    if (rank != 2) start(rank);
+  EXPECT_THROW(futures.back().wait(std::chrono::milliseconds(50)), TimeoutError);
+  start(2);
+  test::waitAll(futures);
+  for (const auto& mine : data) ASSERT_EQ(mine, valuesOf<int32_t>(0, 100'000));
 }
 
-TEST_F(ManyMembers, AnyThatIsLostIsNamed) {
+// More operations than may be under way at a time. Whoever has not failed has ended well, and the others hear that:
+// also when they fail while it handles the last chunk, which takes long if it is large.
+class CancellingMembers : public ManyMembers, public ::testing::WithParamInterface<size_t> {};
+
+TEST_P(CancellingMembers, LeaveAGroupThatGoesOn) {
+  std::vector<std::vector<std::byte>> data(kMembers, std::vector<std::byte>(GetParam()));
+  std::vector<ProcessGroup> groups = job_.makeAll({.chunkBytes = 4 << 20});
+  for (int round = 0; round < 150; ++round) {
+    const size_t victim = random_() % kMembers, other = random_() % kMembers;
+    std::vector<Future<void>> futures;
+    for (size_t rank = 0; rank < kMembers; ++rank)
+      futures.push_back(broadcast(groups[rank], MutableBytes(data[rank]), 0));
+    if (round % 4 > 0) failureOf(futures[other]).ignore();
+    try {
+      futures[victim].wait(std::chrono::microseconds(random_() % 1500));
+    } catch (const TimeoutError&) {}
+    futures[victim].cancel();
+    for (const Future<void>& future : futures) {
+      const Status why = failureOf(future);
+      ASSERT_TRUE(why.ok() || why.code() == Code::kCancelled) << why.toString();
+    }
+  }
+  std::vector<Future<void>> futures;
+  for (ProcessGroup& group : groups) futures.push_back(barrier(group));
+  test::waitAll(futures);
+}
+
+INSTANTIATE_TEST_SUITE_P(Bytes, CancellingMembers, ::testing::Values(100, 4 << 20));
+
+TEST(ManyMembersFail, AndAnyThatIsLostIsNamed) {
   for (int lost : {0, 7, 16, 20}) {
     GroupJob job(kMembers);
     std::vector<ProcessGroup> groups = job.makeAll();
@@ -236,7 +260,7 @@ TEST_F(ManyMembers, AnyThatIsLostIsNamed) {
   }
 }
 
-// All others have begun, and each reports exactly those that have not: also one that has not made the group.
+// The others report exactly those that have not begun: also one that has not made the group.
 TEST_F(ManyMembers, ThatAreMissingAreNamed) {
   for (const std::vector<int>& missing : std::vector<std::vector<int>>{{0}, {20}, {3, 16}, {0, 1}, {8, 9, 10}})
     EXPECT_TRUE(test::withLongerLimits(seconds(1), [&](Duration limit) {
@@ -248,8 +272,6 @@ TEST_F(ManyMembers, ThatAreMissingAreNamed) {
         groups.push_back(job_.make(rank, {.timeout = limit}));
         if (!isMissing(rank)) futures.push_back(barrier(groups.back()));
       }
-      for (int rank : missing)
-        if (rank % 2 == 0) groups.push_back(job_.make(rank, {.timeout = limit}));
       std::string names;
       for (int rank : missing)
         names += (names.empty() ? "" : ", ") + ("worker 'w" + std::to_string(rank)) + "' (rank " +
@@ -262,12 +284,14 @@ TEST_F(ManyMembers, ThatAreMissingAreNamed) {
         if (!why.message().ends_with("it has not been started by " + names))
           outcome = ::testing::AssertionFailure() << why.message();
       }
+      for (int rank : missing)
+        if (rank % 2 == 0) groups.push_back(job_.make(rank, {.timeout = limit}));  // the next round is another group
       return outcome;
     }));
 }
 
-// The process of one member stands still.
-TEST_F(ManyMembers, ThatDoNotAnswerAreNamed) {
+// The process of one member stands still. On a busy machine others may not answer within a second either.
+TEST(ManyMembersFail, AndWhoDoesNotAnswerIsNamed) {
   EXPECT_TRUE(test::withLongerLimits(seconds(1), [](Duration limit) {
     GroupJob job(kMembers);
     std::vector<ProcessGroup> groups = job.makeAll({.timeout = limit});
@@ -279,7 +303,8 @@ TEST_F(ManyMembers, ThatDoNotAnswerAreNamed) {
     for (const Future<void>& future : futures) {
       const Status why = failureOf(future);
       EXPECT_EQ(why.code(), Code::kDeadlineExceeded) << why.toString();
-      if (!why.message().ends_with("no answer has come from worker 'w6' (rank 6)"))
+      const size_t answers = why.message().find("no answer has come from");
+      if (answers == std::string::npos || !contains(why.message().substr(answers), "worker 'w6' (rank 6)"))
         outcome = ::testing::AssertionFailure() << why.message();
     }
     return outcome;

@@ -95,7 +95,8 @@ INSTANTIATE_TEST_SUITE_P(Algorithms, AllReducePlan,
                                   {"Circulant", circulantAllReduce},
                                   {"Direct", directAllReduce},
                                   {"Exchange", exchangeAllReduce, true},
-                                  {"Tree", treeAllReduce, true}}),
+                                  {"Tree", treeAllReduce, true},
+                                  {"Root", rootAllReduce}}),
                          nameOf);
 
 INSTANTIATE_TEST_SUITE_P(ManyMembers, AllReducePlan,
@@ -267,6 +268,7 @@ TEST(PlanCost, IsWhatTheAlgorithmsSay) {
     // Rank 0 has the children 1, 2 and 4, rank 2 has 3.
     const int children = rank == 0 ? 3 : rank == 2 ? 1 : 0;
     EXPECT_EQ(sentBy(rank, treeAllReduce), (children + (rank == 0 ? 0 : 1)) * 1000);
+    EXPECT_EQ(sentBy(rank, rootAllReduce), (children + (rank == 0 ? 0 : 1)) * 1000);
     EXPECT_EQ(sentBy(rank, treeBroadcast), (rank == 0 ? 2 : rank == 1 ? 1 : children) * 1000) << "from rank 1";
   }
 }

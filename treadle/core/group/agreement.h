@@ -28,8 +28,10 @@ class Agreement {
   bool heard(int member) const { return heard_[static_cast<size_t>(member)]; }
   // All have begun the operation.
   bool agreed() const;
-  // What comes from a member that may know that all have begun is data; else no member sends any.
-  bool takesDataFrom(int member) const { return kind_ == Kind::kTree ? sentUp_ : heard(member); }
+  // The members whose starts are to come next.
+  std::vector<int> awaited() const;
+  // The member may know that this one has begun, and that it has itself is known: data may come from it.
+  bool takesDataFrom(int member) const { return heard(member) || (kind_ == Kind::kTree && sentUp_); }
   // The member has begun the operation, so it has memory for data.
   bool sendsDataTo(int member) const { return agreed() || heard(member); }
 
@@ -37,8 +39,9 @@ class Agreement {
   const Kind kind_;
   const int size_, self_;
   std::vector<bool> heard_;  // by rank
-  int below_ = 0;            // members whose starts have not come; in the tree: children
-  bool begun_ = false, sentUp_ = false, sentDown_ = false;
+  int missing_;              // members whose starts have not come; in the tree: children
+  bool begun_ = false, sentUp_ = false;
+  bool sentToRest_ = false;  // from all to all: to everybody; in the tree: to the children
 };
 
 }  // namespace treadle::group

@@ -34,20 +34,31 @@ Plan dataPlan(const Description& what, const Shape& shape) {
   return {};
 }
 
-// For small data, which travels with the starts: those from each member to each, or those along the tree. Not every
-// operation can be done along a tree.
-Plan exchangePlan(const Description& what, const Shape& shape) {
-  if (what.operation == OperationKind::kAllReduce) return exchangeAllReduce(shape);
-  if (what.operation == OperationKind::kBroadcast) return exchangeBroadcast(shape);
-  if (what.operation == OperationKind::kReduce) return exchangeReduce(shape);
-  return dataPlan(what, shape);
+Plan withStarts(Plan plan) {
+  plan.withStarts = true;
+  return plan;
 }
 
-std::optional<Plan> treePlan(const Description& what, const Shape& shape) {
-  if (what.operation == OperationKind::kBarrier) return Plan();
-  if (what.operation == OperationKind::kBroadcast) return treeBroadcast(shape);
-  if (what.operation == OperationKind::kAllReduce && !mustReduceAtOnce(what)) return treeAllReduce(shape);
-  return {};
+// Small data travels with the starts, which go from each member to each.
+Plan exchangePlan(const Description& what, const Shape& shape) {
+  switch (what.operation) {
+    case OperationKind::kAllReduce: return withStarts(exchangeAllReduce(shape));
+    case OperationKind::kBroadcast: return withStarts(exchangeBroadcast(shape));
+    case OperationKind::kReduce: return withStarts(exchangeReduce(shape));
+    default: return withStarts(dataPlan(what, shape));
+  }
+}
+
+// Small data travels with the starts along the tree if the operation can be done so, and otherwise after them.
+Plan treePlan(const Description& what, const Shape& shape) {
+  switch (what.operation) {
+    case OperationKind::kBarrier: return withStarts({});
+    case OperationKind::kBroadcast: return withStarts(treeBroadcast(shape));
+    case OperationKind::kAllReduce:
+      return mustReduceAtOnce(what) ? rootAllReduce(shape) : withStarts(treeAllReduce(shape));
+    case OperationKind::kReduce: return exchangeReduce(shape);
+    default: return dataPlan(what, shape);
+  }
 }
 
 }  // namespace
@@ -60,14 +71,8 @@ Agreement::Kind agreementOf(const Description& description, int size) {
 Plan planOf(const Call& call, int size, int self) {
   const Description& what = call.description;
   const Shape shape{size, self, static_cast<int>(what.root), what.count, call.counts, call.incoming};
-  if (what.small()) {
-    const bool tree = agreementOf(what, size) == Agreement::Kind::kTree;
-    if (std::optional<Plan> plan = tree ? treePlan(what, shape) : exchangePlan(what, shape)) {
-      plan->withStarts = true;
-      return *std::move(plan);
-    }
-  }
-  return dataPlan(what, shape);
+  if (!what.small()) return dataPlan(what, shape);
+  return agreementOf(what, size) == Agreement::Kind::kTree ? treePlan(what, shape) : exchangePlan(what, shape);
 }
 
 }  // namespace treadle::group

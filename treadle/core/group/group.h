@@ -10,7 +10,8 @@
 // waits: there it may return earlier, and the memory is free when the future is ready.
 //
 // Each operation ends: with its result, which has the same bits on every member that gets it; at its timeout,
-// with TimeoutError naming the members that have not taken part; with ArgumentError on all members when their calls
+// with TimeoutError naming the members that have not taken part (in a group of more than 16 they are asked first, for a
+// second at most); with ArgumentError on all members when their calls
 // differ; and with PeerLostError when a member is lost, as do all later operations. A member that gives up notifies the
 // others.
 

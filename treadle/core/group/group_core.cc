@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "treadle/core/group/algorithm.h"
 #include "treadle/core/group/plan_operation.h"
 
 namespace treadle::group {
@@ -31,9 +30,10 @@ Event messageEvent(int member, Message message) {
   return event;
 }
 
-// These end an operation: they need not wait for what has come before.
+// These end an operation, or say why it ends: they need not wait for what has come before.
 bool goesFirst(const Event& event) {
-  return event.kind == Event::Kind::kFail || event.kind == Event::Kind::kDeadline ||
+  const bool isAnswer = event.kind == Event::Kind::kMessage && event.message.kind == MessageKind::kAnswer;
+  return event.kind == Event::Kind::kFail || event.kind == Event::Kind::kDeadline || isAnswer ||
          event.kind == Event::Kind::kAnswersDue;
 }
 
@@ -184,6 +184,7 @@ void GroupCore::routeAbort(int member, Entry& entry, const Message& message, Tod
   if (entry.ended && entry.failure.ok()) return answerAbort(member, message.sequence, todo);
   if (entry.ended) return;
   if (entry.operation) {
+    entry.aborted.push_back(member);
     todo.deliveries.push_back({entry.operation, failEvent(message.status, FailedBy::kPeer)});
   } else if (entry.failure.ok()) {
     entry.failure = message.status;
@@ -260,6 +261,8 @@ void GroupCore::onEnded(const Operation& operation, const Status& status, bool o
     // Without a start from here others would wait for one; a failure that only this worker knows is told as well.
     bool tell = !status.ok() && (!othersKnow || failedBy == FailedBy::kThisWorker);
     entry.othersKnow = !tell || entry.begun;
+    if (status.ok())
+      for (int member : entry.aborted) answerAbort(member, operation.sequence(), todo);
     if (tell && entry.begun) todo.sendings.push_back({kAll, abortMessage(operation.sequence(), status)});
     advance(todo);
   }

@@ -29,7 +29,7 @@ enum class OperationKind : uint8_t {
   kAllToAll = 9,
 };
 enum class MessageKind : uint8_t {
-  kStart = 1,  // "I have begun this operation": what exactly, and all the data when it is small
+  kStart = 1,  // "I have begun this operation": what exactly, and small data
   kChunk = 2,  // a part of the data of a large operation
   kAck = 3,    // how many of the receiver's chunks the sender has taken
   kAbort = 4,  // this operation has failed, or the whole group has

@@ -76,14 +76,12 @@ void Operation::onDeadline() {
   if (asked_) return;
   if (!begun_) return finishLate("operations before it have not ended");
   if (agreement_.agreed()) return finishLate(waitsFor());
-  std::set<int> unheard;
-  for (int rank = 0; rank < link().size(); ++rank)
-    if (rank != link().self() && !agreement_.heard(rank)) unheard.insert(rank);
-  if (agreement_.kind() == Agreement::Kind::kAllToAll)
-    return finishLate("it has not been started by " + namesOf(unheard));
   asked_ = true;
-  silent_ = std::move(unheard);
-  setup_.host.ask(*this, silent_);
+  for (int rank = 0; rank < link().size(); ++rank)
+    if (rank != link().self() && !agreement_.heard(rank)) silent_.insert(rank);
+  if (agreement_.kind() == Agreement::Kind::kTree) return setup_.host.ask(*this, silent_);
+  notBegun_.swap(silent_);
+  finishLate(answers());
 }
 
 void Operation::onAnswer(int member, bool begun) {
@@ -93,7 +91,11 @@ void Operation::onAnswer(int member, bool begun) {
 }
 
 std::string Operation::answers() const {
-  if (silent_.empty() && notBegun_.empty()) return "the last members started it too late";
+  if (agreement_.agreed()) return waitsFor();
+  if (silent_.empty() && notBegun_.empty()) {
+    const std::vector<int> awaited = agreement_.awaited();
+    return "all members have started it, but that has not come from " + namesOf({awaited.begin(), awaited.end()});
+  }
   std::string text = notBegun_.empty() ? "" : "it has not been started by " + namesOf(notBegun_);
   if (silent_.empty()) return text;
   return text + (text.empty() ? "" : "; ") + "no answer has come from " + namesOf(silent_);

@@ -9,11 +9,10 @@
 namespace treadle::group {
 
 struct GroupOptions {
-  std::string name = {};  // for messages; another name means another group
-  Duration timeout = std::chrono::seconds(
-      60);  // limit of each operation, if it has none of its own; kNoTimeout: until a member is lost
-  size_t smallBytes = size_t{64} << 10;   // data up to this size travels with the starts
-  size_t chunkBytes = size_t{256} << 10;  // large data is sent in chunks of this size
+  std::string name = {};                        // for messages; another name means another group
+  Duration timeout = std::chrono::seconds(60);  // limit of each operation; kNoTimeout: until a member is lost
+  size_t smallBytes = size_t{64} << 10;         // data up to this size takes fewer steps and more bytes
+  size_t chunkBytes = size_t{256} << 10;        // large data is sent in chunks of this size
 
   Status validate() const;
 };

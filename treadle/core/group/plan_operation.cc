@@ -98,6 +98,7 @@ void PlanOperation::advance() {
   if (ended() || !begun()) return;
   if (!copied_ && (permitted_ || !large())) makeCopies();
   takeAll();
+  if (ended()) return;
   sendStarts();
   sendAll();
   if (agreement().agreed() && copied_ && progress_.done()) finish({});

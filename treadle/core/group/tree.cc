@@ -43,4 +43,18 @@ Plan treeBroadcast(const Shape& shape) {
   return plan;
 }
 
+Plan rootAllReduce(const Shape& shape) {
+  const Place input{Area::kInput, shape.all()}, output{Area::kOutput, shape.all()};
+  Plan plan;
+  Received got;
+  if (shape.self == 0) {
+    for (int peer = 1; peer < shape.size; ++peer) got = plan.reduce(peer, Action::kCombine, input, output);
+  } else {
+    plan.send(0, input);
+    got = plan.receive(parentOf(shape.self), output);
+  }
+  for (int child : childrenOf(shape.self, shape.size)) plan.send(child, output, got);
+  return plan;
+}
+
 }  // namespace treadle::group

@@ -1,6 +1,5 @@
 #pragma once
-// Small data along the binomial tree (binomial_tree.h), for groups in which not every member talks to every other. It
-// travels with the starts of an operation, which take the same way.
+// Small data along the binomial tree (binomial_tree.h), for groups in which not every member talks to every other.
 
 #include "treadle/core/group/plan.h"
 #include "treadle/core/group/shape.h"
@@ -8,10 +7,13 @@
 namespace treadle::group {
 
 // Each member adds the sums of its children to its own elements, in the order of ranks, and sends them to its parent.
-// The root's sums go down to all.
+// The sums of rank 0 go down to all. The data travels with the starts, which take the same course.
 Plan treeAllReduce(const Shape& shape);
 
-// The elements of `root` go up to rank 0 and from each member down to its children.
+// The elements of `root` go up to rank 0 and from each member down to its children, with the starts.
 Plan treeBroadcast(const Shape& shape);
+
+// For values that are to be rounded once: rank 0 combines the elements of all members, and the result goes down to all.
+Plan rootAllReduce(const Shape& shape);
 
 }  // namespace treadle::group
