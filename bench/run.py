@@ -81,6 +81,15 @@ def take(figures, who, outputs):
         figures.add(line["case"], line.get("of", who), line[rows.statistic_of(line["case"])])
 
 
+def output_of(launch, settings, cases):
+    """What it printed. It may be started twice: the ranks of PyTorch RPC miss each other at times."""
+    try:
+        return launch.start(settings, cases)
+    except Failed as failure:
+        print(f"bench: {launch.who} is started again: {failure}", flush=True)
+        return launch.start(settings, cases)
+
+
 def measure(options, settings, figures, failures):
     for number in range(options.rounds):
         for launch in programs.LAUNCHES + experiment.LAUNCHES:
@@ -90,7 +99,7 @@ def measure(options, settings, figures, failures):
             begin = time.monotonic()
             try:
                 for _ in range(launch.times):
-                    take(figures, launch.who, launch.start(settings, cases))
+                    take(figures, launch.who, output_of(launch, settings, cases))
             except Failed as failure:
                 failures[launch.who, cases[0]] = str(failure)
                 print(f"bench: {launch.who} in {', '.join(cases)}: {failure}", flush=True)
