@@ -4,3 +4,4 @@
 
 #include "treadle/group.h"
 #include "treadle/train/ddp/distributed_data_parallel.h"
+#include "treadle/train/ddp/distributed_sampler.h"

@@ -2,6 +2,10 @@
 // trained by a distributed backward pass, and saved.
 
 #include <torch/csrc/autograd/autograd.h>
+#include <torch/data/dataloader.h>
+#include <torch/data/datasets/map.h>
+#include <torch/data/datasets/tensor.h>
+#include <torch/data/transforms/stack.h>
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
@@ -173,6 +177,27 @@ TEST(NoSyncGuide, SeveralBatchesCostOneExchange) {
     at::Tensor expected = torch::autograd::grad({alone->forward(all).square().mean()}, {alone->weight})[0];
     EXPECT_TRUE(at::allclose(context.gradient(linear->weight), expected, 1e-4, 1e-6));
   });
+}
+
+TEST(SamplerGuide, RanksShareADataset) {
+  treadle::test::TensorJob job({"trainer0", "trainer1"});
+  std::vector<int64_t> seen(10);
+  std::mutex mutex;
+  job.onAll([&](treadle::Worker& worker) {
+    auto group = treadle::ProcessGroup::make(worker, job.names());
+    auto samples = torch::data::datasets::TensorDataset(at::arange(10));
+    // [sampler]
+    auto dataset = samples.map(torch::data::transforms::Stack<torch::data::TensorExample>());
+    auto sampler = treadle::DistributedSampler(samples.size().value(), group, {.seed = 1});
+    auto loader = torch::data::make_data_loader(dataset, sampler, torch::data::DataLoaderOptions(2));
+    // [/sampler]
+    for (int epoch = 0; epoch < 3; ++epoch)
+      for (auto& batch : *loader) {
+        std::lock_guard lock(mutex);
+        for (int64_t i = 0; i < batch.data.size(0); ++i) ++seen.at(static_cast<size_t>(batch.data[i].item<int64_t>()));
+      }
+  });
+  EXPECT_EQ(seen, std::vector<int64_t>(10, 3));
 }
 
 TEST(CollectivesGuide, TensorsOfAllMembersAreCombined) {
