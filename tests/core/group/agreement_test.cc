@@ -1,5 +1,5 @@
-// Members who execute agreements together, in random orders: nobody believes that all have begun before that is so, all
-// learn it in the end, and nobody sends more than is promised.
+// Members that execute agreements together, in random orders: nobody believes that all have begun before that is so,
+// all learn it in the end, and nobody sends more than is promised.
 
 #include "treadle/core/group/agreement.h"
 
@@ -58,7 +58,7 @@ class AgreementTest : public ::testing::TestWithParam<Kind> {
     }
   }
 
-  // To whom a member may send data, from there it takes acknowledgements.
+  // If a member may send data to a peer, it takes the peer's acknowledgements.
   void expectRepliesAreTakenBy(int self) {
     for (int peer = 0; peer < size(); ++peer) {
       if (peer == self || !member(self).sendsDataTo(peer)) continue;

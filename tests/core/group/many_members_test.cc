@@ -76,6 +76,41 @@ TEST_F(ManyMembers, AllReduceGivesTheSameBitsToAll) {
   }
 }
 
+// In any other order these have other sums.
+TEST_F(ManyMembers, AllReduceRoundsAlikeOnAll) {
+  for (size_t count : {size_t{100}, size_t{100'003}}) {
+    std::vector<std::vector<float>> data(kMembers, std::vector<float>(count));
+    for (size_t rank = 0; rank < kMembers; ++rank)
+      for (size_t i = 0; i < count; ++i)
+        data[rank][i] = 1e8F / static_cast<float>(rank + 1) + static_cast<float>(i) * 0.1F;
+    onAll([&](const ProcessGroup& group, size_t rank) {
+      return allReduce(group, std::span(data[rank]), ReduceOp::kAverage);
+    });
+    for (const auto& mine : data) ASSERT_EQ(mine, data[0]);
+  }
+}
+
+// In many chunks, which rank 0 and the root combine while they send.
+TEST_F(ManyMembers, SmallDataMayComeInManyChunks) {
+  constexpr size_t kCount = 1000, kRoot = 13;
+  std::vector<ProcessGroup> groups = job_.makeAll({.chunkBytes = 64});
+  std::vector<std::vector<group::Float16>> halves;
+  for (size_t rank = 0; rank < kMembers; ++rank)
+    halves.emplace_back(kCount, group::toFloat16(static_cast<float>(rank)));
+  const auto inputs = valuesOfAll<int64_t>(kCount);
+  std::vector<int64_t> reduced(kCount);
+  std::vector<Future<void>> futures;
+  for (size_t rank = 0; rank < kMembers; ++rank) {
+    futures.push_back(allReduce(groups[rank], std::span(halves[rank])));
+    const std::span<int64_t> output = rank == kRoot ? std::span(reduced) : std::span<int64_t>();
+    futures.push_back(reduce(groups[rank], std::span(inputs[rank]), output, kRoot));
+  }
+  test::waitAll(futures);
+  for (const auto& mine : halves)
+    for (group::Float16 value : mine) ASSERT_EQ(group::toFloat(value), 210);
+  EXPECT_EQ(reduced, sums<int64_t>(kCount));
+}
+
 // Added one after the other in float16, the small ones would vanish.
 TEST_F(ManyMembers, SmallHalvesAreRoundedOnce) {
   const auto large = group::toFloat16(2048), small = group::toFloat16(0.5F);
@@ -201,7 +236,8 @@ TEST_F(ManyMembers, ThatDifferAreNamed) {
     }
 }
 
-// Who sends to a late member's parent has its acknowledgements before the late one has begun.
+// The parent of a late member may send to its other children, and has their acknowledgements before the late one
+// begins.
 TEST_F(ManyMembers, DataMayMoveBeforeAllHaveBegun) {
   std::vector<ProcessGroup> groups = job_.makeAll({.smallBytes = 0, .chunkBytes = 1000});
   std::vector<std::vector<int32_t>> data = valuesOfAll<int32_t>(100'000);
@@ -215,14 +251,14 @@ TEST_F(ManyMembers, DataMayMoveBeforeAllHaveBegun) {
   for (const auto& mine : data) ASSERT_EQ(mine, valuesOf<int32_t>(0, 100'000));
 }
 
-// More operations than may be under way at a time. Whoever has not failed has ended well, and the others hear that:
-// also when they fail while it handles the last chunk, which takes long if it is large.
+// More operations than may be under way at a time. A member that has not failed has ended well, and the others hear
+// that: also when they fail while it handles the last chunk, which takes long if it is large.
 class CancellingMembers : public ManyMembers, public ::testing::WithParamInterface<size_t> {};
 
 TEST_P(CancellingMembers, LeaveAGroupThatGoesOn) {
   std::vector<std::vector<std::byte>> data(kMembers, std::vector<std::byte>(GetParam()));
   std::vector<ProcessGroup> groups = job_.makeAll({.chunkBytes = 4 << 20});
-  for (int round = 0; round < 150; ++round) {
+  for (int round = 0; round < 100; ++round) {
     const size_t victim = random_() % kMembers, other = random_() % kMembers;
     std::vector<Future<void>> futures;
     for (size_t rank = 0; rank < kMembers; ++rank)
@@ -281,8 +317,9 @@ TEST_F(ManyMembers, ThatAreMissingAreNamed) {
         const Status why = failureOf(future);
         EXPECT_EQ(why.code(), Code::kDeadlineExceeded) << why.toString();
         // A busy machine may be too slow for the others to begin within the limit.
-        if (!why.message().ends_with("it has not been started by " + names))
-          outcome = ::testing::AssertionFailure() << why.message();
+        const size_t named = why.message().find("it has not been started by " + names);
+        const bool onlyThese = named != std::string::npos && !contains(why.message().substr(named), names + ",");
+        if (!onlyThese) outcome = ::testing::AssertionFailure() << why.message();
       }
       for (int rank : missing)
         if (rank % 2 == 0) groups.push_back(job_.make(rank, {.timeout = limit}));  // the next round is another group

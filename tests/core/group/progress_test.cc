@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "treadle/core/group/circulant.h"
 #include "treadle/core/group/direct.h"
 #include "treadle/core/group/ring.h"
 
@@ -101,6 +102,16 @@ TEST(ProgressAfterAll, WaitsForTheWholeTransferOfAnySize) {
   }
   EXPECT_TRUE(progress.send(1));
   EXPECT_TRUE(progress.done());
+}
+
+// In the first of several rounds, with other peers in each.
+TEST(ProgressWaits, ForWhatCouldBeTakenOrSentNow) {
+  const Plan plan = circulantAllReduce({17, 0, 0, 170});
+  const Progress progress(plan, 1000);
+  for (size_t channel = 0; channel < plan.channels.size(); ++channel) {
+    EXPECT_EQ(progress.waitsForChunk(channel), plan.channels[channel].peer == 8) << plan.channels[channel].peer;
+    EXPECT_EQ(progress.waitsForAck(channel), plan.channels[channel].peer == 9) << plan.channels[channel].peer;
+  }
 }
 
 TEST(ProgressCombining, WaitsForAllMembersAndTakesFromAllAtOnce) {

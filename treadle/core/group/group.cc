@@ -15,6 +15,7 @@ ProcessGroup ProcessGroup::make(Job& job, std::vector<std::string> members, Grou
 }
 
 ProcessGroup ProcessGroup::withTimeout(Duration timeout) const {
+  core();
   throwIfError(checkTimeout(timeout));
   ProcessGroup group = *this;
   group.timeout_ = timeout;

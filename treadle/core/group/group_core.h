@@ -53,7 +53,7 @@ class GroupCore final : public OperationHost, public std::enable_shared_from_thi
     std::vector<std::pair<int, Message>> early;  // starts that came before
     std::vector<bool> startSeen, heard;          // by rank in the group; heard: that it has begun or failed
     int heardCount = 1;
-    std::vector<int> aborted;  // by whom, while it was under way here
+    std::vector<int> aborted;  // by these, while it was under way here
     Status failure;            // why it failed, once it has
     bool begun = false, permitted = false, ended = false;
     bool othersKnow = true;  // that it ended here, or that it began

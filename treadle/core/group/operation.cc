@@ -28,7 +28,7 @@ void Operation::handle(Event event) {
 void Operation::onMessage(int member, Message message) {
   if (message.kind == MessageKind::kStart) return onStart(member, std::move(message));
   if (message.kind == MessageKind::kAnswer) return onAnswer(member, message.begun);
-  // Data only ever comes from who agrees on what it means.
+  // Data only comes from members that agree on its meaning.
   if (!agreement_.takesDataFrom(member)) return violated(member, "data of an operation that it had not begun");
   if (message.kind == MessageKind::kChunk) return onChunk(member, message.position, std::move(message.data));
   onAck(member, message.position);
@@ -36,6 +36,8 @@ void Operation::onMessage(int member, Message message) {
 
 void Operation::onStart(int member, Message message) {
   if (message.description != description()) return finish(mismatch(member, message.description));
+  silent_.erase(member);
+  notBegun_.erase(member);
   if (!agreement_.hear(member)) return violated(member, "the start of an operation where none was due");
   if (message.elements != elementsFrom(member)) return finish(mismatch(member, message.elements));
   onStarted(member, std::move(message.data));

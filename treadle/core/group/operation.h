@@ -92,7 +92,7 @@ class Operation {
   // What it waits for when all have begun.
   virtual std::string waitsFor() const = 0;
 
-  // What travels with the start to a member; it may be borrowed.
+  // The data that travels with the start to a member; it may be borrowed.
   virtual Buffer dataWithStart(int member) = 0;
 
   // Sends the starts that are due, even when one cannot be reached.
@@ -118,7 +118,7 @@ class Operation {
   void onDeadline();
   void finishLate(const std::string& why);
   std::string namesOf(const std::set<int>& members) const;
-  // What is known, when the members have been asked.
+  // The reason for a late operation, as far as members have answered.
   std::string answers() const;
   Status mismatch(int member, const Description& theirs) const;
   Status mismatch(int member, uint64_t elements) const;
@@ -131,7 +131,7 @@ class Operation {
   // Whoever has the turn.
   Agreement agreement_;
   bool begun_ = false, ended_ = false;
-  std::set<int> silent_, notBegun_;  // once it has asked: who has not answered, and who has not begun it
+  std::set<int> silent_, notBegun_;  // once it has asked: those that have not answered, and not begun it
   bool asked_ = false;
 };
 

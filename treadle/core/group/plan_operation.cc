@@ -43,7 +43,7 @@ void PlanOperation::onBegin() {
   advance();
 }
 
-// What it depends on has come: with the starts that had to come before.
+// All that it depends on has come, with the starts that had to come before.
 Buffer PlanOperation::dataWithStart(int member) {
   const std::optional<size_t> channel = plan_.channelTo(member);
   const std::optional<Chunk> chunk = plan_.withStarts && channel ? progress_.send(*channel) : std::nullopt;
@@ -208,10 +208,10 @@ std::string PlanOperation::waitsFor() const {
   if (large() && !permitted_) return "operations before it have not ended";
   std::optional<size_t> from, to;
   for (size_t channel = 0; channel < plan_.channels.size(); ++channel) {
-    const bool comes = progress_.arrived(channel) < progress_.receives(channel);
-    if (comes && (!from || progress_.arrived(channel) < progress_.arrived(*from))) from = channel;
-    const bool goes = progress_.sent(channel) < progress_.sends(channel);
-    if (goes && (!to || progress_.acknowledgedBy(channel) < progress_.acknowledgedBy(*to))) to = channel;
+    if (progress_.waitsForChunk(channel) && (!from || progress_.arrived(channel) < progress_.arrived(*from)))
+      from = channel;
+    if (progress_.waitsForAck(channel) && (!to || progress_.acknowledgedBy(channel) < progress_.acknowledgedBy(*to)))
+      to = channel;
   }
   if (from)
     return std::to_string(progress_.arrived(*from)) + " of " + std::to_string(progress_.receives(*from)) +

@@ -86,6 +86,18 @@ std::optional<uint64_t> Progress::acknowledge(size_t channel) {
   return taken;
 }
 
+bool Progress::waitsForChunk(size_t channel) const {
+  return isDue(plan_.channels[channel].receives, states_[channel].arrived);
+}
+
+bool Progress::waitsForAck(size_t channel) const { return isDue(plan_.channels[channel].sends, states_[channel].sent); }
+
+template <class Transfers>
+bool Progress::isDue(const Transfers& transfers, Cursor next) const {
+  const std::optional<Chunk> chunk = at(transfers, next);
+  return chunk && hasTaken(transfers[chunk->transfer].after, chunk->index);
+}
+
 bool Progress::hasTaken(const Received& earlier, uint64_t index) const {
   if (earlier.channel == Received::kNone) return true;
   const Cursor& taken = states_[earlier.channel].taken;

@@ -36,6 +36,11 @@ class Progress {
   // What is to be acknowledged now: not each chunk of a large window, and not the last ones.
   std::optional<uint64_t> acknowledge(size_t channel);
 
+  // Something is missing now: the next chunk of the channel could be taken at once, or sent but for the peer's
+  // acknowledgement.
+  bool waitsForChunk(size_t channel) const;
+  bool waitsForAck(size_t channel) const;
+
   bool done() const { return left_ == 0; }
 
   bool combines(size_t channel) const { return states_[channel].combines; }
@@ -61,6 +66,8 @@ class Progress {
 
   template <class Transfers>
   std::optional<Chunk> at(const Transfers& transfers, Cursor& cursor) const;
+  template <class Transfers>
+  bool isDue(const Transfers& transfers, Cursor next) const;
   uint64_t chunksOf(const Range& range) const;
   template <class Transfers>
   uint64_t chunksOf(const Transfers& transfers) const;
