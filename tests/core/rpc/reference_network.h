@@ -222,7 +222,7 @@ class Network {
         channels_[{other, rank, answer}].clear();
         channels_[{rank, other, answer}].clear();
       }
-      me.references->onLost(other, peerLost("dead", "it is dead"));
+      me.references->onLost(other, peerLost(std::to_string(other), "it is dead"));
       endWorkFor(other, rank);
       std::erase_if(me.calls, [&](const auto& one) { return one.second.to == other; });
       endFetchesFrom(other, rank);

@@ -205,6 +205,34 @@ TEST(ReferenceScenario, _5_theSenderDiesAndTheOwnerKnewOfTheReceiver) {
   stage.end();
 }
 
+// C, which neither made the value nor owns it, dies with the last reference that O knows.
+TEST(ReferenceScenario, _5_aThirdWorkerDiesAfterItPassedTheReferenceOn) {
+  for (bool ownerKnewOfIt : {true, false}) {
+    SCOPED_TRACE(ownerKnewOfIt);
+    Stage stage;
+    stage.settle();
+    if (!ownerKnewOfIt) stage.always(Fate::kHold, RefNotice::kForkAdded);
+    stage.pass(A, C);
+    stage.settle();
+    stage.always(Fate::kHold, RefNotice::kForkAdded);
+    stage.pass(C, B);
+    stage.letGo(A);
+    stage.settle();
+    EXPECT_TRUE(stage.valueLives());
+    stage.die(C);
+    for (int rank : {O, A}) stage.tellOfDeath(rank);
+    stage.asUsual();
+    stage.always(Fate::kHold, RefNotice::kForkAdded);
+    stage.settle();
+    EXPECT_FALSE(stage.valueLives()) << "nobody else is known to hold it";
+    const size_t fetch = stage.startFetch(B);
+    stage.releaseAndSettle();
+    ASSERT_EQ(Code::kPeerLost, stage.codeOf(fetch));
+    EXPECT_EQ(std::to_string(C), stage.answerOf(fetch)->worker());
+    stage.end();
+  }
+}
+
 TEST(ReferenceScenario, _6_aFetchOvertakesTheRequestThatMakesTheValue) {
   Stage stage([](int from, int to, const Message&) { return from == A && to == O ? Fate::kHold : Fate::kDeliver; });
   stage.asUsual();

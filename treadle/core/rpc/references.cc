@@ -71,7 +71,9 @@ References::Owned& References::namedByPeer(const RefId& ref) {
   if (!isNew) return found->second;
   if (auto maker = lost_.find(ref.rank); maker != lost_.end()) {
     found->second.value.emplace(maker->second);
-  } else if (ref.rank == self_ || gone_.contains(ref)) {
+  } else if (auto gone = gone_.find(ref); gone != gone_.end()) {
+    found->second.value.emplace(lost_.at(gone->second).withContext("the value of this reference is gone"));
+  } else if (ref.rank == self_) {
     found->second.value.emplace(notFound("the value of this reference does not live here (any more)"));
   }
   return found->second;
@@ -156,13 +158,14 @@ void References::dropIfUnused(const RefId& ref, Deferred& later) {
   if (!owned.value && owned.requested) return;
   if (owned.value) {
     later.dropped.emplace_back(std::move(*owned.value));
-    if (!lost_.empty() && ref.rank != self_) forget(ref);
+    const std::optional<int> lost = owned.lostHolder ? owned.lostHolder : lastLost_;
+    if (lost) forget(ref, *lost);
   }
   owned_.erase(found);
 }
 
-void References::forget(const RefId& ref) {
-  if (!gone_.insert(ref).second) return;
+void References::forget(const RefId& ref, int lost) {
+  if (!gone_.emplace(ref, lost).second) return;
   goneInTurn_.push_back(ref);
   if (goneInTurn_.size() <= kGone) return;
   gone_.erase(goneInTurn_.front());

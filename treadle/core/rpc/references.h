@@ -204,6 +204,7 @@ class References : public std::enable_shared_from_this<References> {
     std::map<ForkId, int> forks;  // and the rank that holds each
     size_t handles = 0;           // held by this worker itself
     std::map<uint64_t, WhenReady> waiting;
+    std::optional<int> lostHolder;  // the last worker that was lost with a fork of it
   };
   struct Held {
     ForkEntry entry;
@@ -239,7 +240,7 @@ class References : public std::enable_shared_from_this<References> {
   void removeFork(Owned& owned, const ForkId& fork) TREADLE_REQUIRES(mutex_);
   Status checkFlood(int rank) const TREADLE_REQUIRES(mutex_);
   Status overLimit(int rank, size_t held) const;
-  void forget(const RefId& ref) TREADLE_REQUIRES(mutex_);
+  void forget(const RefId& ref, int lost) TREADLE_REQUIRES(mutex_);
   void settle(Owned& owned, const Result<OwnedValue>& value, Deferred& later) TREADLE_REQUIRES(mutex_);
   void dropIfUnused(const RefId& ref, Deferred& later) TREADLE_REQUIRES(mutex_);
   void deleteIfDone(const ForkId& fork, Deferred& later) TREADLE_REQUIRES(mutex_);
@@ -271,11 +272,12 @@ class References : public std::enable_shared_from_this<References> {
   ForkId toldAgain_ TREADLE_GUARDED_BY(mutex_);                      // the last one: the next time goes on behind it
   std::map<ForkId, Deletion> deletions_ TREADLE_GUARDED_BY(mutex_);  // not acknowledged
   std::map<int, Status> lost_ TREADLE_GUARDED_BY(mutex_);
-  // Values that went since a worker was lost. What it passed on may still be on its way to us, and is not to be taken
-  // for a reference to a value that is yet to be made. The last ones: who asks for one before is told at its time
-  // limit.
+  std::optional<int> lastLost_ TREADLE_GUARDED_BY(mutex_);
+  // Values that went since a worker was lost, and which loss may be the cause: a reference that the lost worker passed
+  // on may still be on its way to us, and is not to be taken for one to a value that is yet to be made. The last ones:
+  // a worker that asks for one before gets an error at its time limit.
   static constexpr size_t kGone = 1U << 16;
-  std::set<RefId> gone_ TREADLE_GUARDED_BY(mutex_);
+  std::map<RefId, int> gone_ TREADLE_GUARDED_BY(mutex_);
   std::deque<RefId> goneInTurn_ TREADLE_GUARDED_BY(mutex_);
   bool cleared_ TREADLE_GUARDED_BY(mutex_) = false;
 };

@@ -201,13 +201,15 @@ void References::onLost(int rank, const Status& why) {
   {
     MutexLock lock(mutex_);
     lost_.emplace(rank, why);
+    lastLost_ = rank;
     std::vector<ForkId> children;
     for (const auto& [fork, child] : children_)
       if (child.toRank == rank || child.entry.owner == rank) children.push_back(fork);
     for (const ForkId& fork : children) dropChild(fork, later);
     std::vector<RefId> values;
     for (auto& [ref, owned] : owned_) {
-      std::erase_if(owned.forks, [&](const auto& fork) { return fork.second == rank; });
+      if (std::erase_if(owned.forks, [&](const auto& fork) { return fork.second == rank; }) > 0)
+        owned.lostHolder = rank;
       // The request that would make the value will not come any more. One that has come is run for the others.
       if (!owned.value && !owned.requested && ref.rank == rank) settle(owned, why, later);
       values.push_back(ref);
