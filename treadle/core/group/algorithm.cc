@@ -39,13 +39,13 @@ Plan withStarts(Plan plan) {
   return plan;
 }
 
-// Small data travels with the starts, which go from each member to each.
+// For small data, which travels with the starts from each member to each.
 Plan exchangePlan(const Description& what, const Shape& shape) {
   switch (what.operation) {
-    case OperationKind::kAllReduce: return withStarts(exchangeAllReduce(shape));
-    case OperationKind::kBroadcast: return withStarts(exchangeBroadcast(shape));
-    case OperationKind::kReduce: return withStarts(exchangeReduce(shape));
-    default: return withStarts(dataPlan(what, shape));
+    case OperationKind::kAllReduce: return exchangeAllReduce(shape);
+    case OperationKind::kBroadcast: return exchangeBroadcast(shape);
+    case OperationKind::kReduce: return exchangeReduce(shape);
+    default: return dataPlan(what, shape);
   }
 }
 
@@ -72,7 +72,8 @@ Plan planOf(const Call& call, int size, int self) {
   const Description& what = call.description;
   const Shape shape{size, self, static_cast<int>(what.root), what.count, call.counts, call.incoming};
   if (!what.small()) return dataPlan(what, shape);
-  return agreementOf(what, size) == Agreement::Kind::kTree ? treePlan(what, shape) : exchangePlan(what, shape);
+  if (agreementOf(what, size) == Agreement::Kind::kTree) return treePlan(what, shape);
+  return withStarts(exchangePlan(what, shape));
 }
 
 }  // namespace treadle::group

@@ -3,7 +3,7 @@
 // have been heard of which operation. Held by the service and by handles. Any thread may call anything; nothing waits.
 //
 // Note [What is under way]: nobody waits for room in a send queue, so the protocol bounds what can be in one.
-// * A member tells the others of operation k only when all operations before k - kAhead are over: it has heard of them
+// * A member sends its start of operation k only when all operations before k - kAhead are over: it has heard of them
 //   from all members, or they ended well, which proves that all have begun them. So it is at most kAhead operations
 //   ahead of anybody, and what comes early is small data only.
 // * Large data goes only to a member that has begun the operation, a window of chunks at most before it acknowledges

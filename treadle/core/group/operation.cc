@@ -44,10 +44,12 @@ void Operation::onStart(int member, Message message) {
 }
 
 void Operation::sendStarts() {
+  const std::vector<int> members = agreement_.due();
+  if (members.empty()) return;  // as a rule, after each chunk
   Message start = message(MessageKind::kStart);
   start.description = description();
   Status first;
-  for (int member : agreement_.due()) {
+  for (int member : members) {
     start.elements = elementsTo(member);
     start.data = dataWithStart(member);
     Status sent = link().send(member, start);
