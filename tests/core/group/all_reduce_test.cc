@@ -11,16 +11,19 @@ namespace treadle::all_reduce_test {
 namespace {
 
 using group::BFloat16;
+using group::Bool;
 using group::Float16;
 using test::GroupJob;
 
-// Numbers of every type through doubles that it can represent.
+// Numbers of every type through doubles that it can represent. A boolean says whether the number is above 1.
 template <class T>
 T fromDouble(double value) {
   if constexpr (std::is_same_v<T, Float16>) {
     return group::toFloat16(static_cast<float>(value));
   } else if constexpr (std::is_same_v<T, BFloat16>) {
     return group::toBFloat16(static_cast<float>(value));
+  } else if constexpr (std::is_same_v<T, Bool>) {
+    return Bool{static_cast<uint8_t>(value > 1)};
   } else {
     return static_cast<T>(value);
   }
@@ -29,6 +32,10 @@ template <class T>
 double toDouble(T value) {
   if constexpr (std::is_same_v<T, Float16> || std::is_same_v<T, BFloat16>) {
     return double{group::toFloat(value)};
+  } else if constexpr (std::is_same_v<T, Bool>) {
+    return value.value;
+  } else if constexpr (requires { value.real(); }) {
+    return value.real();
   } else {
     return static_cast<double>(value);
   }
@@ -71,11 +78,14 @@ void check(std::vector<ProcessGroup>& groups, ReduceOp op, size_t count) {
     ASSERT_EQ(std::memcmp(data[rank].data(), data[0].data(), count * sizeof(T)), 0) << "rank " << rank;
 }
 
+using Complex = std::complex<double>;
+
 constexpr ReduceOp kOps[] = {ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kMin, ReduceOp::kMax, ReduceOp::kProduct};
 
 template <class T>
 class AllReduceTest : public ::testing::Test {};
-using Types = ::testing::Types<Float16, BFloat16, float, double, int8_t, int16_t, int32_t, int64_t, uint8_t>;
+using Types = ::testing::Types<Float16, BFloat16, float, double, int8_t, int16_t, int32_t, int64_t, uint8_t, Bool,
+                               uint16_t, uint32_t, uint64_t, std::complex<float>, Complex>;
 TYPED_TEST_SUITE(AllReduceTest, Types);
 
 TYPED_TEST(AllReduceTest, IsRightForEverySizeAndOperation) {
@@ -84,13 +94,15 @@ TYPED_TEST(AllReduceTest, IsRightForEverySizeAndOperation) {
     // The ring with its edges (empty blocks, many chunks), and the one-step exchange.
     std::vector<ProcessGroup> ring = job.makeAll({.smallBytes = 0, .chunkBytes = 64});
     std::vector<ProcessGroup> exchange = job.makeAll();
-    for (ReduceOp op : kOps)
+    for (ReduceOp op : kOps) {
+      if (!group::checkReduces(group::DataTypeOf<TypeParam>::kValue, op).ok()) continue;
       for (size_t count :
            {size_t{0}, size_t{1}, static_cast<size_t>(size - 1), static_cast<size_t>(size), size_t{1003}}) {
         check<TypeParam>(ring, op, count);
         check<TypeParam>(exchange, op, count);
         if (this->HasFatalFailure()) return;
       }
+    }
   }
 }
 
@@ -98,7 +110,63 @@ TYPED_TEST(AllReduceTest, IsRightForAMillionElements) {
   for (int size : {2, 3, 5}) {
     GroupJob job(size);
     std::vector<ProcessGroup> groups = job.makeAll();
-    check<TypeParam>(groups, ReduceOp::kAverage, 1'000'003);
+    check<TypeParam>(groups, std::is_same_v<TypeParam, Bool> ? ReduceOp::kMax : ReduceOp::kAverage, 1'000'003);
+  }
+}
+
+TEST(AllReduceComplexTest, AddsMultipliesAndAveragesComplexNumbers) {
+  constexpr Complex kValues[] = {{1, 2}, {3, -1}, {-2, 2}};
+  GroupJob job(3);
+  std::vector<ProcessGroup> ring = job.makeAll({.smallBytes = 0, .chunkBytes = 64}), exchange = job.makeAll();
+  const auto result = [&](std::vector<ProcessGroup>& groups, ReduceOp op) {
+    std::vector<std::vector<Complex>> data;
+    std::vector<Future<void>> futures;
+    for (const Complex& value : kValues) data.emplace_back(1003, value);
+    for (size_t rank = 0; rank < data.size(); ++rank)
+      futures.push_back(allReduce(groups[rank], std::span(data[rank]), op));
+    test::waitAll(futures);
+    for (const auto& mine : data) EXPECT_EQ(mine, std::vector<Complex>(1003, mine[0]));
+    return data[0][0];
+  };
+  for (auto* groups : {&ring, &exchange}) {
+    EXPECT_EQ(result(*groups, ReduceOp::kSum), Complex(2, 3));
+    EXPECT_EQ(result(*groups, ReduceOp::kAverage), Complex(2.0 / 3, 1));
+    EXPECT_EQ(result(*groups, ReduceOp::kProduct), Complex(-20, 0));
+  }
+}
+
+TEST(AllReduceTypesTest, ReductionsThatATypeLacksAreRefusedAtOnceAndCountForNothing) {
+  GroupJob job(2);
+  std::vector<ProcessGroup> groups = job.makeAll();
+  Bool truth{1};
+  Complex number{1, 2};
+  for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kAverage, ReduceOp::kProduct})
+    EXPECT_THROW(allReduce(groups[0], std::span(&truth, 1), op), ArgumentError);
+  for (ReduceOp op : {ReduceOp::kMin, ReduceOp::kMax}) {
+    EXPECT_THROW(allReduce(groups[0], std::span(&number, 1), op), ArgumentError);
+    EXPECT_THROW(reduce(groups[0], std::span<const Complex>(&number, 1), std::span<Complex>(&number, 1), 0, op),
+                 ArgumentError);
+    EXPECT_THROW(reduceScatter(groups[0], std::span<const Complex>(&number, 1), std::span<Complex>(&number, 1), op),
+                 ArgumentError);
+  }
+  std::vector<Future<void>> futures = {barrier(groups[0]), barrier(groups[1])};
+  test::waitAll(futures);
+}
+
+// A byte that is no C++ bool, as a peer might send it, counts as true.
+TEST(AllReduceTypesTest, AnyByteButZeroIsTrue) {
+  GroupJob job(2);
+  std::vector<ProcessGroup> groups = job.makeAll();
+  for (ReduceOp op : {ReduceOp::kMin, ReduceOp::kMax}) {
+    std::vector<std::vector<Bool>> data = {{Bool{2}, Bool{0}, Bool{7}}, {Bool{0}, Bool{0}, Bool{1}}};
+    std::vector<Future<void>> futures;
+    for (size_t rank = 0; rank < 2; ++rank) futures.push_back(allReduce(groups[rank], std::span(data[rank]), op));
+    test::waitAll(futures);
+    for (const auto& mine : data) {
+      EXPECT_EQ(mine[0].value != 0, op == ReduceOp::kMax);
+      EXPECT_EQ(mine[1].value, 0);
+      EXPECT_NE(mine[2].value, 0);
+    }
   }
 }
 

@@ -18,7 +18,7 @@ T reduced(ReduceOp op, T incoming, T own) {
 
 template <class T>
 class IntegerTest : public ::testing::Test {};
-using Integers = ::testing::Types<int8_t, int16_t, int32_t, int64_t, uint8_t>;
+using Integers = ::testing::Types<int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t>;
 TYPED_TEST_SUITE(IntegerTest, Integers);
 
 TYPED_TEST(IntegerTest, WrapsAroundInsteadOfOverflowing) {
@@ -35,7 +35,8 @@ TYPED_TEST(IntegerTest, AveragesAreCutTowardsZero) {
   T values[] = {static_cast<T>(7), static_cast<T>(-7), 0};
   divide(DataTypeOf<T>::kValue, values, 3, 2);
   EXPECT_EQ(values[0], 3);
-  EXPECT_EQ(values[1], static_cast<T>(static_cast<T>(-7) / 2));
+  EXPECT_EQ(values[1],
+            std::is_signed_v<T> ? static_cast<T>(-3) : static_cast<T>(std::numeric_limits<T>::max() / 2 - 3));
   EXPECT_EQ(values[2], 0);
 }
 
@@ -140,12 +141,15 @@ TEST(DataTypeTest, RoundsDoublesOnce) {
 
 TEST(DataTypeTest, KnowsItsNumbers) {
   for (int value = 0; value < 256; ++value) {
-    EXPECT_EQ(isDataType(static_cast<uint8_t>(value)), value >= 1 && value <= 9);
+    EXPECT_EQ(isDataType(static_cast<uint8_t>(value)), value >= 1 && value <= 15);
     EXPECT_EQ(isReduceOp(static_cast<uint8_t>(value)), value >= 1 && value <= 5);
   }
   EXPECT_EQ(sizeOf(DataType::kFloat16), 2U);
   EXPECT_EQ(sizeOf(DataType::kFloat64), 8U);
   EXPECT_EQ(sizeOf(DataType::kUint8), 1U);
+  EXPECT_EQ(sizeOf(DataType::kBool), 1U);
+  EXPECT_EQ(sizeOf(DataType::kComplex64), 8U);
+  EXPECT_EQ(sizeOf(DataType::kComplex128), 16U);
 }
 
 }  // namespace

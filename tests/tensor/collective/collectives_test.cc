@@ -13,8 +13,8 @@ class Collectives : public ::testing::Test {
   TensorJob job{{"r0", "r1", "r2"}};
 };
 
-constexpr at::ScalarType kReducible[] = {at::kHalf, at::kBFloat16, at::kFloat, at::kDouble, at::kByte,
-                                         at::kChar, at::kShort,    at::kInt,   at::kLong};
+constexpr at::ScalarType kReducible[] = {at::kHalf,  at::kBFloat16, at::kFloat, at::kDouble, at::kByte,   at::kChar,
+                                         at::kShort, at::kInt,      at::kLong,  at::kUInt16, at::kUInt32, at::kUInt64};
 
 TEST_F(Collectives, AllReduceAddsEveryDtype) {
   job.onAll([&](Worker& worker) {
@@ -27,6 +27,23 @@ TEST_F(Collectives, AllReduceAddsEveryDtype) {
       at::Tensor highest = at::full({2}, worker.self().rank, at::TensorOptions(type));
       allReduce(group, highest, ReduceOp::kMax).wait();
       EXPECT_TRUE(at::equal(highest, at::full({2}, 2, at::TensorOptions(type))));
+    }
+  });
+}
+
+TEST_F(Collectives, ReduceBooleansAndComplexNumbers) {
+  job.onAll([&](Worker& worker) {
+    ProcessGroup group = ProcessGroup::make(worker, job.names());
+    const bool last = worker.self().rank == 2;
+    at::Tensor any = at::full({5}, last, at::kBool), every = at::full({5}, last, at::kBool);
+    allReduce(group, any, ReduceOp::kMax).wait();
+    allReduce(group, every, ReduceOp::kMin).wait();
+    EXPECT_TRUE(at::equal(any, at::ones({5}, at::kBool)));
+    EXPECT_TRUE(at::equal(every, at::zeros({5}, at::kBool)));
+    for (at::ScalarType type : {at::kComplexFloat, at::kComplexDouble}) {
+      at::Tensor mine = at::full({3}, c10::complex<double>(1, worker.self().rank), type).conj();
+      allReduce(group, mine).wait();
+      EXPECT_TRUE(at::equal(mine, at::full({3}, c10::complex<double>(3, -3), type)));
     }
   });
 }
@@ -193,8 +210,8 @@ TEST_F(Collectives, TensorsThatDoNotFitAreRefused) {
 TEST_F(Collectives, WhatCannotBeReducedIsRefused) {
   ProcessGroup group = ProcessGroup::make(job[0], {"r0"});
   auto refused = [&](at::Tensor tensor) { return messageOf<ArgumentError>([&] { allReduce(group, tensor).wait(); }); };
-  EXPECT_TRUE(contains(refused(at::ones({2}, at::kBool)), "Bool"));
-  EXPECT_TRUE(contains(refused(at::ones({2}, at::kComplexDouble)), "ComplexDouble"));
+  EXPECT_TRUE(contains(refused(at::ones({2}, at::kBool)), "bool have no sum"));
+  EXPECT_TRUE(contains(refused(at::ones({2}).to(at::kFloat8_e5m2)), "Float8_e5m2"));
   EXPECT_TRUE(contains(refused(at::ones({2}).to_sparse()), "dense"));
   EXPECT_TRUE(contains(refused(at::empty({2}, at::TensorOptions(at::kMeta))), "dense"));
   EXPECT_TRUE(contains(refused(at::Tensor()), "dense"));

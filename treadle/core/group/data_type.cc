@@ -22,13 +22,26 @@ auto withType(DataType type, F f) {
     case DataType::kInt16: return f(int16_t{});
     case DataType::kInt32: return f(int32_t{});
     case DataType::kInt64: return f(int64_t{});
-    case DataType::kUint8: break;
+    case DataType::kUint8: return f(uint8_t{});
+    case DataType::kBool: return f(Bool{});
+    case DataType::kUint16: return f(uint16_t{});
+    case DataType::kUint32: return f(uint32_t{});
+    case DataType::kUint64: return f(uint64_t{});
+    case DataType::kComplex64: return f(std::complex<float>{});
+    case DataType::kComplex128: break;
   }
-  return f(uint8_t{});
+  return f(std::complex<double>{});
 }
 
 template <class T>
 inline constexpr bool kIsHalf = std::is_same_v<T, Float16> || std::is_same_v<T, BFloat16>;
+template <class T>
+inline constexpr bool kIsComplex = std::is_same_v<T, std::complex<float>> || std::is_same_v<T, std::complex<double>>;
+// Sums, averages and products in the type itself; minimum and maximum.
+template <class T>
+inline constexpr bool kHasSums = !kIsHalf<T> && !std::is_same_v<T, Bool>;
+template <class T>
+inline constexpr bool kHasOrder = !kIsComplex<T>;
 
 // Integers as unsigned ones, whose sums and products may wrap. Those of 16 bits take 32, for C++ would promote them to
 // int, whose products may overflow.
@@ -47,6 +60,8 @@ template <class T>
 auto comparable(T value) {
   if constexpr (kIsHalf<T>) {
     return toFloat(value);
+  } else if constexpr (std::is_same_v<T, Bool>) {
+    return value.value != 0;
   } else {
     return value;
   }
@@ -71,9 +86,11 @@ void combine(T* own, const T* incoming, size_t count, F f) {
 
 template <class T>
 void reduceTyped(ReduceOp op, T* own, const T* incoming, size_t count) {
-  if (op == ReduceOp::kMin) return combine(own, incoming, count, smaller<T>);
-  if (op == ReduceOp::kMax) return combine(own, incoming, count, larger<T>);
-  if constexpr (!kIsHalf<T>) {
+  if constexpr (kHasOrder<T>) {
+    if (op == ReduceOp::kMin) return combine(own, incoming, count, smaller<T>);
+    if (op == ReduceOp::kMax) return combine(own, incoming, count, larger<T>);
+  }
+  if constexpr (kHasSums<T>) {
     if (op == ReduceOp::kProduct)
       return combine(own, incoming, count, [](T a, T b) { return static_cast<T>(wrapping(a) * wrapping(b)); });
     combine(own, incoming, count, [](T a, T b) { return static_cast<T>(wrapping(a) + wrapping(b)); });
@@ -83,9 +100,13 @@ void reduceTyped(ReduceOp op, T* own, const T* incoming, size_t count) {
 template <class T>
 void divideTyped(T* values, size_t count, int by) {
   for (size_t i = 0; i < count; ++i) {
-    if constexpr (std::is_integral_v<T>) {
+    if constexpr (std::is_unsigned_v<T>) {
+      values[i] = static_cast<T>(values[i] / static_cast<uint64_t>(by));
+    } else if constexpr (std::is_integral_v<T>) {
       values[i] = static_cast<T>(int64_t{values[i]} / by);
-    } else if constexpr (!kIsHalf<T>) {
+    } else if constexpr (kIsComplex<T>) {
+      values[i] /= static_cast<typename T::value_type>(by);
+    } else if constexpr (kHasSums<T>) {
       values[i] /= static_cast<T>(by);
     }
   }
@@ -131,7 +152,7 @@ void reduceInBlocks(ReduceOp op, std::span<const std::byte* const> members, size
 }  // namespace
 
 bool isDataType(uint8_t value) {
-  return value >= static_cast<uint8_t>(DataType::kFloat16) && value <= static_cast<uint8_t>(DataType::kUint8);
+  return value >= static_cast<uint8_t>(DataType::kFloat16) && value <= static_cast<uint8_t>(DataType::kComplex128);
 }
 
 bool isReduceOp(uint8_t value) {
@@ -152,9 +173,15 @@ std::string_view nameOf(DataType type) {
     case DataType::kInt16: return "int16";
     case DataType::kInt32: return "int32";
     case DataType::kInt64: return "int64";
-    case DataType::kUint8: break;
+    case DataType::kUint8: return "uint8";
+    case DataType::kBool: return "bool";
+    case DataType::kUint16: return "uint16";
+    case DataType::kUint32: return "uint32";
+    case DataType::kUint64: return "uint64";
+    case DataType::kComplex64: return "complex64";
+    case DataType::kComplex128: break;
   }
-  return "uint8";
+  return "complex128";
 }
 
 std::string_view nameOf(ReduceOp op) {
@@ -166,6 +193,13 @@ std::string_view nameOf(ReduceOp op) {
     case ReduceOp::kProduct: break;
   }
   return "product";
+}
+
+Status checkReduces(DataType type, ReduceOp op) {
+  const bool wantsOrder = op == ReduceOp::kMin || op == ReduceOp::kMax;
+  const bool can = withType(type, [&]<class T>(T) { return wantsOrder ? kHasOrder<T> : kIsHalf<T> || kHasSums<T>; });
+  return can ? Status()
+             : invalidArgument("elements of type " + std::string(nameOf(type)) + " have no " + std::string(nameOf(op)));
 }
 
 bool reducesAtOnce(DataType type, ReduceOp op) {

@@ -2,10 +2,13 @@
 // The element types and reductions of collectives, and their arithmetic over plain memory. Pure functions without
 // state; any thread.
 
+#include <complex>
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string_view>
+
+#include "treadle/core/base/status.h"
 
 namespace treadle::group {
 
@@ -20,6 +23,12 @@ enum class DataType : uint8_t {
   kInt32 = 7,
   kInt64 = 8,
   kUint8 = 9,
+  kBool = 10,
+  kUint16 = 11,
+  kUint32 = 12,
+  kUint64 = 13,
+  kComplex64 = 14,  // two floats
+  kComplex128 = 15,
 };
 
 enum class ReduceOp : uint8_t {
@@ -28,6 +37,11 @@ enum class ReduceOp : uint8_t {
   kMin = 3,      // a NaN wins
   kMax = 4,      // likewise
   kProduct = 5,
+};
+
+// A byte; 0 is false. The memory of a C++ bool is undefined for other values, which a peer could send.
+struct Bool {
+  uint8_t value = 0;
 };
 
 // 16-bit floats as stored in memory. They are added and multiplied in double, and the result is rounded once, to
@@ -44,6 +58,9 @@ bool isReduceOp(uint8_t value);
 size_t sizeOf(DataType type);
 std::string_view nameOf(DataType type);
 std::string_view nameOf(ReduceOp op);
+
+// InvalidArgument: booleans have a minimum (and) and a maximum (or) only, complex numbers have neither.
+Status checkReduces(DataType type, ReduceOp op);
 
 // Whether the values of all members are combined in one step, in double, and rounded once. True for sums, averages and
 // products of 16-bit floats: a rounding after each member would change the result.
@@ -73,6 +90,12 @@ template <> struct DataTypeOf<int16_t> { static constexpr DataType kValue = Data
 template <> struct DataTypeOf<int32_t> { static constexpr DataType kValue = DataType::kInt32; };
 template <> struct DataTypeOf<int64_t> { static constexpr DataType kValue = DataType::kInt64; };
 template <> struct DataTypeOf<uint8_t> { static constexpr DataType kValue = DataType::kUint8; };
+template <> struct DataTypeOf<Bool> { static constexpr DataType kValue = DataType::kBool; };
+template <> struct DataTypeOf<uint16_t> { static constexpr DataType kValue = DataType::kUint16; };
+template <> struct DataTypeOf<uint32_t> { static constexpr DataType kValue = DataType::kUint32; };
+template <> struct DataTypeOf<uint64_t> { static constexpr DataType kValue = DataType::kUint64; };
+template <> struct DataTypeOf<std::complex<float>> { static constexpr DataType kValue = DataType::kComplex64; };
+template <> struct DataTypeOf<std::complex<double>> { static constexpr DataType kValue = DataType::kComplex128; };
 // clang-format on
 
 template <class T>

@@ -85,11 +85,13 @@ Call callOf(OperationKind operation, Bytes input, MutableBytes output, std::vect
 }  // namespace
 
 Future<void> allReduce(const ProcessGroup& group, void* data, size_t count, DataType type, ReduceOp op) {
+  throwIfError(checkReduces(type, op));
   const MutableBytes bytes(static_cast<std::byte*>(data), count * sizeOf(type));
   return group.start({{OperationKind::kAllReduce, type, op, 0, count}, bytes, bytes});
 }
 
 Future<void> reduce(const ProcessGroup& group, Bytes input, MutableBytes output, DataType type, int root, ReduceOp op) {
+  throwIfError(checkReduces(type, op));
   checkRoot(group, root);
   const size_t count = input.size() / sizeOf(type);
   if (group.rank() != root) output = {};
@@ -99,6 +101,7 @@ Future<void> reduce(const ProcessGroup& group, Bytes input, MutableBytes output,
 
 Future<void> reduceScatter(const ProcessGroup& group, Bytes input, MutableBytes output, DataType type, ReduceOp op,
                            std::vector<uint64_t> counts) {
+  throwIfError(checkReduces(type, op));
   const size_t elementBytes = sizeOf(type);
   counts = blocksOf(group, std::move(counts), output.size() / elementBytes);
   checkSize(group, "input", input.size(), sumOf(counts) * elementBytes);

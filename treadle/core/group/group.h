@@ -67,7 +67,7 @@ class ProcessGroup {
 // goes in 2 log2 n rounds (J. L. Träff, arXiv 2410.14234). Small data (GroupOptions::smallBytes)
 // is sent to all members at once; in a group of more than 16, along a tree. Sums, averages and products of 16-bit
 // floats are computed in float64 and rounded once: large ones move as many bytes, each block to the member that
-// combines it and from there to all.
+// combines it and from there to all. ArgumentError: the type has no such reduction (checkReduces).
 Future<void> allReduce(const ProcessGroup& group, void* data, size_t count, DataType type,
                        ReduceOp op = ReduceOp::kSum);
 

@@ -11,7 +11,7 @@
 namespace treadle {
 namespace {
 
-// Only what core/group adds up itself: it has no bool, no complex numbers and no 8-bit floats.
+// The types that core/group reduces: no 8-bit floats, whose sums overflow, no quantized or packed numbers.
 group::DataType dataTypeOf(at::ScalarType type) {
   switch (type) {
     case at::kHalf: return group::DataType::kFloat16;
@@ -23,6 +23,12 @@ group::DataType dataTypeOf(at::ScalarType type) {
     case at::kInt: return group::DataType::kInt32;
     case at::kLong: return group::DataType::kInt64;
     case at::kByte: return group::DataType::kUint8;
+    case at::kBool: return group::DataType::kBool;
+    case at::kUInt16: return group::DataType::kUint16;
+    case at::kUInt32: return group::DataType::kUint32;
+    case at::kUInt64: return group::DataType::kUint64;
+    case at::kComplexFloat: return group::DataType::kComplex64;
+    case at::kComplexDouble: return group::DataType::kComplex128;
     default: break;
   }
   raise(invalidArgument(std::string("a tensor of dtype ") + c10::toString(type) + " cannot be reduced"));

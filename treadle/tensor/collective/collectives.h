@@ -19,7 +19,8 @@ namespace treadle {
 
 // tensor[i] becomes the sum (or the reduction `op`) of tensor[i] of all members, in place, with the same bits on all.
 // Members give the same number of elements of the same dtype; shapes are not compared. float16, bfloat16, float32,
-// float64, int8 to int64 and uint8; ArgumentError at once for other dtypes, devices and layouts.
+// float64, int8 to int64, uint8 to uint64; complex64 and complex128 without kMin and kMax; bool with these alone (and,
+// or). ArgumentError at once for other dtypes, devices and layouts.
 Future<void> allReduce(const ProcessGroup& group, at::Tensor& tensor, ReduceOp op = ReduceOp::kSum);
 
 // As allReduce, but only the group's rank `root` gets the result, in place; the tensors of the others stay as they are.
