@@ -277,6 +277,7 @@ class Play {
     message.position = choices_.below(16);
     message.status = cancelled("no more");
     std::vector<std::byte> data(choices_.below(4) * 16 + choices_.below(2));
+    message.stream = group::Stream{static_cast<uint8_t>(choices_.below(3))};
     say(link::Subject::kGroup, group::encode(message), false, data);
   }
 

@@ -9,6 +9,7 @@ Message example(MessageKind kind) {
   Message message;
   message.group = 0x0123456789ABCDEF;
   message.sequence = 41;
+  message.stream = Stream::kReceives;
   message.kind = kind;
   if (kind == MessageKind::kStart) {
     message.description = {OperationKind::kBroadcast, DataType::kInt64, ReduceOp::kMax, 3, 1000, 7, 64, 128};
@@ -38,6 +39,7 @@ TEST(GroupMessagesTest, SurviveTheWire) {
     Result<Message> got = parse(received(encode(sent)));
     ASSERT_TRUE(got.ok()) << got.status().toString();
     EXPECT_EQ(got->group, sent.group);
+    EXPECT_EQ(got->stream, sent.stream);
     EXPECT_EQ(got->sequence, sent.sequence);
     EXPECT_EQ(got->kind, kind);
     EXPECT_EQ(got->description, sent.description);
@@ -72,14 +74,24 @@ TEST(GroupMessagesTest, OnlyAnAbortIsForTheWholeGroup) {
   for (MessageKind kind : kKinds) {
     Message message = example(kind);
     message.sequence = kWholeGroup;
+    EXPECT_FALSE(parse(received(encode(message))).ok()) << "a stream of two has none";
+    message.stream = Stream::kAll;
     EXPECT_EQ(parse(received(encode(message))).ok(), kind == MessageKind::kAbort);
+  }
+}
+
+TEST(GroupMessagesTest, UnknownStreamsAreRefused) {
+  Message message = example(MessageKind::kChunk);
+  for (int stream = 0; stream < 256; ++stream) {
+    message.stream = static_cast<Stream>(stream);
+    EXPECT_EQ(parse(received(encode(message))).ok(), stream < 3);
   }
 }
 
 TEST(GroupMessagesTest, AnAbortNeedsAReason) {
   std::vector<std::byte> bytes = encode(example(MessageKind::kAbort));
   for (int code : {0, 11, 255}) {
-    bytes[17] = static_cast<std::byte>(code);
+    bytes[18] = static_cast<std::byte>(code);
     EXPECT_FALSE(parse(received(bytes)).ok()) << code;
   }
 }

@@ -155,6 +155,42 @@ TEST_F(StrangeMemberTest, BytesThatAreNoMessage) {
   expectCutOff("a group's message");
 }
 
+// A stream between two has its own order, and what is wrong in it ends the group.
+TEST_F(StrangeMemberTest, AChunkOfASendThatHasNotBegun) {
+  Message chunk;
+  chunk.kind = MessageKind::kChunk;
+  chunk.stream = group::Stream::kSends;
+  send(chunk, 2000);
+  expectCutOff("the sends from w1 to w0");
+}
+
+TEST_F(StrangeMemberTest, TheStartOfASendTwice) {
+  Message begun = start();
+  begun.stream = group::Stream::kReceives;
+  begun.description.operation = group::OperationKind::kSend;
+  send(begun);
+  send(begun);
+  expectCutOff("the sends from w0 to w1");
+}
+
+TEST_F(StrangeMemberTest, ASendTooFarAhead) {
+  Message begun = start();
+  begun.stream = group::Stream::kSends;
+  begun.sequence = group::kAhead;
+  send(begun);
+  expectCutOff("too far ahead in the sends from w1 to w0");
+}
+
+TEST_F(StrangeMemberTest, ACollectiveOperationInAStreamOfTwo) {
+  Message begun = start();
+  begun.stream = group::Stream::kSends;
+  send(begun);
+  std::vector<std::byte> memory(4000);
+  const Status why = failureOf(recv(group_, MutableBytes(memory), 1));
+  EXPECT_EQ(why.code(), Code::kInvalidArgument) << why.toString();
+  EXPECT_TRUE(contains(why.message(), "allReduce (sum) of 1000 float32")) << why.message();
+}
+
 TEST_F(StrangeMemberTest, AStartTwice) {
   send(start());
   send(start());

@@ -48,6 +48,20 @@ TEST_F(Collectives, ReduceBooleansAndComplexNumbers) {
   });
 }
 
+TEST_F(Collectives, SendReachesItsRecvInAnyStrides) {
+  job.onAll([&](Worker& worker) {
+    ProcessGroup group = ProcessGroup::make(worker, job.names());
+    const int rank = worker.self().rank, next = (rank + 1) % 3, previous = (rank + 2) % 3;
+    at::Tensor mine = at::full({3, 4}, c10::complex<double>(rank, 1), at::kComplexDouble).conj().t();
+    at::Tensor base = at::zeros({3, 8}, at::kComplexDouble), got = base.slice(1, 0, 8, 2);
+    Future<void> sent = send(group, mine, next);
+    recv(group, got, previous).wait();
+    sent.wait();
+    EXPECT_TRUE(at::equal(got, at::full({3, 4}, c10::complex<double>(previous, -1), at::kComplexDouble)));
+    EXPECT_EQ(base.select(1, 1).abs().sum().item<double>(), 0) << "what lies between is left alone";
+  });
+}
+
 TEST_F(Collectives, TakeAnyStrides) {
   job.onAll([&](Worker& worker) {
     ProcessGroup group = ProcessGroup::make(worker, job.names());

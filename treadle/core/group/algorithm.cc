@@ -22,7 +22,8 @@ Plan allReducePlan(const Description& what, const Shape& shape) {
 Plan dataPlan(const Description& what, const Shape& shape) {
   switch (what.operation) {
     case OperationKind::kAllReduce: return allReducePlan(what, shape);
-    case OperationKind::kBroadcast: return ringBroadcast(shape);
+    case OperationKind::kBroadcast:
+    case OperationKind::kSend: return ringBroadcast(shape);
     case OperationKind::kReduce: return directReduce(shape);
     case OperationKind::kReduceScatter: return directReduceScatter(shape);
     case OperationKind::kAllGather: return directAllGather(shape);

@@ -24,6 +24,10 @@ ProcessGroup ProcessGroup::withTimeout(Duration timeout) const {
 
 Future<void> ProcessGroup::start(Call call) const { return core().start(std::move(call), timeout_); }
 
+Future<void> ProcessGroup::startWith(int peer, Stream stream, Call call) const {
+  return core().startWith(peer, stream, std::move(call), timeout_);
+}
+
 GroupCore& ProcessGroup::core() const {
   if (!core_) raise(failedPrecondition("this ProcessGroup means no group; make one with ProcessGroup::make"));
   return *core_;
@@ -80,6 +84,16 @@ Call callOf(OperationKind operation, Bytes input, MutableBytes output, std::vect
   call.description.count = sumOf(call.counts);
   call.description.blocks = hashOf(call.counts);
   return call;
+}
+
+Future<void> transfer(const ProcessGroup& group, int peer, Stream stream, Bytes input, MutableBytes output) {
+  checkRoot(group, peer);
+  if (peer == group.rank())
+    raise(invalidArgument("rank " + std::to_string(peer) + " of " + group.core().text() +
+                          " is this member, which cannot send to itself"));
+  Call call{{OperationKind::kSend}, input, output};
+  call.description.count = stream == Stream::kSends ? input.size() : output.size();
+  return group.startWith(peer, stream, std::move(call));
 }
 
 }  // namespace
@@ -162,5 +176,13 @@ Future<void> broadcast(const ProcessGroup& group, MutableBytes bytes, int root) 
 }
 
 Future<void> barrier(const ProcessGroup& group) { return group.start({}); }
+
+Future<void> send(const ProcessGroup& group, Bytes bytes, int to) {
+  return transfer(group, to, Stream::kSends, bytes, {});
+}
+
+Future<void> recv(const ProcessGroup& group, MutableBytes bytes, int from) {
+  return transfer(group, from, Stream::kReceives, {}, bytes);
+}
 
 }  // namespace treadle::group

@@ -30,6 +30,7 @@ namespace treadle::group {
 
 class GroupCore;
 struct Call;
+enum class Stream : uint8_t;
 
 class ProcessGroup {
  public:
@@ -53,6 +54,7 @@ class ProcessGroup {
   // For operations on groups.
   GroupCore& core() const;
   Future<void> start(Call call) const;
+  Future<void> startWith(int peer, Stream stream, Call call) const;
 
  private:
   explicit ProcessGroup(std::shared_ptr<GroupCore> core);
@@ -137,6 +139,27 @@ Future<void> broadcast(const ProcessGroup& group, std::span<T> values, int root)
 // Ready when all members have called it the same number of times. It keeps its order among the group's operations.
 Future<void> barrier(const ProcessGroup& group);
 
+// Sends the bytes to the group's rank `to`, whose `recv` gives memory of the same size. The n-th send from one member
+// to another meets the n-th recv there; they keep no order with other operations of the group. There are no tags: a
+// stream of its own is a group of its own (another GroupOptions::name). The send ends well when the other member has
+// called its recv and the bytes are on their way or taken. It fails as collective operations do: at its timeout, when
+// the sizes differ, and when a member of the group is lost, whichever it is. ArgumentError: no such rank; this member's
+// own.
+Future<void> send(const ProcessGroup& group, Bytes bytes, int to);
+Future<void> recv(const ProcessGroup& group, MutableBytes bytes, int from);
+
+template <class T>
+  requires(std::is_trivially_copyable_v<T> && !std::is_same_v<std::remove_const_t<T>, std::byte>)
+Future<void> send(const ProcessGroup& group, std::span<T> values, int to) {
+  return send(group, std::as_bytes(values), to);
+}
+
+template <class T>
+  requires(std::is_trivially_copyable_v<T> && !std::is_const_v<T> && !std::is_same_v<T, std::byte>)
+Future<void> recv(const ProcessGroup& group, std::span<T> values, int from) {
+  return recv(group, std::as_writable_bytes(values), from);
+}
+
 }  // namespace treadle::group
 
 namespace treadle {
@@ -149,9 +172,11 @@ using group::broadcast;
 using group::gather;
 using group::GroupOptions;
 using group::ProcessGroup;
+using group::recv;
 using group::reduce;
 using group::ReduceOp;
 using group::reduceScatter;
 using group::scatter;
+using group::send;
 
 }  // namespace treadle

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 #include "treadle/core/group/plan_operation.h"
 
@@ -48,17 +49,18 @@ Future<void> readyFuture(Status status) {
   return future;
 }
 
+Stream seenByReceiver(Stream stream) { return stream == Stream::kSends ? Stream::kReceives : Stream::kSends; }
+
 }  // namespace
 
-GroupCore::GroupCore(io::Reactor& reactor, io::Executor& executor, MemberLink link, GroupOptions options)
-    : reactor_(reactor), pool_(&executor), link_(std::move(link)), options_(std::move(options)) {}
-
-std::string GroupCore::text() const {
-  if (!options_.name.empty()) return "group '" + options_.name + "'";
-  std::string names;
-  for (int rank = 0; rank < link_.size(); ++rank) names += (rank > 0 ? ", " : "") + link_.member(rank).name;
-  return "the group of " + names;
-}
+GroupCore::GroupCore(io::Reactor& reactor, io::Executor& executor, MemberLink link, GroupOptions options,
+                     std::string text)
+    : reactor_(reactor),
+      executor_(executor),
+      pool_(&executor),
+      link_(std::move(link)),
+      options_(std::move(options)),
+      text_(std::move(text)) {}
 
 std::shared_ptr<Operation> GroupCore::makeOperation(uint64_t sequence, const Call& call, Plan plan, Duration timeout) {
   Operation::Setup setup{
@@ -116,23 +118,47 @@ Future<void> GroupCore::start(Call call, Duration timeout) {
   return Future<void>(operation->state());
 }
 
+Future<void> GroupCore::startWith(int peer, Stream stream, Call call, Duration timeout) {
+  std::shared_ptr<GroupCore> pair;
+  {
+    MutexLock lock(mutex_);
+    if (!failure_.ok()) return readyFuture(failure_);
+    pair = pairWith(peer, stream);
+  }
+  return pair->start(std::move(call), timeout);
+}
+
+std::shared_ptr<GroupCore> GroupCore::pairWith(int peer, Stream stream) {
+  std::shared_ptr<GroupCore>& pair = pairs_[{peer, stream}];
+  if (!pair) {
+    MemberLink link = link_.between(peer, stream);
+    std::string text = "the sends from " + link.member(0).name + " to " + link.member(1).name + " in " + text_;
+    pair = std::make_shared<GroupCore>(reactor_, executor_, std::move(link), options_, std::move(text));
+  }
+  return pair;
+}
+
 Status GroupCore::onMessage(int jobRank, Message message) {
   int member = link_.memberOf(jobRank);
   if (member < 0) return dataLoss("it sent a message for " + text() + ", of which it is no member");
   if (message.kind == MessageKind::kAbort && message.sequence == kWholeGroup) return abandon(message.status), Status();
   Todo todo;
   Status violation;
+  std::shared_ptr<GroupCore> pair;
   {
     MutexLock lock(mutex_);
     if (!failure_.ok()) {
       // It may not know yet: the group may have failed before it made it.
       if (message.kind == MessageKind::kStart || message.kind == MessageKind::kAsk)
         todo.sendings.push_back({member, abortMessage(kWholeGroup, failure_)});
+    } else if (message.stream != Stream::kAll) {
+      pair = pairWith(member, seenByReceiver(std::exchange(message.stream, Stream::kAll)));
     } else {
       violation = route(member, std::move(message), todo);
       advance(todo);
     }
   }
+  if (pair) return pair->onMessage(jobRank, std::move(message));
   carryOut(std::move(todo));
   return violation;
 }

@@ -26,11 +26,15 @@ inline constexpr size_t kMoving = 2;
 
 class GroupCore final : public OperationHost, public std::enable_shared_from_this<GroupCore> {
  public:
-  GroupCore(io::Reactor& reactor, io::Executor& executor, MemberLink link, GroupOptions options);
+  // `text` stands for it in messages: "group 'trainers'".
+  GroupCore(io::Reactor& reactor, io::Executor& executor, MemberLink link, GroupOptions options, std::string text);
 
   // The next operation of this group; the options in the call's description are filled in. A group of one, and one that
   // has failed, answers at once.
   Future<void> start(Call call, Duration timeout);
+  // The next operation of the stream between this member and `peer`. Streams are numbered by themselves, and fail with
+  // the group.
+  Future<void> startWith(int peer, Stream stream, Call call, Duration timeout);
 
   // From the job's rank `jobRank`; on the reading thread. DataLoss for what no member sends: cut the sender off.
   Status onMessage(int jobRank, Message message);
@@ -44,7 +48,7 @@ class GroupCore final : public OperationHost, public std::enable_shared_from_thi
 
   const MemberLink& link() const { return link_; }
   const GroupOptions& options() const { return options_; }
-  std::string text() const;  // "group 'trainers'"
+  const std::string& text() const { return text_; }
 
  private:
   // What is known of one operation.
@@ -72,11 +76,14 @@ class GroupCore final : public OperationHost, public std::enable_shared_from_thi
     std::vector<Sending> sendings;
   };
   using Entries = std::map<uint64_t, Entry>;
+  // By peer and stream: a group of two, which holds the state of the stream.
+  using Pairs = std::map<std::pair<int, Stream>, std::shared_ptr<GroupCore>>;
   static constexpr int kAll = -1;
 
   void ask(const Operation& operation, const std::set<int>& members) override;
   void onEnded(const Operation& operation, const Status& status, bool othersKnow, FailedBy failedBy) override;
 
+  std::shared_ptr<GroupCore> pairWith(int peer, Stream stream) TREADLE_REQUIRES(mutex_);
   Status route(int member, Message message, Todo& todo) TREADLE_REQUIRES(mutex_);
   Status routeStart(int member, Entry& entry, Message message, Todo& todo) TREADLE_REQUIRES(mutex_);
   void routeAbort(int member, Entry& entry, const Message& message, Todo& todo) TREADLE_REQUIRES(mutex_);
@@ -101,13 +108,16 @@ class GroupCore final : public OperationHost, public std::enable_shared_from_thi
   static Message abortMessage(uint64_t sequence, Status status);
 
   io::Reactor& reactor_;
+  io::Executor& executor_;
   const io::ContinueOn pool_;  // also for who cancels when the worker has ended
   const MemberLink link_;
   const GroupOptions options_;
+  const std::string text_;
 
   Mutex mutex_;
   Status failure_ TREADLE_GUARDED_BY(mutex_);
   Entries entries_ TREADLE_GUARDED_BY(mutex_);
+  Pairs pairs_ TREADLE_GUARDED_BY(mutex_);
   uint64_t next_ TREADLE_GUARDED_BY(mutex_) = 0;         // to be started here
   uint64_t nextBegin_ TREADLE_GUARDED_BY(mutex_) = 0;    // to be told to the others
   std::set<uint64_t> large_ TREADLE_GUARDED_BY(mutex_);  // begun, not ended

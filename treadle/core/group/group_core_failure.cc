@@ -34,23 +34,28 @@ void GroupCore::close(const Status& why) {
 }
 
 bool GroupCore::fail(const Status& why, std::vector<std::shared_ptr<Operation>>& operations) {
+  std::vector<std::shared_ptr<Operation>> own;
+  Pairs pairs;
   {
     MutexLock lock(mutex_);
     if (!failure_.ok()) return false;
     failure_ = why;
     for (auto& [sequence, entry] : entries_)
-      if (entry.operation && !entry.ended) operations.push_back(std::move(entry.operation));
+      if (entry.operation && !entry.ended) own.push_back(std::move(entry.operation));
     entries_.clear();
+    pairs = pairs_;
     large_.clear();
     if (timerDue_ != kNever) reactor_.cancel(timer_);
     timerDue_ = kNever;
   }
-  for (const auto& operation : operations) {
+  for (const auto& operation : own) {
     Event event;
     event.kind = Event::Kind::kFail;
     event.status = why;
     deliver(operation, std::move(event));
   }
+  operations.insert(operations.end(), own.begin(), own.end());
+  for (const auto& [key, pair] : pairs) pair->fail(why, operations);
   return true;
 }
 

@@ -22,6 +22,13 @@ uint64_t hashOf(Bytes bytes) {
   return hash ^ (hash >> 33);
 }
 
+std::string textOf(const GroupOptions& options, const std::vector<std::string>& members) {
+  if (!options.name.empty()) return "group '" + options.name + "'";
+  std::string names;
+  for (const std::string& member : members) names += (names.empty() ? "" : ", ") + member;
+  return "the group of " + names;
+}
+
 }  // namespace
 
 Status checkTimeout(Duration timeout) {
@@ -84,7 +91,8 @@ Result<std::shared_ptr<GroupCore>> GroupService::make(const std::vector<std::str
     uint64_t id = hashOf(key.bytes());
     if (groups_.contains(id)) return internalError("two groups of this worker have one id; give one of them a name");
     MemberLink link(membership_, id, std::move(*infos), static_cast<int>(self - members.begin()));
-    group = std::make_shared<GroupCore>(reactor_, executor_, std::move(link), std::move(options));
+    std::string text = textOf(options, members);
+    group = std::make_shared<GroupCore>(reactor_, executor_, std::move(link), std::move(options), std::move(text));
     groups_[id] = group;
     violations = handOver(id, *group);
   }

@@ -2,6 +2,12 @@
 
 namespace treadle::group {
 
+MemberLink MemberLink::between(int peer, Stream stream) const {
+  const bool sends = stream == Stream::kSends;
+  std::vector<WorkerInfo> pair = {member(sends ? self_ : peer), member(sends ? peer : self_)};
+  return MemberLink(membership_, group_, std::move(pair), sends ? 0 : 1, stream);
+}
+
 int MemberLink::memberOf(int jobRank) const {
   for (int rank = 0; rank < size(); ++rank)
     if (member(rank).rank == jobRank) return rank;
@@ -10,11 +16,13 @@ int MemberLink::memberOf(int jobRank) const {
 
 Status MemberLink::send(int rank, Message message) const {
   message.group = group_;
+  message.stream = stream_;
   return sendPayload(rank, encode(message), message.data);
 }
 
 Status MemberLink::sendToOthers(Message message) const {
   message.group = group_;
+  message.stream = stream_;
   const std::vector<std::byte> payload = encode(message);
   Status first;
   for (int step = 1; step < size(); ++step) {

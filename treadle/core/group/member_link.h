@@ -15,8 +15,12 @@ namespace treadle::group {
 class MemberLink {
  public:
   // `members` by rank in the group; `self` is this worker's rank there.
-  MemberLink(cluster::Membership& membership, uint64_t group, std::vector<WorkerInfo> members, int self)
-      : membership_(membership), group_(group), members_(std::move(members)), self_(self) {}
+  MemberLink(cluster::Membership& membership, uint64_t group, std::vector<WorkerInfo> members, int self,
+             Stream stream = Stream::kAll)
+      : membership_(membership), group_(group), members_(std::move(members)), self_(self), stream_(stream) {}
+
+  // For one stream between this member and another one: the sender of the data has rank 0, its receiver rank 1.
+  MemberLink between(int peer, Stream stream) const;
 
   int size() const { return static_cast<int>(members_.size()); }
   int self() const { return self_; }
@@ -26,7 +30,7 @@ class MemberLink {
   // The rank in the group of the job's rank `jobRank`; -1 for a stranger.
   int memberOf(int jobRank) const;
 
-  // `message.group` is filled in. `message.data` may be borrowed: it is captured when this returns.
+  // The message's group and stream are filled in. `message.data` may be borrowed: it is captured when this returns.
   Status send(int rank, Message message) const;
   // To every other member; the first failure.
   Status sendToOthers(Message message) const;
@@ -43,6 +47,7 @@ class MemberLink {
   const uint64_t group_;
   const std::vector<WorkerInfo> members_;
   const int self_;
+  const Stream stream_;
 };
 
 }  // namespace treadle::group

@@ -23,7 +23,7 @@ void write(wire::Writer& writer, const Description& description) {
 
 Description readDescription(wire::Reader& reader) {
   auto operation = reader.number<uint8_t>(), dataType = reader.number<uint8_t>(), reduceOp = reader.number<uint8_t>();
-  bool known = operation >= 1 && operation <= static_cast<uint8_t>(OperationKind::kAllToAll) && isDataType(dataType) &&
+  bool known = operation >= 1 && operation <= static_cast<uint8_t>(OperationKind::kSend) && isDataType(dataType) &&
                isReduceOp(reduceOp);
   if (!known) return reader.fail(), Description{};
   Description description;
@@ -62,6 +62,7 @@ std::string describe(const Description& description) {
     case OperationKind::kGather: return "gather to" + root + elements;
     case OperationKind::kScatter: return "scatter from" + root + elements;
     case OperationKind::kAllToAll: return "allToAll";
+    case OperationKind::kSend: return "send" + elements;
     case OperationKind::kBarrier: break;
   }
   return "barrier";
@@ -89,6 +90,7 @@ std::vector<std::byte> encode(const Message& message) {
   wire::Writer writer;
   writer.reserve(64);
   writer.number(message.group);
+  writer.number(static_cast<uint8_t>(message.stream));
   writer.number(message.sequence);
   writer.number(static_cast<uint8_t>(message.kind));
   switch (message.kind) {
@@ -113,6 +115,9 @@ Result<Message> parse(link::Message message) {
   wire::Reader reader(message.payload);
   Message parsed;
   parsed.group = reader.number<uint64_t>();
+  auto stream = reader.number<uint8_t>();
+  if (stream > static_cast<uint8_t>(Stream::kReceives)) reader.fail();
+  parsed.stream = static_cast<Stream>(stream);
   parsed.sequence = reader.number<uint64_t>();
   auto kind = reader.number<uint8_t>();
   if (kind < 1 || kind > static_cast<uint8_t>(MessageKind::kAnswer)) reader.fail();
@@ -131,8 +136,8 @@ Result<Message> parse(link::Message message) {
   TREADLE_RETURN_IF_ERROR(reader.finished("a group's message"));
   bool mayHaveData = parsed.kind == MessageKind::kStart || parsed.kind == MessageKind::kChunk;
   if (message.buffers.size() > (mayHaveData ? 1U : 0U)) return dataLoss("a group's message has too many buffers");
-  if (parsed.sequence == kWholeGroup && parsed.kind != MessageKind::kAbort)
-    return dataLoss("a group's message has an impossible number");
+  const bool isForAll = parsed.kind == MessageKind::kAbort && parsed.stream == Stream::kAll;
+  if (parsed.sequence == kWholeGroup && !isForAll) return dataLoss("a group's message has an impossible number");
   if (!message.buffers.empty()) parsed.data = std::move(message.buffers.front());
   return parsed;
 }

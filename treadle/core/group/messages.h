@@ -1,7 +1,7 @@
 #pragma once
 // What the members of a group say to each other (docs/protocol/group.md), as values. Pure functions.
 //
-//   message := group:u64 sequence:u64 kind:u8 body
+//   message := group:u64 stream:u8 sequence:u64 kind:u8 body
 //   start   := operation:u8 dataType:u8 reduceOp:u8 root:u32 count:u64 blocks:u64 smallBytes:u64 chunkBytes:u64
 //              elements:u64   [buffer]
 //   chunk   := position:u64   [buffer]
@@ -27,6 +27,7 @@ enum class OperationKind : uint8_t {
   kGather = 7,
   kScatter = 8,
   kAllToAll = 9,
+  kSend = 10,  // between two members
 };
 enum class MessageKind : uint8_t {
   kStart = 1,  // "I have begun this operation": what exactly, and small data
@@ -35,6 +36,13 @@ enum class MessageKind : uint8_t {
   kAbort = 4,  // this operation has failed, or the whole group has
   kAsk = 5,    // "have you begun this operation?"
   kAnswer = 6,
+};
+
+// A group's operations are numbered by stream: those of all members, and between two of them those of each direction.
+enum class Stream : uint8_t {
+  kAll = 0,
+  kSends = 1,     // data goes from the message's sender to its receiver
+  kReceives = 2,  // the other way
 };
 
 // An abort with this number is for the group: all its operations, the later ones too.
@@ -65,7 +73,8 @@ std::string describeOptions(const Description& description);
 
 struct Message {
   uint64_t group = 0;
-  uint64_t sequence = 0;  // the how-manieth operation of the group, from 0
+  Stream stream = Stream::kAll;
+  uint64_t sequence = 0;  // the how-manieth operation of the stream, from 0
   MessageKind kind = MessageKind::kStart;
   Description description;  // kStart
   uint64_t elements = 0;    // kStart: what the sender is going to send to the receiver

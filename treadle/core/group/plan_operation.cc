@@ -1,4 +1,4 @@
-// Budget per chunk of large data: one encoded message of 25 bytes and one system call to send it, every fourth time
+// Budget per chunk of large data: one encoded message of 26 bytes and one system call to send it, every fourth time
 // another pair for the acknowledgement; no copy but the kernel's, unless the socket does not take it all at once. What
 // is combined is kept where it arrived until the chunks of all members are there. Per operation the plan and its
 // progress: about 500 bytes and four allocations a peer, made before the group's lock is taken.

@@ -207,4 +207,13 @@ Future<void> broadcast(const ProcessGroup& group, at::Tensor& tensor, int root) 
   return onContiguous(tensor, [&](const at::Tensor& flat) { return group::broadcast(group, memoryOf(flat), root); });
 }
 
+Future<void> send(const ProcessGroup& group, const at::Tensor& tensor, int to) {
+  const at::Tensor flat = flatOf(tensor);
+  return keeping(flat, group::send(group, bytesOf(flat), to));
+}
+
+Future<void> recv(const ProcessGroup& group, at::Tensor& tensor, int from) {
+  return onContiguous(tensor, [&](const at::Tensor& flat) { return group::recv(group, memoryOf(flat), from); });
+}
+
 }  // namespace treadle

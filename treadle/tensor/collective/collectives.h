@@ -63,4 +63,9 @@ Future<void> allToAll(const ProcessGroup& group, const std::vector<at::Tensor>& 
 // same number of bytes. ArgumentError when the group has no such rank.
 Future<void> broadcast(const ProcessGroup& group, at::Tensor& tensor, int root);
 
+// Sends the numbers of a tensor to the group's rank `to`, whose `recv` gives a tensor of as many bytes. Any dtype;
+// shape and dtype do not travel. Matching and failures are those of core/group's.
+Future<void> send(const ProcessGroup& group, const at::Tensor& tensor, int to);
+Future<void> recv(const ProcessGroup& group, at::Tensor& tensor, int from);
+
 }  // namespace treadle
