@@ -26,7 +26,8 @@ void feed(Bytes input) {
 Inputs seeds() {
   group::Message message{.group = 7, .sequence = 1, .description = {}, .status = {}, .data = {}};
   message.description = {
-      group::OperationKind::kAllReduce, group::DataType::kFloat32, group::ReduceOp::kSum, 0, 100, 65'536, 262'144};
+      group::OperationKind::kAllReduce, group::DataType::kFloat32, group::ReduceOp::kSum, 0, 100, 0, 65'536, 262'144,
+      group::Algorithm::kExchange};
   Inputs all = {group::encode(message)};
   for (auto kind : {group::MessageKind::kChunk, group::MessageKind::kAck, group::MessageKind::kAbort}) {
     message.kind = kind;

@@ -272,8 +272,10 @@ class Play {
                            group::ReduceOp::kSum,
                            static_cast<uint32_t>(choices_.below(3)),
                            choices_.below(2) == 0 ? 4U : 100U,
+                           0,
                            64,
                            64};
+    message.description.algorithm = *group::choose(group::Algorithm::kAutomatic, message.description, 2);
     message.position = choices_.below(16);
     message.status = cancelled("no more");
     std::vector<std::byte> data(choices_.below(4) * 16 + choices_.below(2));

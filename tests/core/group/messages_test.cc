@@ -12,7 +12,8 @@ Message example(MessageKind kind) {
   message.stream = Stream::kReceives;
   message.kind = kind;
   if (kind == MessageKind::kStart) {
-    message.description = {OperationKind::kBroadcast, DataType::kInt64, ReduceOp::kMax, 3, 1000, 7, 64, 128};
+    message.description = {OperationKind::kBroadcast, DataType::kInt64, ReduceOp::kMax, 3, 1000, 7, 64, 128,
+                           Algorithm::kRing};
     message.elements = 500;
   } else if (kind == MessageKind::kAbort) {
     message.status = peerLost("ps", "worker 'ps' (rank 1) was lost");

@@ -107,6 +107,8 @@ class StrangeMemberTest : public ::testing::Test {
     Message message;
     message.description = {group::OperationKind::kAllReduce, type_, ReduceOp::kSum, 0, count_, 0, 0,
                            group_.options().chunkBytes};
+    const int size = static_cast<int>(job_->names().size());
+    message.description.algorithm = *group::choose(group::Algorithm::kAutomatic, message.description, size);
     const size_t members = job_->names().size(), block = (count_ + members - 1) / members;
     message.elements = 2 * block;  // two blocks, around a ring of two as directly
     return message;
@@ -302,6 +304,7 @@ class StrangeSmallTest : public StrangeMemberTest {
   Message smallStart() const {
     Message message = start();
     message.description.smallBytes = smallBytes_;
+    message.description.algorithm = group::Algorithm::kExchange;
     message.elements = count_;
     return message;
   }
@@ -369,6 +372,7 @@ TEST_F(StrangeMemberTest, AnAbortFailsTheOperationAndNotTheGroup) {
   next.sequence = 1;
   next.description = {};
   next.description.chunkBytes = group_.options().chunkBytes;
+  next.description.algorithm = group::Algorithm::kExchange;
   next.elements = 0;
   Future<void> second = barrier(group_);
   send(next);

@@ -1,26 +1,23 @@
 #pragma once
-// A call of an operation, and which algorithm does it. Pure functions: all members choose the same one.
+// The names of the ways in which an operation moves its data (docs/protocol/group.md). Pure.
 
-#include "treadle/core/group/agreement.h"
-#include "treadle/core/group/messages.h"
-#include "treadle/core/group/plan.h"
+#include <cstdint>
+#include <string_view>
 
 namespace treadle::group {
 
-struct Call {
-  Description description;
-  Bytes input;
-  MutableBytes output;
-  std::vector<uint64_t> counts = {}, incoming = {};  // as in Shape
+// The numbers travel on the wire: never renumber.
+enum class Algorithm : uint8_t {
+  kAutomatic = 0,  // chosen by the operation, its size and the group's; never travels
+  kExchange = 1,   // with the starts, from each member to each: one step
+  kTree = 2,       // with the starts, along a binomial tree up and down
+  kRoot = 3,       // one member combines all elements of all
+  kRing = 4,       // in chunks around a ring
+  kCirculant = 5,  // in log2 n rounds of blocks
+  kDirect = 6,     // each block from its owner to the members that need it
 };
 
-// Up to this many members an operation begins with a message from each to each. Above, only an all-to-all does, whose
-// data goes so as well.
-inline constexpr int kMostAllToAll = 16;
-
-Agreement::Kind agreementOf(const Description& description, int size);
-
-// The plan of the member `self` of `size`, at least 2.
-Plan planOf(const Call& call, int size, int self);
+bool isAlgorithm(uint8_t value);  // one that travels
+std::string_view nameOf(Algorithm algorithm);
 
 }  // namespace treadle::group

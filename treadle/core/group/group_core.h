@@ -14,7 +14,7 @@
 #include <map>
 #include <set>
 
-#include "treadle/core/group/algorithm.h"
+#include "treadle/core/group/choice.h"
 #include "treadle/core/group/operation.h"
 #include "treadle/core/group/options.h"
 #include "treadle/core/io/reactor.h"
@@ -30,7 +30,7 @@ class GroupCore final : public OperationHost, public std::enable_shared_from_thi
   GroupCore(io::Reactor& reactor, io::Executor& executor, MemberLink link, GroupOptions options, std::string text);
 
   // The next operation of this group; the options in the call's description are filled in. A group of one, and one that
-  // has failed, answers at once.
+  // has failed, answers at once. Throws ArgumentError when GroupOptions::algorithm cannot do it.
   Future<void> start(Call call, Duration timeout);
   // The next operation of the stream between this member and `peer`. Streams are numbered by themselves, and fail with
   // the group.

@@ -42,6 +42,8 @@ Status GroupOptions::validate() const {
   TREADLE_RETURN_IF_ERROR(checkTimeout(timeout));
   if (smallBytes > kMostSmallBytes)
     return invalidArgument("a group's smallBytes is at most " + std::to_string(kMostSmallBytes));
+  if (algorithm != Algorithm::kAutomatic && !isAlgorithm(static_cast<uint8_t>(algorithm)))
+    return invalidArgument("a group's algorithm has an unknown number");
   if (chunkBytes < kLeastChunkBytes || chunkBytes > kMostChunkBytes)
     return invalidArgument("a group's chunkBytes is between " + std::to_string(kLeastChunkBytes) + " and " +
                            std::to_string(kMostChunkBytes));

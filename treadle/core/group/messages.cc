@@ -19,6 +19,7 @@ void write(wire::Writer& writer, const Description& description) {
   writer.number(description.blocks);
   writer.number(description.smallBytes);
   writer.number(description.chunkBytes);
+  writer.number(static_cast<uint8_t>(description.algorithm));
 }
 
 Description readDescription(wire::Reader& reader) {
@@ -35,6 +36,9 @@ Description readDescription(wire::Reader& reader) {
   description.blocks = reader.number<uint64_t>();
   description.smallBytes = reader.number<uint64_t>();
   description.chunkBytes = reader.number<uint64_t>();
+  auto algorithm = reader.number<uint8_t>();
+  if (!isAlgorithm(algorithm)) reader.fail();
+  description.algorithm = static_cast<Algorithm>(algorithm);
   return description;
 }
 
@@ -69,8 +73,8 @@ std::string describe(const Description& description) {
 }
 
 std::string describeOptions(const Description& description) {
-  return "smallBytes " + std::to_string(description.smallBytes) + " and chunkBytes " +
-         std::to_string(description.chunkBytes);
+  return "smallBytes " + std::to_string(description.smallBytes) + ", chunkBytes " +
+         std::to_string(description.chunkBytes) + " and algorithm " + std::string(nameOf(description.algorithm));
 }
 
 uint64_t hashOf(std::span<const uint64_t> counts) {

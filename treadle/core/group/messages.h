@@ -3,7 +3,7 @@
 //
 //   message := group:u64 stream:u8 sequence:u64 kind:u8 body
 //   start   := operation:u8 dataType:u8 reduceOp:u8 root:u32 count:u64 blocks:u64 smallBytes:u64 chunkBytes:u64
-//              elements:u64   [buffer]
+//              algorithm:u8 elements:u64   [buffer]
 //   chunk   := position:u64   [buffer]
 //   ack     := positions:u64
 //   abort   := code:u8 worker:string message:string
@@ -11,6 +11,7 @@
 //   answer  := begun:u8
 
 #include "treadle/core/base/status.h"
+#include "treadle/core/group/algorithm.h"
 #include "treadle/core/group/data_type.h"
 #include "treadle/core/link/message.h"
 
@@ -59,16 +60,17 @@ struct Description {
   uint64_t count = 0;
   uint64_t blocks = 0;  // a hash of the elements of each member's block; 0 where there are no blocks
   uint64_t smallBytes = 0, chunkBytes = 0;
+  Algorithm algorithm = Algorithm::kAutomatic;  // set when it is called
 
   uint64_t sizeBytes() const { return count * sizeOf(dataType); }
-  // Small data travels with the starts, if the operation can be done so; see options.h.
+  // Small data may travel with the starts; see options.h.
   bool small() const { return operation != OperationKind::kAllToAll && sizeBytes() <= smallBytes; }
   bool operator==(const Description&) const = default;
 };
 
 // "allReduce (sum) of 170 float32".
 std::string describe(const Description& description);
-// "smallBytes 65536 and chunkBytes 262144".
+// "smallBytes 65536, chunkBytes 262144 and algorithm ring".
 std::string describeOptions(const Description& description);
 
 struct Message {

@@ -1,10 +1,11 @@
 #pragma once
-// The options of a process group. All members must use the same sizes: a difference fails the first operation.
+// The options of a process group. All members must use the same sizes and algorithm: a difference fails the operation.
 
 #include <string>
 
 #include "treadle/core/base/clock.h"
 #include "treadle/core/base/status.h"
+#include "treadle/core/group/algorithm.h"
 
 namespace treadle::group {
 
@@ -13,6 +14,8 @@ struct GroupOptions {
   Duration timeout = std::chrono::seconds(60);  // limit of each operation; kNoTimeout: until a member is lost
   size_t smallBytes = size_t{64} << 10;         // data up to this size takes fewer steps and more bytes
   size_t chunkBytes = size_t{256} << 10;        // large data is sent in chunks of this size
+  // For all operations but barriers and sends, which have no choice. One that it cannot do is refused (ArgumentError).
+  Algorithm algorithm = Algorithm::kAutomatic;
 
   Status validate() const;
 };

@@ -1,0 +1,225 @@
+// The choice of an algorithm, and each algorithm through the whole engine against closed forms.
+
+#include "treadle/core/group/choice.h"
+
+#include <cstring>
+
+#include "tests/core/group/group_job.h"
+
+namespace treadle::group::choice_test {
+namespace {
+
+using test::contains;
+using test::failureOf;
+using test::GroupJob;
+
+constexpr Algorithm kAll[] = {Algorithm::kExchange, Algorithm::kTree,      Algorithm::kRoot,
+                              Algorithm::kRing,     Algorithm::kCirculant, Algorithm::kDirect};
+
+Description reduction(uint64_t count, DataType type = DataType::kFloat32) {
+  return {OperationKind::kAllReduce, type, ReduceOp::kSum, 0, count, 0, 65'536, 262'144};
+}
+
+Description of(OperationKind operation, uint64_t count) {
+  Description what = reduction(count);
+  what.operation = operation;
+  return what;
+}
+
+Algorithm automatic(const Description& what, int size) { return *choose(Algorithm::kAutomatic, what, size); }
+
+TEST(ChoiceTest, GoesByOperationSizeAndMembers) {
+  constexpr uint64_t kSmall = 100, kLarge = 1'000'000;
+  for (int size : {2, 16}) {
+    for (OperationKind operation : {OperationKind::kAllReduce, OperationKind::kBroadcast, OperationKind::kReduce,
+                                    OperationKind::kAllGather, OperationKind::kBarrier, OperationKind::kSend})
+      EXPECT_EQ(automatic(of(operation, operation == OperationKind::kBarrier ? 0 : kSmall), size),
+                Algorithm::kExchange);
+    EXPECT_EQ(automatic(reduction(kLarge), size), Algorithm::kRing);
+    EXPECT_EQ(automatic(of(OperationKind::kReduce, kLarge), size), Algorithm::kDirect);
+  }
+  EXPECT_EQ(automatic(reduction(kSmall), 17), Algorithm::kTree);
+  EXPECT_EQ(automatic(of(OperationKind::kBroadcast, kSmall), 17), Algorithm::kTree);
+  EXPECT_EQ(automatic(of(OperationKind::kBarrier, 0), 17), Algorithm::kTree);
+  EXPECT_EQ(automatic(reduction(kSmall, DataType::kFloat16), 17), Algorithm::kRoot);
+  EXPECT_EQ(automatic(of(OperationKind::kReduce, kSmall), 17), Algorithm::kRoot);
+  EXPECT_EQ(automatic(of(OperationKind::kAllGather, kSmall), 17), Algorithm::kDirect);
+  EXPECT_EQ(automatic(reduction(kLarge), 17), Algorithm::kCirculant);
+  EXPECT_EQ(automatic(of(OperationKind::kBroadcast, kLarge), 17), Algorithm::kRing);
+  for (int size : {2, 17}) {
+    EXPECT_EQ(automatic(reduction(kLarge, DataType::kBFloat16), size), Algorithm::kDirect);
+    EXPECT_EQ(automatic(of(OperationKind::kAllToAll, 0), size), Algorithm::kDirect);
+  }
+}
+
+TEST(ChoiceTest, ChoosesOnlyAlgorithmsThatServe) {
+  for (int size : {2, 3, 16, 17, 64})
+    for (uint8_t operation = 1; operation <= static_cast<uint8_t>(OperationKind::kSend); ++operation)
+      for (uint64_t count : {0, 1, 16'384, 16'385})
+        for (DataType type : {DataType::kFloat32, DataType::kFloat16}) {
+          Description what = reduction(count, type);
+          what.operation = static_cast<OperationKind>(operation);
+          if (what.operation == OperationKind::kBarrier) what.count = 0;
+          if (what.operation == OperationKind::kSend && size > kMostAllToAll) continue;  // is between two
+          EXPECT_TRUE(serves(automatic(what, size), what, size)) << describe(what) << " among " << size;
+        }
+}
+
+TEST(ChoiceTest, ARefusalNamesTheAlgorithmsThatCan) {
+  const Status why = choose(Algorithm::kRing, reduction(100'000, DataType::kFloat16), 4).status();
+  EXPECT_EQ(why.code(), Code::kInvalidArgument);
+  EXPECT_EQ(why.message(),
+            "the algorithm 'ring' cannot do allReduce (sum) of 100000 float16 with smallBytes 65536 among 4 members; "
+            "these can: root, direct");
+  EXPECT_FALSE(choose(Algorithm::kTree, reduction(10), 16).ok());
+  EXPECT_FALSE(choose(Algorithm::kExchange, reduction(10), 17).ok());
+  EXPECT_FALSE(choose(Algorithm::kExchange, reduction(100'000), 2).ok());
+  EXPECT_EQ(*choose(Algorithm::kRing, of(OperationKind::kBarrier, 0), 2), Algorithm::kExchange) << "has no choice";
+}
+
+// The reduction or copy of doubles that hold small integers, on each rank, by definition.
+class AlgorithmTest : public ::testing::TestWithParam<std::tuple<Algorithm, int>> {
+ protected:
+  Algorithm algorithm() const { return std::get<0>(GetParam()); }
+  int size() const { return std::get<1>(GetParam()); }
+
+  static double valueOf(int rank, size_t i) {
+    return static_cast<double>((i * 7 + static_cast<size_t>(rank) * 3) % 11);
+  }
+  double sumAt(size_t i) const {
+    double sum = 0;
+    for (int rank = 0; rank < size(); ++rank) sum += valueOf(rank, i);
+    return sum;
+  }
+  static std::vector<double> valuesOf(int rank, size_t count) {
+    std::vector<double> values;
+    for (size_t i = 0; i < count; ++i) values.push_back(valueOf(rank, i));
+    return values;
+  }
+  bool can(OperationKind operation, size_t count) const {
+    Description what = of(operation, count);
+    what.dataType = DataType::kFloat64;
+    what.smallBytes = kSmallBytes;
+    return serves(algorithm(), what, size());
+  }
+
+  // Runs the operation on all ranks and waits.
+  template <class Start>
+  static void onAll(std::vector<ProcessGroup>& groups, Start start) {
+    std::vector<Future<void>> futures;
+    for (size_t rank = 0; rank < groups.size(); ++rank) futures.push_back(start(rank));
+    test::waitAll(futures);
+  }
+
+  static constexpr size_t kSmallBytes = 65'536;
+  static constexpr size_t kCounts[] = {0, 1, 2, 101, 8192, 8193, 50'021};
+  GroupJob job_{size()};
+  std::vector<ProcessGroup> groups_ =
+      job_.makeAll({.smallBytes = kSmallBytes, .chunkBytes = 8192, .algorithm = algorithm()});
+};
+
+TEST_P(AlgorithmTest, AllReducesAsDefined) {
+  for (size_t count : kCounts) {
+    if (!can(OperationKind::kAllReduce, count)) continue;
+    std::vector<std::vector<double>> data;
+    for (int rank = 0; rank < size(); ++rank) data.push_back(valuesOf(rank, count));
+    onAll(groups_, [&](size_t rank) { return allReduce(groups_[rank], std::span(data[rank])); });
+    for (const auto& mine : data)
+      for (size_t i = 0; i < count; ++i) ASSERT_EQ(mine[i], sumAt(i)) << count << " " << i;
+  }
+}
+
+TEST_P(AlgorithmTest, ReducesAsDefined) {
+  for (size_t count : kCounts) {
+    if (!can(OperationKind::kReduce, count)) continue;
+    const int root = size() - 1;
+    std::vector<std::vector<double>> data;
+    for (int rank = 0; rank < size(); ++rank) data.push_back(valuesOf(rank, count));
+    std::vector<double> result(count);
+    onAll(groups_, [&](size_t rank) {
+      const bool isRoot = static_cast<int>(rank) == root;
+      return reduce(groups_[rank], std::span<const double>(data[rank]),
+                    isRoot ? std::span(result) : std::span<double>(), root);
+    });
+    for (size_t i = 0; i < count; ++i) ASSERT_EQ(result[i], sumAt(i)) << count << " " << i;
+  }
+}
+
+TEST_P(AlgorithmTest, BroadcastsAsDefined) {
+  for (size_t count : kCounts) {
+    if (!can(OperationKind::kBroadcast, count)) continue;
+    for (int root : {0, size() - 1}) {
+      std::vector<std::vector<double>> data(static_cast<size_t>(size()), std::vector<double>(count));
+      data[static_cast<size_t>(root)] = valuesOf(root, count);
+      onAll(groups_, [&](size_t rank) { return broadcast(groups_[rank], std::span(data[rank]), root); });
+      for (const auto& mine : data) ASSERT_EQ(mine, valuesOf(root, count)) << count;
+    }
+  }
+}
+
+TEST_P(AlgorithmTest, MovesBlocksAsDefined) {
+  const auto members = static_cast<size_t>(size());
+  for (size_t count : kCounts) {
+    if (!can(OperationKind::kReduceScatter, count * members) || !can(OperationKind::kAllGather, count * members * 8))
+      continue;
+    std::vector<std::vector<double>> inputs, parts(members, std::vector<double>(count)),
+        all(members, std::vector<double>(count * members));
+    for (int rank = 0; rank < size(); ++rank) inputs.push_back(valuesOf(rank, count * members));
+    onAll(groups_, [&](size_t rank) {
+      return reduceScatter(groups_[rank], std::span<const double>(inputs[rank]), std::span(parts[rank]));
+    });
+    onAll(groups_, [&](size_t rank) {
+      return allGather(groups_[rank], std::as_bytes(std::span(parts[rank])),
+                       std::as_writable_bytes(std::span(all[rank])));
+    });
+    for (const auto& mine : all)
+      for (size_t i = 0; i < mine.size(); ++i) ASSERT_EQ(mine[i], sumAt(i)) << count << " " << i;
+  }
+}
+
+TEST_P(AlgorithmTest, ABarrierAndASendGoByWhatTheyCan) {
+  onAll(groups_, [&](size_t rank) { return barrier(groups_[rank]); });
+  std::vector<double> sent = valuesOf(0, 10'000), got(10'000);
+  std::vector<Future<void>> futures = {send(groups_[0], std::span(sent), 1), recv(groups_[1], std::span(got), 0)};
+  test::waitAll(futures);
+  EXPECT_EQ(got, sent);
+}
+
+INSTANTIATE_TEST_SUITE_P(EachAndEverySize, AlgorithmTest,
+                         ::testing::Combine(::testing::ValuesIn(kAll), ::testing::Values(2, 3, 4, 5, 6, 7, 8, 9, 17)),
+                         [](const auto& info) {
+                           return std::string(nameOf(std::get<0>(info.param))) +
+                                  std::to_string(std::get<1>(info.param)) + "Members";
+                         });
+
+TEST(ForcedAlgorithmTest, ThatCannotServeIsRefusedAtOnceAndCountsForNothing) {
+  GroupJob job(2);
+  std::vector<ProcessGroup> groups = job.makeAll({.algorithm = Algorithm::kRing});
+  std::vector<Float16> halves(10);
+  try {
+    allReduce(groups[0], std::span(halves));
+    ADD_FAILURE() << "a ring rounds at each member";
+  } catch (const ArgumentError& error) {
+    EXPECT_TRUE(contains(error.what(), "these can: exchange, root, direct")) << error.what();
+  }
+  std::vector<Future<void>> futures = {barrier(groups[0]), barrier(groups[1])};
+  test::waitAll(futures);
+}
+
+TEST(ForcedAlgorithmTest, OnOneMemberAloneFailsOnAllAndNamesBoth) {
+  GroupJob job(2);
+  std::vector<ProcessGroup> groups = {job.make(0, {.name = "pair", .algorithm = Algorithm::kDirect}),
+                                      job.make(1, {.name = "pair"})};
+  std::vector<std::vector<float>> data(2, std::vector<float>(100'000));
+  std::vector<Future<void>> futures;
+  for (size_t rank = 0; rank < 2; ++rank) futures.push_back(allReduce(groups[rank], std::span(data[rank])));
+  for (Future<void>& future : futures) {
+    const Status why = failureOf(future);
+    EXPECT_EQ(why.code(), Code::kInvalidArgument) << why.toString();
+    for (const char* part : {"worker 'w0'", "worker 'w1'", "algorithm direct", "algorithm ring"})
+      EXPECT_TRUE(contains(why.message(), part)) << why.message();
+  }
+}
+
+}  // namespace
+}  // namespace treadle::group::choice_test

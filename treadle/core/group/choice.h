@@ -1,0 +1,34 @@
+#pragma once
+// A call of an operation, and which algorithm does it. Pure functions of what all members agree on, so all choose the
+// same one.
+
+#include "treadle/core/group/agreement.h"
+#include "treadle/core/group/messages.h"
+#include "treadle/core/group/plan.h"
+
+namespace treadle::group {
+
+struct Call {
+  Description description;
+  Bytes input;
+  MutableBytes output;
+  std::vector<uint64_t> counts = {}, incoming = {};  // as in Shape
+};
+
+// Up to this many members an operation begins with a message from each to each. Above, only an all-to-all does, whose
+// data goes so as well.
+inline constexpr int kMostAllToAll = 16;
+
+Agreement::Kind agreementOf(const Description& description, int size);
+
+// Whether the algorithm can do the operation in a group of `size` members.
+bool serves(Algorithm algorithm, const Description& what, int size);
+
+// `wanted` if it is one. A barrier and a send between two members have no choice. InvalidArgument: it cannot do the
+// operation; names those that can.
+Result<Algorithm> choose(Algorithm wanted, const Description& what, int size);
+
+// The plan of the member `self` of `size`, at least 2, by the algorithm in the call's description.
+Plan planOf(const Call& call, int size, int self);
+
+}  // namespace treadle::group
