@@ -218,7 +218,12 @@ class Play {
   }
   void reduce() {
     numbers_.emplace_back(choices_.below(2) == 0 ? 4 : 100, 1.0F);
-    futures_.push_back(allReduce(group_, std::span(numbers_.back())));
+    const std::span<float> data(numbers_.back());
+    switch (choices_.below(4)) {
+      case 2: return futures_.push_back(send(group_, data, kStranger));
+      case 3: return futures_.push_back(recv(group_, data, kStranger));
+      default: return futures_.push_back(allReduce(group_, data));
+    }
   }
   void request() {
     static const Functions known = functions();
@@ -257,6 +262,15 @@ class Play {
     header.id = choices_.below(16);
     say(header);
   }
+  // As a send or recv of the member describes itself.
+  static void describeSend(group::Message& message) {
+    message.description.operation = group::OperationKind::kSend;
+    message.description.dataType = group::DataType::kUint8;
+    message.description.count *= sizeof(float);
+    message.description.root = 0;
+    message.description.algorithm = *group::choose(group::Algorithm::kAutomatic, message.description, 2);
+    message.elements = message.stream == group::Stream::kSends ? message.description.count : 0;
+  }
   // The group's number is in what has come to the stranger.
   void sayToGroup() {
     for (const auto& payload : member_.heard()) {
@@ -266,8 +280,8 @@ class Play {
     group::Message message;
     message.group = groupId_;
     message.sequence = choices_.below(8) == 7 ? group::kWholeGroup : choices_.below(4);
-    message.kind = group::MessageKind{static_cast<uint8_t>(1 + choices_.below(4))};
-    message.description = {group::OperationKind{static_cast<uint8_t>(1 + choices_.below(3))},
+    message.kind = group::MessageKind{static_cast<uint8_t>(1 + choices_.below(6))};
+    message.description = {group::OperationKind{static_cast<uint8_t>(1 + choices_.below(10))},
                            group::DataType::kFloat32,
                            group::ReduceOp::kSum,
                            static_cast<uint32_t>(choices_.below(3)),
@@ -279,7 +293,8 @@ class Play {
     message.position = choices_.below(16);
     message.status = cancelled("no more");
     std::vector<std::byte> data(choices_.below(4) * 16 + choices_.below(2));
-    message.stream = group::Stream{static_cast<uint8_t>(choices_.below(3))};
+    message.stream = group::Stream{std::array<uint8_t, 4>{0, 0, 1, 2}[choices_.below(4)]};
+    if (message.stream != group::Stream::kAll && choices_.below(2) == 0) describeSend(message);
     say(link::Subject::kGroup, group::encode(message), false, data);
   }
 
@@ -301,8 +316,9 @@ Inputs seeds() {
           row({11, 0, 0, 1, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0}),                 // a request
           row({11, 1, 0, 2, 0, 0, 2, 1, 4, 0, 1, 5, 0, 0, 4, 0, 0, 0, 0}),  // one that keeps its result
           row({11, 2, 0, 3, 0, 0, 0, 2, 1, 1, 1, 1, 2, 1, 1, 1, 1, 3, 0, 4}),
-          row({2, 0, 9, 0, 0, 0, 0, 0, 0, 0, 1, 0}),  // a reduction and its partner
-          row({2, 1, 9, 0, 0, 0, 0, 0, 1, 0, 0, 0, 9, 0, 0, 1, 0, 0, 1, 0, 3, 0}),
+          row({2, 0, 0, 9, 0, 0, 0, 0, 0, 0, 1, 0, 0}),  // a reduction and its partner
+          row({2, 1, 0, 9, 0, 0, 0, 0, 1, 0, 0, 0, 0, 9, 0, 0, 1, 0, 0, 1, 0, 3, 0, 0}),
+          row({2, 0, 3, 9, 0, 0, 9, 0, 0, 0, 1, 0, 2, 0}),  // a recv and its send
           row({8, 1}),
           row({4, 26, 1, 0})};
 }

@@ -92,7 +92,8 @@ class StrangeMemberTest : public ::testing::Test {
       worker.membership->setHandler(link::Subject::kGroup, worker_->groups());
       worker.membership->setHandler(link::Subject::kRpc, bystander_);
     });
-    group_ = ProcessGroup::make(*worker_, job_->names(), {.smallBytes = smallBytes_, .chunkBytes = chunkBytes_});
+    group_ = ProcessGroup::make(*worker_, job_->names(),
+                                {.smallBytes = smallBytes_, .chunkBytes = chunkBytes_, .algorithm = algorithm_});
     // Tells the listener the group's number.
     future_ = allReduce(group_, data_.data(), count_, type_);
     id_ = listener_.group_.wait(test::kPatience);
@@ -105,10 +106,10 @@ class StrangeMemberTest : public ::testing::Test {
 
   Message start() const {
     Message message;
-    message.description = {group::OperationKind::kAllReduce, type_, ReduceOp::kSum, 0, count_, 0, 0,
+    message.description = {group::OperationKind::kAllReduce, type_, ReduceOp::kSum, 0, count_, 0, smallBytes_,
                            group_.options().chunkBytes};
     const int size = static_cast<int>(job_->names().size());
-    message.description.algorithm = *group::choose(group::Algorithm::kAutomatic, message.description, size);
+    message.description.algorithm = *group::choose(algorithm_, message.description, size);
     const size_t members = job_->names().size(), block = (count_ + members - 1) / members;
     message.elements = 2 * block;  // two blocks, around a ring of two as directly
     return message;
@@ -141,6 +142,7 @@ class StrangeMemberTest : public ::testing::Test {
   size_t count_ = 1000;
   group::DataType type_ = group::DataType::kFloat32;
   size_t smallBytes_ = 0, chunkBytes_ = GroupOptions{}.chunkBytes;
+  group::Algorithm algorithm_ = group::Algorithm::kAutomatic;
   bool holdsALoss_ = false;
   Bystander bystander_;
   Listener listener_;
@@ -191,6 +193,57 @@ TEST_F(StrangeMemberTest, ACollectiveOperationInAStreamOfTwo) {
   const Status why = failureOf(recv(group_, MutableBytes(memory), 1));
   EXPECT_EQ(why.code(), Code::kInvalidArgument) << why.toString();
   EXPECT_TRUE(contains(why.message(), "allReduce (sum) of 1000 float32")) << why.message();
+}
+
+TEST_F(StrangeMemberTest, AChunkOfTheWrongSizeInARunningSend) {
+  std::vector<std::byte> memory(4000);
+  Future<void> receiving = recv(group_, MutableBytes(memory), 1);
+  Message begun = start();
+  begun.stream = group::Stream::kSends;
+  begun.description.operation = group::OperationKind::kSend;
+  begun.description.dataType = group::DataType::kUint8;
+  begun.description.count = begun.elements = memory.size();
+  send(begun);
+  Message chunk;
+  chunk.kind = MessageKind::kChunk;
+  chunk.stream = group::Stream::kSends;
+  send(chunk, 3999);
+  EXPECT_FALSE(failureOf(receiving).ok());
+  EXPECT_TRUE(contains(failureOf(receiving).message(), "wrong size"));
+}
+
+TEST_F(StrangeMemberTest, ASendInAGroupThatHasFailed) {
+  Message abort;
+  abort.kind = MessageKind::kAbort;
+  abort.sequence = group::kWholeGroup;
+  abort.status = peerLost("w7", "worker 'w7' (rank 7) was lost");
+  send(abort);
+  EXPECT_EQ(failureOf(future_).worker(), "w7");
+  std::vector<std::byte> memory(8);
+  EXPECT_EQ(failureOf(recv(group_, MutableBytes(memory), 1)).worker(), "w7") << "a stream that was not used before";
+}
+
+// A stream that fails may answer a start with the abort of the group, which is for all streams.
+TEST(MemberLinkTest, TheAbortOfAGroupHasNoStream) {
+  struct Listener final : cluster::MessageHandler {
+    void onMessage(int, const std::shared_ptr<link::Connection>&, link::Message message) override {
+      if (auto parsed = group::parse(std::move(message)); parsed.ok()) heard.set(std::move(*parsed));
+    }
+    void onLost(int, const Status&) override {}
+    Promise<Message> heard;
+  } listener;
+  Future<Message> heard = listener.heard.future();
+  test::LocalJob job(
+      2, [&](test::LocalWorker& worker) { worker.membership->setHandler(link::Subject::kGroup, listener); });
+  const group::MemberLink all(*job.worker(0).membership, 7, {{"w0", 0}, {"w1", 1}}, 0);
+  Message abort;
+  abort.kind = MessageKind::kAbort;
+  abort.sequence = group::kWholeGroup;
+  abort.status = peerLost("w7", "worker 'w7' (rank 7) was lost");
+  EXPECT_TRUE(all.between(1, group::Stream::kSends).sendToOthers(abort).ok());
+  const Message got = heard.wait(test::kPatience);
+  EXPECT_EQ(got.group, 7U);
+  EXPECT_EQ(got.stream, group::Stream::kAll);
 }
 
 TEST_F(StrangeMemberTest, AStartTwice) {
@@ -303,8 +356,6 @@ class StrangeSmallTest : public StrangeMemberTest {
 
   Message smallStart() const {
     Message message = start();
-    message.description.smallBytes = smallBytes_;
-    message.description.algorithm = group::Algorithm::kExchange;
     message.elements = count_;
     return message;
   }
@@ -342,9 +393,22 @@ TEST_F(StrangeSmallTest, OtherElementsThanItsDescriptionSays) {
   EXPECT_TRUE(contains(why.message(), "sends 1 elements")) << why.message();
 }
 
-TEST_F(StrangeMemberTest, DataWithTheStartOfALargeOperation) {
+class StrangeRingTest : public StrangeMemberTest {
+ protected:
+  StrangeRingTest() {
+    smallBytes_ = 1 << 16;
+    algorithm_ = group::Algorithm::kRing;
+  }
+};
+
+TEST_F(StrangeRingTest, DataWithAStart) {
   send(start(), 4000);
   expectCutOff("too early");
+}
+
+TEST_F(StrangeMemberTest, MoreDataWithAStartThanSmallBytes) {
+  send(start(), 4000);
+  expectCutOff("more data than smallBytes");
 }
 
 TEST_F(StrangeMemberTest, AnOperationFarAhead) {

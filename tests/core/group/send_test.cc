@@ -104,7 +104,8 @@ TEST(SendTest, OtherSizesFailOnBothAndNameThem) {
   for (Future<void>& future : futures) {
     const Status why = failureOf(future);
     EXPECT_EQ(why.code(), Code::kInvalidArgument) << why.toString();
-    for (const char* part : {"12 uint8", "16 uint8", "operation 0 of the sends from w0 to w1 in group 'pair'"})
+    for (const char* part : {"(rank 0) calls send of 12 bytes", "(rank 1) calls recv of 16 bytes",
+                             "operation 0 of the sends from w0 to w1 in group 'pair'"})
       EXPECT_TRUE(contains(why.message(), part)) << why.message();
   }
   got.resize(3);
@@ -116,14 +117,15 @@ TEST(SendTest, NamesTheMemberThatHasNotCalledIt) {
   GroupJob job(2);
   std::vector<ProcessGroup> groups = job.makeAll({.name = "pair"});
   std::vector<int32_t> data(3);
-  const auto late = [&](Future<void> future, const std::string& missing) {
+  const auto late = [&](Future<void> future, const std::string& what, const std::string& missing) {
     const Status why = failureOf(std::move(future));
     EXPECT_EQ(why.code(), Code::kDeadlineExceeded) << why.toString();
+    EXPECT_TRUE(contains(why.message(), what + " of 12 bytes")) << why.message();
     EXPECT_TRUE(contains(why.message(), "it has not been started by worker '" + missing + "'")) << why.message();
   };
   const auto hurried = [&](size_t rank) { return groups[rank].withTimeout(std::chrono::milliseconds(50)); };
-  late(send(hurried(0), std::span(data), 1), "w1");
-  late(recv(hurried(0), std::span(data), 1), "w1");
+  late(send(hurried(0), std::span(data), 1), "send", "w1");
+  late(recv(hurried(0), std::span(data), 1), "recv", "w1");
   // The group and its later sends go on.
   EXPECT_EQ(failureOf(recv(groups[1], std::span(data), 0)).code(), Code::kDeadlineExceeded);
   std::vector<Future<void>> next = {send(groups[0], std::span(data), 1), recv(groups[1], std::span(data), 0),
@@ -141,6 +143,7 @@ TEST(SendTest, FailsWithTheNameOfAnyLostMember) {
     job.local().kill(lost);
     futures.push_back(futures[0].then([] {}));
     for (Future<void>& future : futures) EXPECT_EQ(failureOf(future).worker(), "w" + std::to_string(lost));
+    EXPECT_EQ(failureOf(send(groups[0], std::span(sent), 2)).worker(), "w" + std::to_string(lost)) << "a new stream";
     const Status later = failureOf(send(groups[0], std::span(sent), 1));
     EXPECT_EQ(later.code(), Code::kPeerLost);
     EXPECT_EQ(later.worker(), "w" + std::to_string(lost));
@@ -172,6 +175,37 @@ TEST(SendTest, CancelGivesTheMemoryBackAndNotifiesTheOther) {
   EXPECT_TRUE(contains(why.message(), "worker 'w1'")) << why.message();
   std::vector<Future<void>> next = {send(groups[0], std::span(sent), 1), recv(groups[1], std::span(got), 0)};
   test::waitAll(next);
+}
+
+// The receiver's memory is free when `cancel` returns, wherever the data is.
+TEST(SendTest, MayBeCancelledWhileDataFlows) {
+  GroupJob job(2);
+  std::vector<ProcessGroup> groups = job.makeAll({.smallBytes = 0, .chunkBytes = 1024});
+  const std::vector<int32_t> sent(50'000, 1);
+  for (int round = 0; round < 100; ++round) {
+    auto got = std::make_unique<std::vector<int32_t>>(sent.size());
+    Future<void> receiving = recv(groups[1], std::span(*got), 0), sending = send(groups[0], std::span(sent), 1);
+    try {
+      receiving.wait(std::chrono::microseconds(round * 10));
+    } catch (const TimeoutError&) {}
+    receiving.cancel();
+    got.reset();
+    const Status why = failureOf(sending);
+    EXPECT_TRUE(why.ok() || why.code() == Code::kCancelled) << why.toString();
+  }
+  std::vector<int32_t> last(sent.size());
+  std::vector<Future<void>> next = {send(groups[0], std::span(sent), 1), recv(groups[1], std::span(last), 0)};
+  test::waitAll(next);
+  EXPECT_EQ(last, sent);
+}
+
+TEST(SendTest, WorksInALargeGroup) {
+  GroupJob job(17);
+  std::vector<ProcessGroup> groups = job.makeAll();
+  std::vector<int32_t> sent = numbers(100'000, 5), got(sent.size());
+  std::vector<Future<void>> futures = {send(groups[16], std::span(sent), 3), recv(groups[3], std::span(got), 16)};
+  test::waitAll(futures);
+  EXPECT_EQ(got, sent);
 }
 
 TEST(SendTest, AMemberThatIsNoneIsRefusedAtOnce) {

@@ -60,12 +60,14 @@ template <class T>
 auto comparable(T value) {
   if constexpr (kIsHalf<T>) {
     return toFloat(value);
-  } else if constexpr (std::is_same_v<T, Bool>) {
-    return value.value != 0;
   } else {
     return value;
   }
 }
+
+// A byte that a peer sends is made a truth value, which a C++ bool may hold.
+Bool smaller(Bool a, Bool b) { return {static_cast<uint8_t>(a.value != 0 && b.value != 0)}; }
+Bool larger(Bool a, Bool b) { return {static_cast<uint8_t>(a.value != 0 || b.value != 0)}; }
 
 template <class T>
 T smaller(T a, T b) {
@@ -87,8 +89,8 @@ void combine(T* own, const T* incoming, size_t count, F f) {
 template <class T>
 void reduceTyped(ReduceOp op, T* own, const T* incoming, size_t count) {
   if constexpr (kHasOrder<T>) {
-    if (op == ReduceOp::kMin) return combine(own, incoming, count, smaller<T>);
-    if (op == ReduceOp::kMax) return combine(own, incoming, count, larger<T>);
+    if (op == ReduceOp::kMin) return combine(own, incoming, count, [](T a, T b) { return smaller(a, b); });
+    if (op == ReduceOp::kMax) return combine(own, incoming, count, [](T a, T b) { return larger(a, b); });
   }
   if constexpr (kHasSums<T>) {
     if (op == ReduceOp::kProduct)
@@ -198,8 +200,10 @@ std::string_view nameOf(ReduceOp op) {
 Status checkReduces(DataType type, ReduceOp op) {
   const bool wantsOrder = op == ReduceOp::kMin || op == ReduceOp::kMax;
   const bool can = withType(type, [&]<class T>(T) { return wantsOrder ? kHasOrder<T> : kIsHalf<T> || kHasSums<T>; });
-  return can ? Status()
-             : invalidArgument("elements of type " + std::string(nameOf(type)) + " have no " + std::string(nameOf(op)));
+  if (can) return {};
+  const char* hint = wantsOrder ? "complex numbers have no order" : "convert them to an integer type to count";
+  return invalidArgument("elements of type " + std::string(nameOf(type)) + " have no " + std::string(nameOf(op)) +
+                         ": " + hint);
 }
 
 bool reducesAtOnce(DataType type, ReduceOp op) {

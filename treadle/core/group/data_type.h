@@ -39,7 +39,7 @@ enum class ReduceOp : uint8_t {
   kProduct = 5,
 };
 
-// A byte; 0 is false. The memory of a C++ bool is undefined for other values, which a peer could send.
+// A byte; 0 is false. A peer could send values that a C++ bool must not hold; reductions yield 0 and 1.
 struct Bool {
   uint8_t value = 0;
 };

@@ -95,7 +95,8 @@ Future<void> reduce(const ProcessGroup& group, std::span<const T> input, std::sp
 // The input is cut into a block for each member, `counts[rank]` elements of `type` in the order of ranks, and the
 // output becomes the reduction of this member's block of all members. Without counts all blocks are as large as the
 // output. The input stays as it is. Each member sends all blocks but its own. Values are combined as by reduce.
-// ArgumentError: an input or output that has not the size of its blocks, or not a count for each member.
+// ArgumentError: an input or output that has not the size of its blocks, not a count for each member, no such
+// reduction.
 Future<void> reduceScatter(const ProcessGroup& group, Bytes input, MutableBytes output, DataType type,
                            ReduceOp op = ReduceOp::kSum, std::vector<uint64_t> counts = {});
 
@@ -141,11 +142,11 @@ Future<void> broadcast(const ProcessGroup& group, std::span<T> values, int root)
 Future<void> barrier(const ProcessGroup& group);
 
 // Sends the bytes to the group's rank `to`, whose `recv` gives memory of the same size. The n-th send from one member
-// to another meets the n-th recv there; they keep no order with other operations of the group. There are no tags: a
-// stream of its own is a group of its own (another GroupOptions::name). The send ends well when the other member has
-// called its recv and the bytes are on their way or taken. It fails as collective operations do: at its timeout, when
-// the sizes differ, and when a member of the group is lost, whichever it is. ArgumentError: no such rank; this member's
-// own.
+// to another meets the n-th recv there, also when one of the two failed earlier; they keep no order with other
+// operations of the group. There are no tags: a stream of its own is a group of its own (another GroupOptions::name).
+// The send ends well when the other member has called its recv and the bytes are on their way, so call `barrier` before
+// a member leaves. It fails as collective operations do: at its timeout, when the sizes differ, and when any member of
+// the group is lost. ArgumentError: no such rank; this member's own.
 Future<void> send(const ProcessGroup& group, Bytes bytes, int to);
 Future<void> recv(const ProcessGroup& group, MutableBytes bytes, int from);
 

@@ -9,7 +9,8 @@
 // * Large data goes only to a member that has begun the operation, a window of chunks at most before it acknowledges
 //   some, and only for the first kMoving large operations that have not ended. The oldest of them anywhere is
 //   among these on every member that has begun it, so there is always one that moves.
-// Later operations wait for their turn with their plans and the caller's memory.
+// Later operations wait for their turn with their plans and the caller's memory. These bounds hold for each stream:
+// that of all members, and two with each other one, which are groups of two.
 
 #include <map>
 #include <set>
@@ -32,7 +33,7 @@ class GroupCore final : public OperationHost, public std::enable_shared_from_thi
   // The next operation of this group; the options in the call's description are filled in. A group of one, and one that
   // has failed, answers at once. Throws ArgumentError when GroupOptions::algorithm cannot do it.
   Future<void> start(Call call, Duration timeout);
-  // The next operation of the stream between this member and `peer`. Streams are numbered by themselves, and fail with
+  // The next operation of the stream between this member and `peer`. Each stream has numbers of its own and fails with
   // the group.
   Future<void> startWith(int peer, Stream stream, Call call, Duration timeout);
 

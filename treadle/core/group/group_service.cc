@@ -10,7 +10,6 @@ namespace treadle::group {
 namespace {
 
 constexpr size_t kGroupNameBytes = 127;
-constexpr size_t kMostSmallBytes = size_t{1} << 20;  // kAhead of them may lie at a member that is late
 constexpr size_t kLeastChunkBytes = 64;
 constexpr size_t kMostChunkBytes = size_t{16} << 20;
 

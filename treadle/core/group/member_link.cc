@@ -1,5 +1,7 @@
 #include "treadle/core/group/member_link.h"
 
+#include <utility>
+
 namespace treadle::group {
 
 MemberLink MemberLink::between(int peer, Stream stream) const {
@@ -15,21 +17,25 @@ int MemberLink::memberOf(int jobRank) const {
 }
 
 Status MemberLink::send(int rank, Message message) const {
-  message.group = group_;
-  message.stream = stream_;
-  return sendPayload(rank, encode(message), message.data);
+  const Buffer data = std::exchange(message.data, {});
+  return sendPayload(rank, encoded(std::move(message)), data);
 }
 
 Status MemberLink::sendToOthers(Message message) const {
-  message.group = group_;
-  message.stream = stream_;
-  const std::vector<std::byte> payload = encode(message);
+  const Buffer data = std::exchange(message.data, {});
+  const std::vector<std::byte> payload = encoded(std::move(message));
   Status first;
   for (int step = 1; step < size(); ++step) {
-    Status sent = sendPayload((self_ + step) % size(), payload, message.data);
+    Status sent = sendPayload((self_ + step) % size(), payload, data);
     if (first.ok()) first = std::move(sent);
   }
   return first;
+}
+
+std::vector<std::byte> MemberLink::encoded(Message message) const {
+  message.group = group_;
+  message.stream = message.sequence == kWholeGroup ? Stream::kAll : stream_;
+  return encode(message);
 }
 
 Status MemberLink::sendPayload(int rank, Bytes payload, const Buffer& data) const {

@@ -30,7 +30,8 @@ class MemberLink {
   // The rank in the group of the job's rank `jobRank`; -1 for a stranger.
   int memberOf(int jobRank) const;
 
-  // The message's group and stream are filled in. `message.data` may be borrowed: it is captured when this returns.
+  // The message's group and stream are filled in; the abort of a whole group is for all streams. `message.data` may be
+  // borrowed: it is captured when this returns.
   Status send(int rank, Message message) const;
   // To every other member; the first failure.
   Status sendToOthers(Message message) const;
@@ -41,6 +42,7 @@ class MemberLink {
   void closeConnection(int rank, const Status& why) const;
 
  private:
+  std::vector<std::byte> encoded(Message message) const;
   Status sendPayload(int rank, Bytes payload, const Buffer& data) const;
 
   cluster::Membership& membership_;

@@ -1,6 +1,9 @@
 #include "treadle/core/group/messages.h"
 
+#include <algorithm>
+
 #include "treadle/core/base/hash.h"
+#include "treadle/core/group/options.h"
 #include "treadle/core/link/handshake.h"
 #include "treadle/core/wire/reader.h"
 #include "treadle/core/wire/writer.h"
@@ -52,7 +55,7 @@ Status readStatus(wire::Reader& reader) {
 
 }  // namespace
 
-std::string describe(const Description& description) {
+std::string describe(const Description& description, int caller) {
   const std::string elements =
       " of " + std::to_string(description.count) + " " + std::string(nameOf(description.dataType));
   const std::string root = " the group's rank " + std::to_string(description.root);
@@ -66,7 +69,9 @@ std::string describe(const Description& description) {
     case OperationKind::kGather: return "gather to" + root + elements;
     case OperationKind::kScatter: return "scatter from" + root + elements;
     case OperationKind::kAllToAll: return "allToAll";
-    case OperationKind::kSend: return "send" + elements;
+    case OperationKind::kSend:
+      return (caller == static_cast<int>(description.root) ? "send of " : "recv of ") +
+             std::to_string(description.count) + " bytes";
     case OperationKind::kBarrier: break;
   }
   return "barrier";
@@ -143,6 +148,10 @@ Result<Message> parse(link::Message message) {
   const bool isForAll = parsed.kind == MessageKind::kAbort && parsed.stream == Stream::kAll;
   if (parsed.sequence == kWholeGroup && !isForAll) return dataLoss("a group's message has an impossible number");
   if (!message.buffers.empty()) parsed.data = std::move(message.buffers.front());
+  // Starts are kept until the operation is called here.
+  const uint64_t mostWithStart = std::min<uint64_t>(parsed.description.smallBytes, kMostSmallBytes);
+  if (parsed.kind == MessageKind::kStart && parsed.data.sizeBytes > mostWithStart)
+    return dataLoss("a group's start has more data than smallBytes");
   return parsed;
 }
 

@@ -68,8 +68,8 @@ struct Description {
   bool operator==(const Description&) const = default;
 };
 
-// "allReduce (sum) of 170 float32".
-std::string describe(const Description& description);
+// "allReduce (sum) of 170 float32", "recv of 12 bytes": as the member with rank `caller` calls it.
+std::string describe(const Description& description, int caller = 0);
 // "smallBytes 65536, chunkBytes 262144 and algorithm ring".
 std::string describeOptions(const Description& description);
 

@@ -116,16 +116,19 @@ std::string Operation::namesOf(const std::set<int>& members) const {
 }
 
 Status Operation::mismatch(int member, const Description& theirs) const {
-  std::string mine = describe(description()), other = describe(theirs);
+  std::string mine = describe(description(), link().self()), other = describe(theirs, member);
   if (mine == other && theirs.blocks != description().blocks) {
     other += " in blocks of other sizes";
   } else if (mine == other) {
     mine += " with " + describeOptions(description());
     other += " with " + describeOptions(theirs);
   }
+  const char* rule = description().operation == OperationKind::kSend
+                         ? "the n-th send meets the n-th recv, which has the same size"
+                         : "all members must call the same operations in the same order";
   return invalidArgument("operation " + std::to_string(sequence()) + " of " + setup_.group +
                          " differs: " + link().nameOf(link().self()) + " calls " + mine + ", " + link().nameOf(member) +
-                         " calls " + other + "; all members must call the same operations in the same order");
+                         " calls " + other + "; " + rule);
 }
 
 Status Operation::mismatch(int member, uint64_t elements) const {
@@ -142,7 +145,8 @@ Message Operation::message(MessageKind kind) const {
 }
 
 std::string Operation::text() const {
-  return describe(description()) + " (operation " + std::to_string(sequence()) + " of " + setup_.group + ")";
+  return describe(description(), link().self()) + " (operation " + std::to_string(sequence()) + " of " + setup_.group +
+         ")";
 }
 
 }  // namespace treadle::group

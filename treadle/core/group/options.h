@@ -9,6 +9,9 @@
 
 namespace treadle::group {
 
+inline constexpr size_t kMostSmallBytes = size_t{1}
+                                          << 20;  // kAhead of them per stream may lie at a member that is late
+
 struct GroupOptions {
   std::string name = {};                        // for messages; another name means another group
   Duration timeout = std::chrono::seconds(60);  // limit of each operation; kNoTimeout: until a member is lost

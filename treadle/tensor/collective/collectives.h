@@ -64,7 +64,7 @@ Future<void> allToAll(const ProcessGroup& group, const std::vector<at::Tensor>& 
 Future<void> broadcast(const ProcessGroup& group, at::Tensor& tensor, int root);
 
 // Sends the numbers of a tensor to the group's rank `to`, whose `recv` gives a tensor of as many bytes. Any dtype;
-// shape and dtype do not travel. Matching and failures are those of core/group's.
+// shape and dtype do not travel. Matching and failures are those of core/group.
 Future<void> send(const ProcessGroup& group, const at::Tensor& tensor, int to);
 Future<void> recv(const ProcessGroup& group, at::Tensor& tensor, int from);
 
