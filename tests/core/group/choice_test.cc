@@ -69,8 +69,8 @@ TEST(ChoiceTest, ARefusalNamesTheAlgorithmsThatCan) {
   const Status why = choose(Algorithm::kRing, reduction(100'000, DataType::kFloat16), 4).status();
   EXPECT_EQ(why.code(), Code::kInvalidArgument);
   EXPECT_EQ(why.message(),
-            "the algorithm 'ring' cannot do allReduce (sum) of 100000 float16 with smallBytes 65536 among 4 members; "
-            "these can: root, direct");
+            "the algorithm 'ring' cannot do allReduce (sum) of 100000 float16 among 4 members: each member would round "
+            "its 16-bit floats; these can: root, direct");
   EXPECT_FALSE(choose(Algorithm::kTree, reduction(10), 16).ok());
   EXPECT_FALSE(choose(Algorithm::kExchange, reduction(10), 17).ok());
   EXPECT_FALSE(choose(Algorithm::kExchange, reduction(100'000), 2).ok());

@@ -78,22 +78,28 @@ Agreement::Kind agreementOf(const Description& description, int size) {
   return allToAll ? Agreement::Kind::kAllToAll : Agreement::Kind::kTree;
 }
 
-bool serves(Algorithm algorithm, const Description& what, int size) {
+std::string_view obstacleTo(Algorithm algorithm, const Description& what, int size) {
   using enum OperationKind;
+  constexpr std::string_view kOther = "it does other operations", kRounds = "each member would round its 16-bit floats",
+                             kLarge = "its data is above smallBytes";
   const bool isReduction = isOneOf(what.operation, {kAllReduce, kReduce});
   const bool isCopyOfOne = isOneOf(what.operation, {kBroadcast, kSend});
+  const std::string_view inParts = sumsInParts(what) ? "" : what.operation == kAllReduce ? kRounds : kOther;
   switch (algorithm) {
-    case Algorithm::kExchange: return what.small() && size <= kMostAllToAll;
+    case Algorithm::kExchange:
+      if (size > kMostAllToAll) return "the group has more than 16 members";
+      return what.operation == kAllToAll ? kOther : what.small() ? "" : kLarge;
     case Algorithm::kTree:
-      return what.small() && size > kMostAllToAll &&
-             (sumsInParts(what) || isOneOf(what.operation, {kBroadcast, kBarrier}));
-    case Algorithm::kRoot: return isReduction;
-    case Algorithm::kRing: return sumsInParts(what) || isCopyOfOne;
-    case Algorithm::kCirculant: return sumsInParts(what);
-    case Algorithm::kDirect: return !isCopyOfOne && what.operation != kBarrier;
+      if (size <= kMostAllToAll) return "the group has at most 16 members";
+      if (!isOneOf(what.operation, {kBroadcast, kBarrier}) && !inParts.empty()) return inParts;
+      return what.small() ? "" : kLarge;
+    case Algorithm::kRoot: return isReduction ? "" : kOther;
+    case Algorithm::kRing: return isCopyOfOne ? "" : inParts;
+    case Algorithm::kCirculant: return inParts;
+    case Algorithm::kDirect: return isCopyOfOne || what.operation == kBarrier ? kOther : "";
     case Algorithm::kAutomatic: break;
   }
-  return false;
+  return "it is none";
 }
 
 Result<Algorithm> choose(Algorithm wanted, const Description& what, int size) {
@@ -104,9 +110,9 @@ Result<Algorithm> choose(Algorithm wanted, const Description& what, int size) {
   for (uint8_t value = 0; value < UINT8_MAX; ++value)
     if (const auto other = static_cast<Algorithm>(value); isAlgorithm(value) && serves(other, what, size))
       others += (others.empty() ? "" : ", ") + std::string(nameOf(other));
-  return invalidArgument("the algorithm '" + std::string(nameOf(wanted)) + "' cannot do " + describe(what) +
-                         " with smallBytes " + std::to_string(what.smallBytes) + " among " + std::to_string(size) +
-                         " members; these can: " + others);
+  return invalidArgument("the algorithm '" + std::string(nameOf(wanted)) + "' cannot do " + describe(what) + " among " +
+                         std::to_string(size) + " members: " + std::string(obstacleTo(wanted, what, size)) +
+                         "; these can: " + others);
 }
 
 Plan planOf(const Call& call, int size, int self) {

@@ -21,8 +21,11 @@ inline constexpr int kMostAllToAll = 16;
 
 Agreement::Kind agreementOf(const Description& description, int size);
 
-// Whether the algorithm can do the operation in a group of `size` members.
-bool serves(Algorithm algorithm, const Description& what, int size);
+// Why the algorithm cannot do the operation in a group of `size` members; empty when it can.
+std::string_view obstacleTo(Algorithm algorithm, const Description& what, int size);
+inline bool serves(Algorithm algorithm, const Description& what, int size) {
+  return obstacleTo(algorithm, what, size).empty();
+}
 
 // `wanted` if it is one. A barrier and a send between two members have no choice. InvalidArgument: it cannot do the
 // operation; names those that can.

@@ -1,0 +1,20 @@
+#pragma once
+// `treadle plan`: what a collective operation would do, as a table or JSON. Pure: it talks to no worker.
+
+#include <string>
+
+#include "treadle/core/group/messages.h"
+
+namespace treadle::cli {
+
+// The names of treadle/core/group: "allReduce", "float32", "sum", "ring". InvalidArgument lists those that there are.
+Result<group::OperationKind> operationNamed(const std::string& name);
+Result<group::DataType> dataTypeNamed(const std::string& name);
+Result<group::ReduceOp> reduceOpNamed(const std::string& name);
+Result<group::Algorithm> algorithmNamed(const std::string& name);
+
+// Each algorithm with its cost, or why it cannot do the operation; the one in the description is marked.
+std::string planTable(const group::Description& what, int members);
+std::string planJson(const group::Description& what, int members);
+
+}  // namespace treadle::cli
