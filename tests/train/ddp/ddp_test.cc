@@ -26,6 +26,15 @@ TEST(Buckets, AreFilledFromTheLastParameterUpToTheirLimits) {
   EXPECT_TRUE(ddp::planBuckets({}, {}).empty());
 }
 
+// Layers of mixed precision alternate between dtypes.
+TEST(Buckets, HaveOneOpenBucketForEachDtype) {
+  auto of = [](at::ScalarType dtype, int64_t count) { return at::zeros({count}, dtype); };
+  const std::vector<at::Tensor> parameters = {of(at::kFloat, 1), of(at::kHalf, 2), of(at::kFloat, 3), of(at::kHalf, 4)};
+  EXPECT_EQ(ddp::planBuckets(parameters, {}), (std::vector<std::vector<size_t>>{{3, 1}, {2, 0}}));
+  EXPECT_EQ(ddp::planBuckets(parameters, {.firstBytes = 8, .bytes = 64}),
+            (std::vector<std::vector<size_t>>{{3}, {2}, {1}, {0}}));
+}
+
 TEST(DistributedDataParallel, BeginsWithParametersAndBuffersOfRankZero) {
   TensorJob job(ranks(3));
   job.onAll([&](Worker& worker) {

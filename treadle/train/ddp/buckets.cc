@@ -1,25 +1,28 @@
 #include "treadle/train/ddp/buckets.h"
 
+#include <map>
+#include <utility>
+
 namespace treadle::ddp {
 
 std::vector<std::vector<size_t>> planBuckets(const std::vector<at::Tensor>& parameters, const BucketLimits& limits) {
+  // The bucket that is being filled with the parameters of one dtype and device.
+  struct Open {
+    size_t bucket = 0, bytes = 0, limit = 0;
+  };
+  std::map<std::pair<at::ScalarType, std::string>, Open> open;
   std::vector<std::vector<size_t>> buckets;
-  size_t filled = 0;
   for (size_t left = parameters.size(); left > 0; --left) {
     // Backwards: the last layer has its gradients first.
-    size_t index = left - 1;
-    size_t bytes = parameters[index].nbytes();
-    // While the first bucket is being filled there is at most one.
-    size_t limit = buckets.size() <= 1 ? limits.firstBytes : limits.bytes;
-    // A bucket is one flat tensor, which has one dtype.
-    bool fits = !buckets.empty() && filled + bytes <= limit &&
-                parameters[buckets.back().front()].scalar_type() == parameters[index].scalar_type();
-    if (!fits) {
+    const size_t index = left - 1, bytes = parameters[index].nbytes();
+    auto [found, isFirst] = open.try_emplace({parameters[index].scalar_type(), parameters[index].device().str()});
+    Open& filling = found->second;
+    if (isFirst || filling.bytes + bytes > filling.limit) {
+      filling = {buckets.size(), 0, isFirst ? limits.firstBytes : limits.bytes};
       buckets.emplace_back();
-      filled = 0;
     }
-    buckets.back().push_back(index);
-    filled += bytes;
+    buckets[filling.bucket].push_back(index);
+    filling.bytes += bytes;
   }
   return buckets;
 }

@@ -1,9 +1,9 @@
 #pragma once
 // How parameters are grouped for all-reduce: gradients travel together in buckets of a limited size, in the
 // reverse order of the parameters, which is about the order in which backward makes them. The first bucket is
-// small, so that communication begins early. Pure: the result is the same on every rank for the same parameters, so
-// ranks exchange nothing. The scheme and its sizes are those of PyTorch's DDP (Li et al. 2020, "PyTorch
-// Distributed: Experiences on Accelerating Data Parallel Training", section 3.2).
+// small (of each dtype and device), so that communication begins early. Pure: the result is the same on every rank for
+// the same parameters, so ranks exchange nothing. The scheme and its sizes are those of PyTorch's DDP (Li et al. 2020,
+// "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", section 3.2).
 
 #include <ATen/core/Tensor.h>
 
@@ -17,7 +17,9 @@ struct BucketLimits {
   size_t bytes = size_t{25} << 20;
 };
 
-// Indexes of parameters, bucket by bucket. A bucket holds one dtype; a parameter above the limit has its own.
+// Indexes of parameters, bucket by bucket. A bucket holds one dtype of one device. One bucket of each is filled at a
+// time, so the order in which dtypes alternate makes no more buckets. Buckets are in the order of their first
+// parameters. A parameter above the limit has its own bucket.
 std::vector<std::vector<size_t>> planBuckets(const std::vector<at::Tensor>& parameters, const BucketLimits& limits);
 
 }  // namespace treadle::ddp
