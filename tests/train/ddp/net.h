@@ -8,9 +8,11 @@
 #include <treadle/autograd.h>
 #include <treadle/ddp.h>
 
+#include <functional>
 #include <stdexcept>
 
 #include "tests/support/tensor_job.h"
+#include "treadle/tensor/collective/collectives.h"
 
 namespace treadle::test::ddp_test {
 
@@ -53,6 +55,19 @@ inline std::vector<std::string> ranks(int size) {
   std::vector<std::string> names;
   for (int rank = 0; rank < size; ++rank) names.push_back("rank" + std::to_string(rank));
   return names;
+}
+
+// Takes part by hand in a pass over these parameters on another rank, with zeros. Calls `sent` after each bucket.
+inline void answerPass(
+    const ProcessGroup& group, const std::vector<at::Tensor>& parameters, const DdpOptions& options,
+    const std::function<void()>& sent = [] {}) {
+  for (const std::vector<size_t>& bucket : ddp::planBuckets(parameters, options.buckets)) {
+    int64_t elements = static_cast<int64_t>(bucket.size());  // the marks
+    for (size_t index : bucket) elements += parameters[index].numel();
+    at::Tensor flat = at::zeros({elements}, parameters[bucket.front()].options().requires_grad(false));
+    allReduce(group, flat, ReduceOp::kAverage).wait();
+    sent();
+  }
 }
 
 struct Broken : torch::autograd::Function<Broken> {

@@ -12,23 +12,21 @@ NoSync::~NoSync() {
 }
 
 void broadcastState(torch::nn::Module& module, const ProcessGroup& group) {
+  std::vector<at::Tensor> tensors = module.parameters();
+  for (const at::Tensor& buffer : module.buffers()) tensors.push_back(buffer);
   std::vector<Future<void>> broadcasts;
-  for (std::vector<at::Tensor> tensors : {module.parameters(), module.buffers()})
-    for (at::Tensor& tensor : tensors) {
-      // Not the parameter itself: its version counter must not move, nor autograd see a write to a leaf.
-      at::Tensor data = tensor.variable_data();
-      broadcasts.push_back(broadcast(group, data, 0));
-    }
+  // Two broadcasts into one tensor would write it at the same time.
+  for (const at::Tensor& tensor : eachOnce(tensors)) {
+    // Not the parameter itself: its version counter must not move, nor autograd see a write to a leaf.
+    at::Tensor data = tensor.variable_data();
+    broadcasts.push_back(broadcast(group, data, 0));
+  }
   // All are under way at once, in the same order on every rank.
   whenAll(std::move(broadcasts)).wait();
 }
 
 std::shared_ptr<Reducer> makeReducer(torch::nn::Module& module, const ProcessGroup& group, const DdpOptions& options) {
-  std::vector<at::Tensor> trained;
-  for (const at::Tensor& parameter : module.parameters())
-    // Frozen parameters never get a gradient; a bucket would wait for them until the end of each pass.
-    if (parameter.requires_grad()) trained.push_back(parameter);
-  return std::make_shared<Reducer>(std::move(trained), group, options.buckets);
+  return std::make_shared<Reducer>(ParameterList(module), group, options.buckets);
 }
 
 }  // namespace treadle::ddp

@@ -6,6 +6,9 @@
 // they end up in the context. All ranks have the same weight: the result equals one process on the whole batch when
 // every rank's loss is a mean over the same number of samples. In each pass every rank must reach at least one of the
 // parameters: a rank that reaches none takes no part, and the others wait for it until the group's timeout.
+//
+// The parameters that require a gradient when it is constructed are averaged, each tensor once however many modules
+// share it. An averaged pass throws StateError, on the ranks concerned, when one has been frozen or unfrozen since.
 
 #include <torch/nn/module.h>
 

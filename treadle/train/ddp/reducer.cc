@@ -22,30 +22,30 @@ int64_t currentPassId() {
 
 }  // namespace
 
-Reducer::Reducer(std::vector<at::Tensor> parameters, ProcessGroup group, const BucketLimits& limits)
-    : parameters_(std::move(parameters)),
+Reducer::Reducer(ParameterList parameters, ProcessGroup group, const BucketLimits& limits)
+    : list_(std::move(parameters)),
       group_(std::move(group)),
-      placeOf_(parameters_.size()),
-      arrived_(parameters_.size()) {
-  for (std::vector<size_t>& indexes : planBuckets(parameters_, limits)) {
+      placeOf_(list_.trained().size()),
+      arrived_(list_.trained().size()) {
+  for (std::vector<size_t>& indexes : planBuckets(list_.trained(), limits)) {
     Bucket bucket;
     int64_t elements = 0;
-    for (size_t index : indexes) elements += parameters_[index].numel();
+    for (size_t index : indexes) elements += parameter(index).numel();
     int64_t marks = static_cast<int64_t>(indexes.size());
     // Uninitialised: everything is written before it is sent.
-    bucket.flat = at::empty({elements + marks}, parameters_[indexes.front()].options().requires_grad(false));
+    bucket.flat = at::empty({elements + marks}, parameter(indexes.front()).options().requires_grad(false));
     bucket.marks = bucket.flat.narrow(0, elements, marks);
     int64_t offset = 0;
     for (size_t position = 0; position < indexes.size(); ++position) {
-      const at::Tensor& parameter = parameters_[indexes[position]];
-      bucket.views.push_back(bucket.flat.narrow(0, offset, parameter.numel()).view(parameter.sizes()));
+      const at::Tensor& one = parameter(indexes[position]);
+      bucket.views.push_back(bucket.flat.narrow(0, offset, one.numel()).view(one.sizes()));
       placeOf_[indexes[position]] = {buckets_.size(), position};
-      offset += parameter.numel();
+      offset += one.numel();
     }
     bucket.parameters = std::move(indexes);
     buckets_.push_back(std::move(bucket));
   }
-  hooks_ = std::make_unique<GradientHooks>(parameters_, [this](size_t index) { onGradient(index); });
+  hooks_ = std::make_unique<GradientHooks>(list_.trained(), [this](size_t index) { onGradient(index); });
 }
 
 void Reducer::suspend() {
@@ -58,20 +58,20 @@ void Reducer::resume() {
   --suspended_;
 }
 
-void Reducer::onGradient(size_t parameter) {
+void Reducer::onGradient(size_t index) {
   MutexLock lock(mutex_);
   if (!takesPart()) return;
-  auto [bucketIndex, position] = placeOf_[parameter];
+  auto [bucketIndex, position] = placeOf_[index];
   Bucket& bucket = buckets_[bucketIndex];
-  if (arrived_[parameter]) return;  // a parameter used twice is accumulated once, after the last use
+  if (arrived_[index]) return;  // a parameter used twice is accumulated once, after the last use
   at::NoGradGuard noGrad;
   // A copy, not a gradient that lies in the bucket from the start: `.grad` belongs to the user or to the
   // context.
-  const at::Tensor& gradient = parameters_[parameter].grad();
+  const at::Tensor& gradient = parameter(index).grad();
   // Undefined, when nothing behind a node made one: there is nothing to wait for, and nothing to add.
   gradient.defined() ? bucket.views[position].copy_(gradient) : bucket.views[position].zero_();
-  if (at::Tensor earlier = earlierInContext(parameter); earlier.defined()) bucket.views[position].add_(earlier);
-  arrived_[parameter] = true;
+  if (at::Tensor earlier = earlierInContext(index); earlier.defined()) bucket.views[position].add_(earlier);
+  arrived_[index] = true;
   ++bucket.arrived;
   launchReady(false);
 }
@@ -87,6 +87,7 @@ bool Reducer::takesPart() {
     return false;
   }
   beginPass();
+  if (const Status unchanged = list_.checkUnchanged(); !unchanged.ok()) refuse(unchanged);
   return true;
 }
 
@@ -122,6 +123,12 @@ void Reducer::beginPass() {
 void Reducer::settle() {
   for (Future<void>& reduction : giveUp()) reduction.cancel();
   inPass_ = false;
+}
+
+// Fails the pass, on all ranks. A distributed one reports its end by itself.
+void Reducer::refuse(const Status& why) {
+  if (pass_ == nullptr) settle();
+  raise(why);
 }
 
 // What is to be cancelled of a pass that failed here. The buckets that it did not come to are begun too: operations are
@@ -170,17 +177,17 @@ void Reducer::launch(Bucket& bucket) {
 // that go on with theirs have in it too, and which need not have been averaged.
 void Reducer::fillAbsent(Bucket& bucket) {
   for (size_t position = 0; position < bucket.parameters.size(); ++position) {
-    size_t parameter = bucket.parameters[position];
-    if (arrived_[parameter]) continue;
-    const at::Tensor earlier = pass_ ? earlierInContext(parameter) : parameters_[parameter].grad();
+    const size_t index = bucket.parameters[position];
+    if (arrived_[index]) continue;
+    const at::Tensor earlier = pass_ ? earlierInContext(index) : parameter(index).grad();
     bucket.marks[static_cast<int64_t>(position)].fill_(earlier.defined() ? 1 : 0);
     earlier.defined() ? bucket.views[position].copy_(earlier) : bucket.views[position].zero_();
   }
 }
 
 // Of a distributed pass, whose `.grad` holds its own gradient alone; that of a local one holds the sum.
-at::Tensor Reducer::earlierInContext(size_t parameter) {
-  return pass_ ? pass_->gradients().gradient(parameters_[parameter]) : at::Tensor();
+at::Tensor Reducer::earlierInContext(size_t index) {
+  return pass_ ? pass_->gradients().gradient(parameter(index)) : at::Tensor();
 }
 
 // All gradients that will come have come.
@@ -207,19 +214,19 @@ void Reducer::endPass() {
 
 void Reducer::putAverages(Bucket& bucket) {
   for (size_t position = 0; position < bucket.parameters.size(); ++position) {
-    size_t parameter = bucket.parameters[position];
+    const size_t index = bucket.parameters[position];
     // What no rank used keeps what it has, like in one process: a gradient of zero is not the same as none to an
     // optimizer with momentum or weight decay.
-    bool used = arrived_[parameter] || bucket.marks[static_cast<int64_t>(position)].item<double>() > 0;
-    if (used) putAverage(parameter, bucket.views[position]);
+    bool used = arrived_[index] || bucket.marks[static_cast<int64_t>(position)].item<double>() > 0;
+    if (used) putAverage(index, bucket.views[position]);
   }
 }
 
 // A distributed pass adds `.grad` to its context for the parameters that took part in it here, but the average stands
 // for what is in the context too.
-void Reducer::putAverage(size_t parameter, const at::Tensor& average) {
-  if (pass_ != nullptr && !arrived_[parameter]) return pass_->replaceGradient(parameters_[parameter], average.clone());
-  at::Tensor& grad = const_cast<at::Tensor&>(parameters_[parameter]).mutable_grad();
+void Reducer::putAverage(size_t index, const at::Tensor& average) {
+  if (pass_ != nullptr && !arrived_[index]) return pass_->replaceGradient(parameter(index), average.clone());
+  at::Tensor& grad = const_cast<at::Tensor&>(parameter(index)).mutable_grad();
   // In place, where others may hold the same tensor; a clone where there is none, because the bucket is used
   // again.
   if (grad.defined()) {
@@ -227,7 +234,7 @@ void Reducer::putAverage(size_t parameter, const at::Tensor& average) {
   } else {
     grad = average.clone();
   }
-  if (pass_ != nullptr) pass_->replaceGradient(parameters_[parameter], std::move(grad));
+  if (pass_ != nullptr) pass_->replaceGradient(parameter(index), std::move(grad));
 }
 
 // Ends a pass that failed on this rank. `cancel` notifies the other ranks and waits until the group has released the

@@ -18,14 +18,15 @@
 #include "treadle/tensor/autograd/pass.h"
 #include "treadle/train/ddp/buckets.h"
 #include "treadle/train/ddp/gradient_hooks.h"
+#include "treadle/train/ddp/parameter_list.h"
 
 namespace treadle::ddp {
 
 class Reducer : public std::enable_shared_from_this<Reducer> {
  public:
-  // Dense leaves that require gradients, the same on all ranks. The all-reduces are the group's next
+  // Averages the trained ones, which are dense and the same on all ranks. The all-reduces are the group's next
   // operations, so the group must be used for nothing else while a pass runs.
-  Reducer(std::vector<at::Tensor> parameters, ProcessGroup group, const BucketLimits& limits);
+  Reducer(ParameterList parameters, ProcessGroup group, const BucketLimits& limits);
 
   // Passes whose first gradient comes between a suspend() and its resume() are left alone. They nest.
   void suspend();
@@ -45,21 +46,24 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
 
   // In the order of a pass: gradients come, the first of them begins the pass, full buckets are launched in
   // order, and the pass ends well (endPass, which may wait for the network) or not (dropPass).
-  void onGradient(size_t parameter);
+  void onGradient(size_t index);
   bool takesPart() TREADLE_REQUIRES(mutex_);
   void beginPass() TREADLE_REQUIRES(mutex_);
   void settle() TREADLE_REQUIRES(mutex_);
+  void refuse(const Status& why) TREADLE_REQUIRES(mutex_);
   std::vector<Future<void>> giveUp() TREADLE_REQUIRES(mutex_);
   void launchReady(bool all) TREADLE_REQUIRES(mutex_);
   void launch(Bucket& bucket) TREADLE_REQUIRES(mutex_);
   void fillAbsent(Bucket& bucket) TREADLE_REQUIRES(mutex_);
-  at::Tensor earlierInContext(size_t parameter) TREADLE_REQUIRES(mutex_);
+  at::Tensor earlierInContext(size_t index) TREADLE_REQUIRES(mutex_);
   void endPass();
   void putAverages(Bucket& bucket) TREADLE_REQUIRES(mutex_);
-  void putAverage(size_t parameter, const at::Tensor& average) TREADLE_REQUIRES(mutex_);
+  void putAverage(size_t index, const at::Tensor& average) TREADLE_REQUIRES(mutex_);
   void dropPass();
 
-  const std::vector<at::Tensor> parameters_;
+  const at::Tensor& parameter(size_t index) const { return list_.trained()[index]; }
+
+  const ParameterList list_;
   const ProcessGroup group_;
 
   Mutex mutex_;

@@ -1,0 +1,93 @@
+// Which parameters are averaged: each tensor once, under all its names, as long as what is trained stays the same.
+
+#include "tests/support/expect_error.h"
+#include "tests/train/ddp/net.h"
+#include "treadle/tensor/collective/collectives.h"
+
+namespace treadle::test::ddp_test {
+namespace {
+
+// An embedding whose weight is the output layer's too, as in language models, and a buffer under two names.
+struct TiedImpl : torch::nn::Module {
+  TiedImpl() {
+    weight = register_parameter("embedding", random({5, 5}, 1));
+    register_parameter("output", weight);
+    scale = register_buffer("scale", random({5}, 2));
+    register_buffer("sameScale", scale);
+  }
+  at::Tensor forward(const at::Tensor& input) { return (at::tanh(input.mm(weight)) * scale).mm(weight.t()); }
+  at::Tensor weight, scale;
+};
+TORCH_MODULE(Tied);
+
+// Rank 1 does by hand what a replica with one parameter and one buffer does. Operations that are not the same on both
+// ranks fail.
+TEST(Parameters, ASharedTensorIsSentOnce) {
+  TensorJob job(ranks(2));
+  job.onAll([&](Worker& worker) {
+    ProcessGroup group = ProcessGroup::make(worker, job.names());
+    Tied net;
+    if (worker.self().rank == 0) {
+      DistributedDataParallel<Tied> ddp(net, group);
+      ddp.forward(inputOf(0, 0)).square().mean().backward();
+    } else {
+      for (at::Tensor tensor : {net->weight.variable_data(), net->scale}) broadcast(group, tensor, 0).wait();
+      answerPass(group, {net->weight}, {});
+    }
+    barrier(group).wait();
+  });
+}
+
+TEST(Parameters, ASharedParameterIsTrainedAsInOneProcess) {
+  TensorJob job(ranks(2));
+  Tied alone;
+  alone->forward(at::cat({inputOf(0, 0), inputOf(1, 0)})).square().mean().backward();
+  job.onAll([&](Worker& worker) {
+    Tied net;
+    DistributedDataParallel<Tied> ddp(net, ProcessGroup::make(worker, job.names()));
+    ddp.forward(inputOf(worker.self().rank, 0)).square().mean().backward();
+    EXPECT_TRUE(close(net->weight.grad(), alone->weight.grad()));
+  });
+}
+
+// Whether the error names it. A parameter that is unfrozen after the replicas were made would drift apart.
+TEST(Parameters, OneThatIsUnfrozenLaterFailsTheNextAveragedPassOnAllRanks) {
+  TensorJob job(ranks(2));
+  job.onAll([&](Worker& worker) {
+    const int rank = worker.self().rank;
+    Net net(0);
+    net->skipped.set_requires_grad(false);
+    DistributedDataParallel<Net> ddp(net, ProcessGroup::make(worker, job.names()), smallBuckets());
+    auto pass = [&](int step) { ddp.forward(inputOf(rank, step), false).square().mean().backward(); };
+    pass(0);
+    net->skipped.set_requires_grad(rank == 0);
+    {
+      auto unaveraged = ddp.noSync();
+      pass(1);
+    }
+    if (rank == 0) {
+      EXPECT_TRUE(contains(messageOf<StateError>([&] { pass(2); }), "'skipped' requires a gradient now"));
+    } else {
+      EXPECT_THROW(pass(2), CancelledError);
+    }
+    net->skipped.set_requires_grad(false);
+    net->zero_grad();
+    pass(3);
+    Net alone(0);
+    alone->forward(at::cat({inputOf(0, 3), inputOf(1, 3)}), false).square().mean().backward();
+    EXPECT_TRUE(close(net->first.grad(), alone->first.grad()));
+  });
+}
+
+TEST(Parameters, OneThatIsFrozenLaterFailsTheNextAveragedPass) {
+  TensorJob job(ranks(1));
+  Net net(0);
+  DistributedDataParallel<Net> ddp(net, ProcessGroup::make(job[0], job.names()));
+  net->bias.set_requires_grad(false);
+  const std::string message =
+      messageOf<StateError>([&] { ddp.forward(inputOf(0, 0), false).square().mean().backward(); });
+  EXPECT_TRUE(contains(message, "'bias' requires no gradient any more"));
+}
+
+}  // namespace
+}  // namespace treadle::test::ddp_test

@@ -1,0 +1,36 @@
+#pragma once
+// The parameters of a module that DDP averages, and those that it leaves alone. A tensor that several modules share has
+// several names and is one parameter. Immutable; any thread.
+
+#include <torch/nn/module.h>
+
+#include <string>
+#include <vector>
+
+#include "treadle/core/base/status.h"
+
+namespace treadle::ddp {
+
+// Each tensor once, in the order of their first places.
+std::vector<at::Tensor> eachOnce(const std::vector<at::Tensor>& tensors);
+
+class ParameterList {
+ public:
+  // The parameters of `module` and its submodules, in the order of their first names. Those that require a gradient now
+  // are trained: they are known by their place among these.
+  explicit ParameterList(const torch::nn::Module& module);
+
+  const std::vector<at::Tensor>& trained() const { return trained_; }
+  // "'output.weight'", or "'embedding.weight' (also 'output.weight')" if it is shared.
+  const std::string& nameOf(size_t trained) const { return names_[trained]; }
+
+  // FailedPrecondition, naming the first parameter that requires a gradient now and did not when the list was made, or
+  // the other way round.
+  Status checkUnchanged() const;
+
+ private:
+  std::vector<at::Tensor> trained_, frozen_;
+  std::vector<std::string> names_, frozenNames_;
+};
+
+}  // namespace treadle::ddp
