@@ -1,5 +1,7 @@
 // Which parameters are averaged: each tensor once, under all its names, as long as what is trained stays the same.
 
+#include <torch/csrc/autograd/autograd.h>
+
 #include "tests/support/expect_error.h"
 #include "tests/train/ddp/net.h"
 #include "treadle/tensor/collective/collectives.h"
@@ -87,6 +89,44 @@ TEST(Parameters, OneThatIsFrozenLaterFailsTheNextAveragedPass) {
   const std::string message =
       messageOf<StateError>([&] { ddp.forward(inputOf(0, 0), false).square().mean().backward(); });
   EXPECT_TRUE(contains(message, "'bias' requires no gradient any more"));
+}
+
+TEST(Parameters, AGradientWithAHistoryIsRefused) {
+  TensorJob job(ranks(2));
+  job.onAll([&](Worker& worker) {
+    const int rank = worker.self().rank;
+    Net net(0);
+    DistributedDataParallel<Net> ddp(net, ProcessGroup::make(worker, job.names()), smallBuckets());
+    const at::Tensor loss = ddp.forward(inputOf(rank, 0), false).square().mean();
+    auto withHistory = [&] { loss.backward({}, /*retain_graph=*/true, /*create_graph=*/true); };
+    EXPECT_TRUE(contains(messageOf<ArgumentError>(withHistory), "torch::autograd::grad"));
+    for (const at::Tensor& parameter : net->parameters()) parameter.mutable_grad() = at::Tensor();
+    loss.backward();
+    EXPECT_TRUE(net->last.grad().defined());
+  });
+}
+
+// The norm of the gradient with respect to the input is part of the loss.
+at::Tensor withPenalty(const at::Tensor& loss, const at::Tensor& input) {
+  return loss +
+         torch::autograd::grad({loss}, {input}, {}, /*retain_graph=*/true, /*create_graph=*/true)[0].square().sum();
+}
+
+TEST(Parameters, AGradientPenaltyIsThatOfOneProcess) {
+  TensorJob job(ranks(2));
+  auto lossOf = [](Net& net, int rank) {
+    const at::Tensor input = inputOf(rank, 0).requires_grad_();
+    return withPenalty(net->forward(input, false).square().mean(), input);
+  };
+  Net alone(0);
+  ((lossOf(alone, 0) + lossOf(alone, 1)) / 2).backward();
+  job.onAll([&](Worker& worker) {
+    Net net(0);
+    DistributedDataParallel<Net> ddp(net, ProcessGroup::make(worker, job.names()), smallBuckets());
+    lossOf(net, worker.self().rank).backward();
+    for (const auto& entry : alone->named_parameters())
+      EXPECT_TRUE(close(net->named_parameters()[entry.key()].grad(), entry.value().grad())) << entry.key();
+  });
 }
 
 }  // namespace

@@ -8,7 +8,8 @@
 // parameters: a rank that reaches none takes no part, and the others wait for it until the group's timeout.
 //
 // The parameters that require a gradient when it is constructed are averaged, each tensor once however many modules
-// share it. An averaged pass throws StateError, on the ranks concerned, when one has been frozen or unfrozen since.
+// share it. An averaged pass throws StateError, on the ranks concerned, when one has been frozen or unfrozen since,
+// and ArgumentError when a gradient has a history (backward with create_graph).
 
 #include <torch/nn/module.h>
 

@@ -68,6 +68,10 @@ void Reducer::onGradient(size_t index) {
   // A copy, not a gradient that lies in the bucket from the start: `.grad` belongs to the user or to the
   // context.
   const at::Tensor& gradient = parameter(index).grad();
+  if (gradient.defined() && gradient.requires_grad())
+    refuse(invalidArgument("the gradient of parameter " + list_.nameOf(index) +
+                           " has a history (backward with create_graph), which its average would lose: make the inner "
+                           "derivative by torch::autograd::grad, and call backward without create_graph"));
   // Undefined, when nothing behind a node made one: there is nothing to wait for, and nothing to add.
   gradient.defined() ? bucket.views[position].copy_(gradient) : bucket.views[position].zero_();
   if (at::Tensor earlier = earlierInContext(index); earlier.defined()) bucket.views[position].add_(earlier);
