@@ -48,8 +48,10 @@ HEADERS = [
     ("treadle/tensor/optim/distributed_optimizer.h", ["DistributedOptimizer"], [], True),
     ("treadle/tensor/optim/parameter_groups.h", [], ["ParameterGroup"], True),
     ("treadle/tensor/optim/optimizer_functions.h", [], [], True),
+    ("treadle/tensor/optim/clip_grad_norm.h", [], ["ClipOptions"], True),
     ("treadle/tensor/collective/collectives.h", [], [], True),
     ("treadle/train/ddp/distributed_data_parallel.h", ["DistributedDataParallel"], ["DdpOptions"], True),
+    ("treadle/train/ddp/clip_grad_norm.h", [], [], True),
     ("treadle/train/checkpoint/safetensors.h", [], [], True),
 ]
 CODES, ERRORS = "treadle/core/base/status.h", "treadle/core/base/error.h"

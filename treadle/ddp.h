@@ -3,5 +3,6 @@
 // of a treadle::ProcessGroup and averages their gradients during each backward pass, local or distributed.
 
 #include "treadle/group.h"
+#include "treadle/train/ddp/clip_grad_norm.h"
 #include "treadle/train/ddp/distributed_data_parallel.h"
 #include "treadle/train/ddp/distributed_sampler.h"

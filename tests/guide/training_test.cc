@@ -179,6 +179,26 @@ TEST(NoSyncGuide, SeveralBatchesCostOneExchange) {
   });
 }
 
+TEST(ClipGuide, AllRanksClipByOneNorm) {
+  treadle::test::TensorJob job({"trainer0", "trainer1"});
+  std::vector<double> norms(2);
+  job.onAll([&](treadle::Worker& worker) {
+    treadle::DistributedDataParallel<torch::nn::Linear> ddp(torch::nn::Linear(8, 2),
+                                                            treadle::ProcessGroup::make(worker, job.names()));
+    auto optimizer = treadle::DistributedOptimizer::make<torch::optim::SGD>(
+        worker, treadle::parameterRefs(worker, *ddp), torch::optim::SGDOptions(0.1));
+    at::Tensor inputs = at::ones({4, 8}) * (1 + worker.self().rank);
+    // [clip]
+    treadle::AutogradContext context(worker);
+    context.backward({ddp.forward(inputs).square().mean()});
+    double norm = treadle::clipGradNorm(optimizer, context, ddp, 1.0);
+    optimizer.step(context);
+    // [/clip]
+    norms.at(static_cast<size_t>(worker.self().rank)) = norm;
+  });
+  EXPECT_EQ(norms[0], norms[1]);
+}
+
 TEST(SamplerGuide, RanksShareADataset) {
   treadle::test::TensorJob job({"trainer0", "trainer1"});
   std::vector<int64_t> seen(10);

@@ -1,46 +1,19 @@
 // The gradients of the hybrid model (an embedding on a parameter server, a linear layer on two trainers under DDP) are
 // those of one process, in float64 to 1e-10; and several steps of it train what one process trains.
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <torch/nn/functional/loss.h>
-#include <torch/nn/modules/embedding.h>
-#include <torch/nn/modules/linear.h>
 #include <treadle/ddp.h>
-#include <treadle/nn.h>
 #include <treadle/optim.h>
 
+#include "tests/oracle/hybrid_model.h"
 #include "tests/support/gate.h"
-#include "tests/support/tensor_job.h"
 
 namespace treadle::test::hybrid_gradients_test {
 namespace {
 
-constexpr int64_t kRows = 50, kWidth = 6, kClasses = 4, kBatch = 8, kBagSize = 5;
+using namespace hybrid;
+
 constexpr double kLearningRate = 0.3;
-
-at::Generator generator(int64_t seed) { return at::make_generator<at::CPUGeneratorImpl>(static_cast<uint64_t>(seed)); }
-
-// In double precision and the same whoever makes it: torch's own generator is shared by all threads.
-template <class Holder>
-Holder seeded(Holder module, int64_t seed) {
-  module->to(torch::kFloat64);
-  torch::NoGradGuard noGradients;
-  for (at::Tensor& parameter : module->parameters()) parameter.normal_(0, 0.5, generator(seed++));
-  return module;
-}
-
-torch::nn::EmbeddingBag makeBag(int64_t seed) {
-  return seeded(torch::nn::EmbeddingBag(torch::nn::EmbeddingBagOptions(kRows, kWidth).mode(torch::kSum)), seed);
-}
-torch::nn::Linear makeLinear(int64_t seed) { return seeded(torch::nn::Linear(kWidth, kClasses), seed); }
-
-at::Tensor integers(int64_t below, at::IntArrayRef sizes, int64_t seed) {
-  return at::randint(below, sizes, generator(seed), at::TensorOptions(at::kLong));
-}
-at::Tensor indicesOf(int64_t trainer, int64_t step) {
-  return integers(kRows, {kBatch, kBagSize}, 1000 + 100 * trainer + step);
-}
-at::Tensor labelsOf(int64_t trainer, int64_t step) { return integers(kClasses, {kBatch}, 2000 + 100 * trainer + step); }
 
 // What a trainer found in one step.
 struct Found {
@@ -54,8 +27,6 @@ at::Tensor onlyGradientHere(CallContext& call, int64_t contextId) {
   if (gradients.size() != 1) raise(internalError(std::to_string(gradients.size()) + " gradients on the server"));
   return gradients.front().second;
 }
-
-using Bag = RemoteModule<torch::nn::EmbeddingBag>;
 
 // Each trainer begins with another linear layer: rank 0's is what counts.
 std::vector<Found> train(CallContext& call, const Bag& bag, int64_t trainer, int64_t steps) {

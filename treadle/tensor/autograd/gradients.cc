@@ -2,6 +2,7 @@
 
 #include <ATen/ops/clone.h>
 #include <ATen/ops/empty_strided.h>
+#include <ATen/ops/mul.h>
 #include <torch/csrc/autograd/grad_mode.h>
 #include <torch/csrc/autograd/utils/grad_layout_contract.h>
 
@@ -46,6 +47,19 @@ void Gradients::put(const at::Tensor& leaf, at::Tensor&& gradient, bool keepSum)
   } else {
     // Adds in place unless somebody holds the sum: whoever called gradient() keeps the values that he saw.
     addGradient(entries_[found->second].second, std::move(gradient));
+  }
+}
+
+void Gradients::scale(const at::Tensor& leaf, double factor) {
+  const torch::autograd::AutoGradMode noGrad(false);
+  std::lock_guard lock(mutex_);
+  auto found = indexOf_.find(leaf.unsafeGetTensorImpl());
+  if (found == indexOf_.end()) return;
+  at::Tensor& gradient = entries_[found->second].second;
+  if (isUnshared(gradient)) {
+    gradient.mul_(factor);
+  } else {
+    gradient = at::mul(gradient, factor);
   }
 }
 

@@ -21,6 +21,9 @@ class Gradients {
   // The same, but what is there goes.
   void replace(const at::Tensor& leaf, at::Tensor&& gradient);
 
+  // Multiplies the gradient of `leaf` by a number, if there is one. Tensors that gradient() returned do not change.
+  void scale(const at::Tensor& leaf, double factor);
+
   // Undefined when there is none. What is returned keeps its values when later passes add more.
   at::Tensor gradient(const at::Tensor& leaf) const;
 

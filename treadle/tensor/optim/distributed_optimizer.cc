@@ -1,6 +1,9 @@
 #include "treadle/tensor/optim/distributed_optimizer.h"
 
+#include <algorithm>
+
 #include "treadle/tensor/autograd/interceptor.h"
+#include "treadle/tensor/optim/gradient_power.h"
 
 namespace treadle {
 namespace {
@@ -21,6 +24,34 @@ int64_t DistributedOptimizer::currentContext() const {
 std::vector<Future<void>> DistributedOptimizer::startSteps(int64_t contextId) {
   const autograd::CurrentContext none = outOfGraph(*worker_);
   return parts_->startSteps(contextId, *groups_);
+}
+
+double DistributedOptimizer::clipGradNorm(const AutogradContext& context, double maxNorm, const ClipOptions& options) {
+  optim::checkClip(maxNorm, options, parts_->size());
+  const double power = optim::countedPower(gradientPowers(context, options.normType), options);
+  const double norm = optim::normOfPower(power, options.normType);
+  const double factor = optim::clipFactor(norm, maxNorm, options);
+  if (factor < 1) scaleGradients(context, factor);
+  return norm;
+}
+
+std::vector<double> DistributedOptimizer::gradientPowers(const AutogradContext& context, double normType) const {
+  optim::checkNormType(normType);
+  const autograd::CurrentContext none = outOfGraph(*worker_);
+  return parts_->gradientPowers(context.id(), normType);
+}
+
+void DistributedOptimizer::scaleGradients(const AutogradContext& context, double factor) {
+  const autograd::CurrentContext none = outOfGraph(*worker_);
+  parts_->scaleGradients(context.id(), factor);
+}
+
+std::vector<size_t> DistributedOptimizer::numbersOf(const std::vector<at::Tensor>& tensors) const {
+  std::vector<size_t> numbers;
+  for (const auto& [parameter, number] : parts_->here())
+    if (std::ranges::any_of(tensors, [&](const at::Tensor& tensor) { return tensor.is_same(parameter); }))
+      numbers.push_back(number);
+  return numbers;
 }
 
 void DistributedOptimizer::setLearningRate(double rate) {

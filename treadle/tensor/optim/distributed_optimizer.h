@@ -11,6 +11,7 @@
 // must outlive it.
 
 #include "treadle/tensor/autograd/autograd_context.h"
+#include "treadle/tensor/optim/clip_grad_norm.h"
 #include "treadle/tensor/optim/optimizer_functions.h"
 #include "treadle/tensor/optim/parts.h"
 
@@ -50,6 +51,25 @@ class DistributedOptimizer {
   // when there is none.
   void step() { optim::waitForAll(startSteps(currentContext())); }
   Future<void> stepAsync() { return whenAll(startSteps(currentContext())); }
+
+  // Clips the gradients that `context` has of these parameters, on all workers, by the norm of all together, as the
+  // function clipGradNorm does those in `.grad` (clip_grad_norm.h, which also says what is thrown). Returns the norm
+  // before. Call it between `backward` and `step`. Each owner sends a float64 per parameter; they are added in the
+  // order of the parameters' numbers, so the norm has the same bits wherever they live. Gradients of other parameters
+  // in the context are neither counted nor scaled. Also throws what `step` throws. If an owner fails before anything is
+  // scaled, nothing changes; after that, the gradients of some owners may be scaled and others not.
+  //
+  // Where each rank of a DistributedDataParallel has a context of its own, ranks would get different factors and the
+  // replicas would drift apart: call the function clipGradNorm of <treadle/ddp.h>. In one context over several
+  // replicas, each gradient is there once per replica: name all but one in ClipOptions::notCounted.
+  double clipGradNorm(const AutogradContext& context, double maxNorm, const ClipOptions& options = {});
+  // The two halves of clipping. `gradientPowers`: of the gradient of each parameter, by number, the sum of |x| (norm
+  // 1), the sum of x^2 (norm 2) or the largest |x| (norm infinity), in float64; 0 without a gradient. `scaleGradients`
+  // multiplies all of them.
+  std::vector<double> gradientPowers(const AutogradContext& context, double normType) const;
+  void scaleGradients(const AutogradContext& context, double factor);
+  // The numbers of those of these tensors that are parameters of this optimizer on this worker.
+  std::vector<size_t> numbersOf(const std::vector<at::Tensor>& tensors) const;
 
   // The options of the groups; changes apply from the next step on. They have the form of a libtorch optimizer without
   // parameters, for schedulers: torch::optim::StepLR schedule(optimizer.groups(), 10, 0.5).

@@ -77,6 +77,12 @@ void ParameterOptimizers::each(Visit& visit) {
   }
 }
 
+std::vector<at::Tensor> ParameterOptimizers::parameters() const {
+  std::vector<at::Tensor> parameters;
+  for (const auto& slot : slots_) parameters.push_back(slot->parameter);
+  return parameters;
+}
+
 void ParameterOptimizers::replace(Make& make) {
   std::vector<std::unique_ptr<torch::optim::Optimizer>> made;
   for (const auto& slot : slots_) made.push_back(make({slot->alias}, made.size()));

@@ -56,6 +56,7 @@ class ParameterOptimizers {
   void step(GradientOf& gradientOf, Visit& beforeEach);
   // Each optimizer by the index of its parameter, while nobody steps it.
   void each(Visit& visit);
+  std::vector<at::Tensor> parameters() const;  // by index
   // New optimizers for all parameters, or none when `make` throws.
   void replace(Make& make);
 

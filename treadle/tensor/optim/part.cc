@@ -3,20 +3,46 @@
 #include <set>
 
 #include "treadle/tensor/autograd/interceptor.h"
+#include "treadle/tensor/optim/gradient_power.h"
 
 namespace treadle::optim {
 
-void stepIn(Worker& worker, int64_t contextId, ParameterOptimizers& optimizers,
-            ParameterOptimizers::Visit& beforeEach) {
+namespace {
+
+// Null for a context that never came to this worker: it has no gradients for its parameters.
+autograd::ContextPtr contextHere(Worker& worker, int64_t contextId) {
   autograd::Contexts& contexts = autograd::interceptorOf(worker).contexts();
   Result<autograd::ContextPtr> found = contexts.find(contextId);
-  // A pass that never came to this worker has no gradients for its parameters.
-  if (!found.ok() && !contexts.wasReleased(contextId)) return;
-  autograd::ContextPtr context = valueOrThrow(std::move(found));
+  if (!found.ok() && !contexts.wasReleased(contextId)) return nullptr;
+  return valueOrThrow(std::move(found));
+}
+
+}  // namespace
+
+void stepIn(Worker& worker, int64_t contextId, ParameterOptimizers& optimizers,
+            ParameterOptimizers::Visit& beforeEach) {
+  const autograd::ContextPtr context = contextHere(worker, contextId);
+  if (!context) return;
   ParameterOptimizers::GradientOf gradientOf = [&](const at::Tensor& leaf) { return context->graph->gradient(leaf); };
   // Gradients are taken from the context one by one, when their parameter's turn comes. A pass that adds to
   // them meanwhile does no harm: what the context hands out keeps its values.
   optimizers.step(gradientOf, beforeEach);
+}
+
+std::vector<double> gradientPowersIn(Worker& worker, int64_t contextId, const std::vector<at::Tensor>& parameters,
+                                     double normType) {
+  checkNormType(normType);
+  std::vector<double> powers(parameters.size());
+  const autograd::ContextPtr context = contextHere(worker, contextId);
+  for (size_t index = 0; context && index < parameters.size(); ++index)
+    powers[index] = gradientPower(context->graph->gradient(parameters[index]), normType);
+  return powers;
+}
+
+void scaleGradientsIn(Worker& worker, int64_t contextId, const std::vector<at::Tensor>& parameters, double factor) {
+  const autograd::ContextPtr context = contextHere(worker, contextId);
+  if (!context) return;
+  for (const at::Tensor& parameter : parameters) context->graph->gradients().scale(parameter, factor);
 }
 
 // Kept as the worker's extension state: the locks belong to a worker, not to the process.

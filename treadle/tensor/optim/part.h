@@ -29,6 +29,12 @@ std::vector<at::Tensor> localParameters(const std::vector<RRef<at::Tensor>>& ref
 // NotFoundError when it has ended.
 void stepIn(Worker& worker, int64_t contextId, ParameterOptimizers& optimizers, ParameterOptimizers::Visit& beforeEach);
 
+// The powers of the gradients that the context has of these parameters (gradient_power.h), by index; 0 where it has
+// none. And: multiplies those gradients. Contexts as above.
+std::vector<double> gradientPowersIn(Worker& worker, int64_t contextId, const std::vector<at::Tensor>& parameters,
+                                     double normType);
+void scaleGradientsIn(Worker& worker, int64_t contextId, const std::vector<at::Tensor>& parameters, double factor);
+
 // DataError for places that cannot be meant: a peer sent them.
 void checkPlaces(const std::vector<Place>& places, size_t parameters, size_t groups);
 void checkGroups(size_t given, size_t groups);
@@ -50,6 +56,16 @@ class Part {
       dynamic_cast<Options&>(optimizer.param_groups().at(0).options()) = groups[groupOf(index)];
     };
     stepIn(worker, contextId, *optimizers_, setOptions);
+  }
+
+  std::vector<at::Tensor> parameters() const { return optimizers_->parameters(); }
+
+  // For clipping: the power of each parameter's gradient in the context, and a factor for all of them.
+  std::vector<double> gradientPowers(CallContext& call, int64_t contextId, double normType) const {
+    return gradientPowersIn(call.worker(), contextId, optimizers_->parameters(), normType);
+  }
+  void scaleGradients(CallContext& call, int64_t contextId, double factor) const {
+    scaleGradientsIn(call.worker(), contextId, optimizers_->parameters(), factor);
   }
 
   // What is kept for each parameter, copied while it is not stepped: "state.NUMBER.FIELD".

@@ -15,6 +15,19 @@ std::map<int, Share> sharesOf(const std::vector<std::vector<RRef<at::Tensor>>>& 
   return shares;
 }
 
+std::vector<double> byNumber(const std::vector<PowersOfOwner>& answers) {
+  size_t parameters = 0;
+  for (const PowersOfOwner& answer : answers) parameters += answer.places.size();
+  std::vector<double> powers(parameters);
+  for (const PowersOfOwner& answer : answers) {
+    if (answer.powers.size() != answer.places.size())
+      raise(dataLoss("an owner of parameters has not sent one power for each"));
+    for (size_t index = 0; index < answer.places.size(); ++index)
+      powers[static_cast<size_t>(answer.places[index].number)] = answer.powers[index];
+  }
+  return powers;
+}
+
 void waitForAll(const std::vector<Future<void>>& futures) {
   Status failure;
   for (Future<void> future : futures) {

@@ -20,10 +20,23 @@ class Parts {
   virtual ~Parts() = default;
   // With the options that `groups` have now.
   virtual std::vector<Future<void>> startSteps(int64_t contextId, const torch::optim::Optimizer& groups) = 0;
+  virtual size_t size() const = 0;                                      // parameters
+  virtual std::vector<std::pair<at::Tensor, size_t>> here() const = 0;  // those of this worker, with their numbers
+  // By the number of the parameter, 0 where the context has no gradient.
+  virtual std::vector<double> gradientPowers(int64_t contextId, double normType) = 0;
+  virtual void scaleGradients(int64_t contextId, double factor) = 0;
   virtual NamedTensors state(const torch::optim::Optimizer& groups) = 0;
   // Sets the options of `groups` too, when all owners have loaded.
   virtual void load(const NamedTensors& state, torch::optim::Optimizer& groups) = 0;
 };
+
+// The powers of one owner's gradients, in the order of its places.
+struct PowersOfOwner {
+  std::vector<Place> places;
+  std::vector<double> powers;
+};
+// Those of all owners. DataError when an owner has answered with another number of them.
+std::vector<double> byNumber(const std::vector<PowersOfOwner>& answers);
 
 // Waits for each by itself: the waiting thread then reads the answer from the socket. Throws the first failure when all
 // have ended.
@@ -52,6 +65,39 @@ class PartsOf final : public Parts {
     for (const OfOwner& one : parts_)
       if (one.part.isOwner()) steps.push_back(stepHere(one.part, contextId, options));
     return steps;
+  }
+
+  size_t size() const override {
+    size_t parameters = 0;
+    for (const OfOwner& one : parts_) parameters += one.places.size();
+    return parameters;
+  }
+
+  std::vector<std::pair<at::Tensor, size_t>> here() const override {
+    std::vector<std::pair<at::Tensor, size_t>> here;
+    for (const OfOwner& one : parts_) {
+      if (!one.part.isOwner()) continue;
+      const std::vector<at::Tensor> parameters = one.part.localValue().parameters();
+      for (size_t index = 0; index < parameters.size(); ++index)
+        here.emplace_back(parameters[index], static_cast<size_t>(one.places[index].number));
+    }
+    return here;
+  }
+
+  std::vector<double> gradientPowers(int64_t contextId, double normType) override {
+    std::vector<Future<std::vector<double>>> asked;
+    for (const OfOwner& one : parts_)
+      asked.push_back(one.part.template async<&OnOwner::gradientPowers>(contextId, normType));
+    std::vector<PowersOfOwner> answers;
+    for (size_t i = 0; i < parts_.size(); ++i) answers.push_back({parts_[i].places, asked[i].wait()});
+    return byNumber(answers);
+  }
+
+  void scaleGradients(int64_t contextId, double factor) override {
+    std::vector<Future<void>> scaled;
+    for (const OfOwner& one : parts_)
+      scaled.push_back(one.part.template async<&OnOwner::scaleGradients>(contextId, factor));
+    waitForAll(scaled);
   }
 
   NamedTensors state(const torch::optim::Optimizer& groups) override {
