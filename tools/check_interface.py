@@ -32,7 +32,7 @@ HEADERS = [
     ("treadle/core/group/group.h", ["ProcessGroup"], [], True),
     ("treadle/core/group/options.h", [], ["GroupOptions"], False),
     ("treadle/core/base/error.h", ["Error", "RemoteError"], [], True),
-    # What the headers with tensors (treadle/rpc.h, autograd.h, nn.h, optim.h, group.h, ddp.h, checkpoint.h) add.
+    # What the headers with tensors (treadle/rpc.h, autograd.h, nn.h, optim.h, group.h, ddp.h, amp.h, checkpoint.h) add.
     ("treadle/tensor/worker/join.h", [], [], True),
     ("treadle/tensor/bridge/operators.h", ["Operand"], [], True),
     ("treadle/tensor/bridge/tensor_rref.h", ["RRefMethods"], [], True),
@@ -52,6 +52,8 @@ HEADERS = [
     ("treadle/tensor/collective/collectives.h", [], [], True),
     ("treadle/train/ddp/distributed_data_parallel.h", ["DistributedDataParallel"], ["DdpOptions"], True),
     ("treadle/train/ddp/clip_grad_norm.h", [], [], True),
+    ("treadle/train/ddp/autocast.h", ["Autocast"], ["AutocastOptions"], True),
+    ("treadle/train/ddp/grad_scaler.h", ["GradScaler"], ["GradScalerOptions"], True),
     ("treadle/train/checkpoint/safetensors.h", [], [], True),
 ]
 CODES, ERRORS = "treadle/core/base/status.h", "treadle/core/base/error.h"

@@ -13,6 +13,7 @@
 #include <torch/optim/schedulers/step_lr.h>
 #include <torch/optim/sgd.h>
 // [headers]
+#include <treadle/amp.h>
 #include <treadle/autograd.h>
 #include <treadle/checkpoint.h>
 #include <treadle/ddp.h>
@@ -197,6 +198,35 @@ TEST(ClipGuide, AllRanksClipByOneNorm) {
     norms.at(static_cast<size_t>(worker.self().rank)) = norm;
   });
   EXPECT_EQ(norms[0], norms[1]);
+}
+
+TEST(MixedPrecisionGuide, AScaledLossTrains) {
+  treadle::test::TensorJob job({"trainer0", "trainer1"});
+  job.onAll([&](treadle::Worker& worker) {
+    auto group = treadle::ProcessGroup::make(worker, job.names());
+    treadle::DistributedDataParallel<torch::nn::Linear> ddp(torch::nn::Linear(8, 2), group);
+    torch::optim::SGD optimizer(ddp->parameters(), torch::optim::SGDOptions(0.01));
+    at::Tensor inputs = at::rand({4, 8});
+    std::vector<double> losses;
+    // [mixed-precision]
+    treadle::GradScaler scaler(group);
+    for (int64_t step = 0; step < 20; ++step) {
+      optimizer.zero_grad();
+      at::Tensor loss;
+      {
+        treadle::Autocast float16(at::kHalf);
+        loss = ddp.forward(inputs).square().mean();
+      }
+      scaler.scale(loss).backward();
+      scaler.unscale(optimizer);  // for clipping; step() does it otherwise
+      treadle::clipGradNorm(*ddp, 1.0);
+      scaler.step(optimizer);  // skipped on all ranks if a gradient overflowed
+      scaler.update();
+      losses.push_back(loss.item<double>());
+    }
+    // [/mixed-precision]
+    EXPECT_LT(losses.back(), losses.front());
+  });
 }
 
 TEST(SamplerGuide, RanksShareADataset) {

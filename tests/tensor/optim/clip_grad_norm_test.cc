@@ -252,5 +252,15 @@ TEST_F(ClipOverWorkers, HalvesOfClippingAreThereForOtherUses) {
   for (size_t i = 0; i < 4; ++i) EXPECT_TRUE(close(changes[i], gradients[i] / 4, 1e-12)) << i;
 }
 
+TEST_F(ClipOverWorkers, AScaleIsTakenOutAndInfinitiesAreFound) {
+  for (bool overflowed : {false, true}) {
+    if (overflowed) gradients[2][0] = kInfinity;
+    AutogradContext context(a);
+    context.backward({loss()});
+    EXPECT_EQ(optimizer.unscaleGradients(context, 0.5), !overflowed) << "on B";
+    EXPECT_TRUE(at::equal(context.gradient(references[0].localValue()), gradients[0] / 2));
+  }
+}
+
 }  // namespace
 }  // namespace treadle::test::clip_grad_norm_test

@@ -46,6 +46,11 @@ void DistributedOptimizer::scaleGradients(const AutogradContext& context, double
   parts_->scaleGradients(context.id(), factor);
 }
 
+bool DistributedOptimizer::unscaleGradients(const AutogradContext& context, double factor) {
+  const autograd::CurrentContext none = outOfGraph(*worker_);
+  return parts_->unscaleGradients(context.id(), factor);
+}
+
 std::vector<size_t> DistributedOptimizer::numbersOf(const std::vector<at::Tensor>& tensors) const {
   std::vector<size_t> numbers;
   for (const auto& [parameter, number] : parts_->here())

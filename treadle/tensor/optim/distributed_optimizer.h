@@ -68,6 +68,9 @@ class DistributedOptimizer {
   // multiplies all of them.
   std::vector<double> gradientPowers(const AutogradContext& context, double normType) const;
   void scaleGradients(const AutogradContext& context, double factor);
+  // For a loss scale (GradScaler of <treadle/amp.h>): multiplies all of them and returns whether all are finite then.
+  // ArgumentError for gradients of float16; no gradient of their owner changes.
+  bool unscaleGradients(const AutogradContext& context, double factor);
   // The numbers of those of these tensors that are parameters of this optimizer on this worker.
   std::vector<size_t> numbersOf(const std::vector<at::Tensor>& tensors) const;
 

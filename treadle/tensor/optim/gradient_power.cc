@@ -70,23 +70,25 @@ double ofValues(std::span<const T> values) {
 
 // The elements in the order of their indexes, whatever the strides are.
 at::Tensor elementsOf(const at::Tensor& gradient) {
-  const bool isReadable =
-      gradient.device().is_cpu() && (gradient.layout() == at::kStrided || gradient.layout() == at::kSparse);
-  if (!isReadable)
-    raise(
-        invalidArgument("the norm of a gradient is computed for dense and sparse COO tensors in CPU memory; this is "
-                        "a gradient of type " +
-                        gradient.toString()));
   const at::Tensor plain = gradient.detach();
   return plain.is_sparse() ? plain.coalesce().values().contiguous() : plain.contiguous();
 }
 
 }  // namespace
 
+void checkHasPower(const at::Tensor& gradient) {
+  const bool isReadable =
+      gradient.device().is_cpu() && (gradient.layout() == at::kStrided || gradient.layout() == at::kSparse);
+  if (!isReadable || !at::isFloatingType(gradient.scalar_type()))
+    raise(
+        invalidArgument("gradients must be dense or sparse COO tensors of real floating-point numbers in CPU memory; "
+                        "this is a gradient of type " +
+                        gradient.toString()));
+}
+
 double gradientPower(const at::Tensor& gradient, double normType) {
   if (!gradient.defined()) return 0;
-  if (!at::isFloatingType(gradient.scalar_type()))
-    raise(invalidArgument("gradients of type " + gradient.toString() + " have no norm; it needs real floating-point"));
+  checkHasPower(gradient);
   const at::Tensor elements = elementsOf(gradient);
   return AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, elements.scalar_type(), "gradientPower", [&] {
     const std::span<const scalar_t> values(elements.const_data_ptr<scalar_t>(), static_cast<size_t>(elements.numel()));

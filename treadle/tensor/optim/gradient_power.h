@@ -15,6 +15,9 @@ namespace treadle::optim {
 // bfloat16, float32 or float64 in CPU memory; ArgumentError for others.
 double gradientPower(const at::Tensor& gradient, double normType);
 
+// The ArgumentError of gradientPower, for a gradient that is defined.
+void checkHasPower(const at::Tensor& gradient);
+
 // The power of all together, combined in this order.
 double combinedPower(std::span<const double> powers, double normType);
 double normOfPower(double power, double normType);

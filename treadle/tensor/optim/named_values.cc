@@ -12,7 +12,7 @@ namespace {
 
 at::Tensor takeTensor(NamedTensors& from, const std::string& name) {
   auto found = from.find(name);
-  if (found == from.end()) raise(invalidArgument("the state has no '" + name + "', which this optimizer has"));
+  if (found == from.end()) raise(invalidArgument("the state has no '" + name + "', which is needed here"));
   at::Tensor tensor = found->second;
   from.erase(found);
   if (!tensor.defined()) raise(invalidArgument("'" + name + "' of the state is no tensor"));
@@ -72,7 +72,7 @@ at::Tensor takeLike(NamedTensors& from, const std::string& name, const at::Tenso
 }
 
 void refuseRest(const NamedTensors& rest) {
-  if (!rest.empty()) raise(invalidArgument("this optimizer has no '" + rest.begin()->first + "', which the state has"));
+  if (!rest.empty()) raise(invalidArgument("the state has '" + rest.begin()->first + "', which is unknown here"));
 }
 
 NamedTensors withPrefix(const NamedTensors& from, const std::string& prefix) {

@@ -22,11 +22,12 @@ Functions optimizerFunctions();
 }  // namespace optim
 
 // Makes an optimizer class usable on this worker's parameters, and declares its name for use on others: NAME makes one;
-// NAME.step, NAME.gradientPowers, NAME.scaleGradients, NAME.state and NAME.load are its functions. `Optimizer` is a
-// torch::optim::Optimizer that is made from (std::vector<at::Tensor>, Options) and whose step() needs no closure.
-// `Options` is a torch::optim::OptimizerCloneableOptions with a codec (rpc/codec.h: TREADLE_FIELDS is enough). State
-// can be saved where the fields have names: specialise optim::StateOf, and optim::Fields for the options and the state
-// (state_fields.h; the options then need no other codec). ArgumentError when a name is taken.
+// NAME.step, NAME.gradientPowers, NAME.scaleGradients, NAME.unscaleGradients, NAME.state and NAME.load are its
+// functions. `Optimizer` is a torch::optim::Optimizer that is made from (std::vector<at::Tensor>, Options) and whose
+// step() needs no closure. `Options` is a torch::optim::OptimizerCloneableOptions with a codec (rpc/codec.h:
+// TREADLE_FIELDS is enough). State can be saved where the fields have names: specialise optim::StateOf, and
+// optim::Fields for the options and the state (state_fields.h; the options then need no other codec). ArgumentError
+// when a name is taken.
 template <class Optimizer, class Options>
 Functions& addOptimizer(Functions& functions, const std::string& name) {
   static_assert(!optim::kNeedsClosure<Optimizer>, "LBFGS evaluates the model several times in each step");
@@ -35,6 +36,7 @@ Functions& addOptimizer(Functions& functions, const std::string& name) {
   return functions.add<&Part::step>(name + ".step")
       .template add<&Part::gradientPowers>(name + ".gradientPowers")
       .template add<&Part::scaleGradients>(name + ".scaleGradients")
+      .template add<&Part::unscaleGradients>(name + ".unscaleGradients")
       .template add<&Part::state>(name + ".state")
       .template add<&Part::load>(name + ".load");
 }

@@ -4,6 +4,7 @@
 
 #include "treadle/tensor/autograd/interceptor.h"
 #include "treadle/tensor/optim/gradient_power.h"
+#include "treadle/tensor/optim/unscale.h"
 
 namespace treadle::optim {
 
@@ -43,6 +44,18 @@ void scaleGradientsIn(Worker& worker, int64_t contextId, const std::vector<at::T
   const autograd::ContextPtr context = contextHere(worker, contextId);
   if (!context) return;
   for (const at::Tensor& parameter : parameters) context->graph->gradients().scale(parameter, factor);
+}
+
+bool unscaleGradientsIn(Worker& worker, int64_t contextId, const std::vector<at::Tensor>& parameters, double factor) {
+  const autograd::ContextPtr context = contextHere(worker, contextId);
+  if (!context) return true;
+  for (const at::Tensor& parameter : parameters) checkUnscalable(context->graph->gradient(parameter));
+  bool allFinite = true;
+  for (const at::Tensor& parameter : parameters) {
+    context->graph->gradients().scale(parameter, factor);
+    allFinite = isFinite(context->graph->gradient(parameter)) && allFinite;
+  }
+  return allFinite;
 }
 
 // Kept as the worker's extension state: the locks belong to a worker, not to the process.

@@ -34,6 +34,9 @@ void stepIn(Worker& worker, int64_t contextId, ParameterOptimizers& optimizers, 
 std::vector<double> gradientPowersIn(Worker& worker, int64_t contextId, const std::vector<at::Tensor>& parameters,
                                      double normType);
 void scaleGradientsIn(Worker& worker, int64_t contextId, const std::vector<at::Tensor>& parameters, double factor);
+// Multiplies them and returns whether all are finite then. ArgumentError, before any is changed:
+// optim::checkUnscalable.
+bool unscaleGradientsIn(Worker& worker, int64_t contextId, const std::vector<at::Tensor>& parameters, double factor);
 
 // DataError for places that cannot be meant: a peer sent them.
 void checkPlaces(const std::vector<Place>& places, size_t parameters, size_t groups);
@@ -66,6 +69,10 @@ class Part {
   }
   void scaleGradients(CallContext& call, int64_t contextId, double factor) const {
     scaleGradientsIn(call.worker(), contextId, optimizers_->parameters(), factor);
+  }
+  // For a loss scale.
+  bool unscaleGradients(CallContext& call, int64_t contextId, double factor) const {
+    return unscaleGradientsIn(call.worker(), contextId, optimizers_->parameters(), factor);
   }
 
   // What is kept for each parameter, copied while it is not stepped: "state.NUMBER.FIELD".

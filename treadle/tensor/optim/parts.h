@@ -2,6 +2,9 @@
 // The parts of one distributed optimizer on all owners, as the worker sees them that made it. They live as long as the
 // DistributedOptimizer does. Any thread, one call at a time.
 
+#include <algorithm>
+#include <functional>
+
 #include "treadle/tensor/optim/parameter_groups.h"
 #include "treadle/tensor/optim/part.h"
 
@@ -25,6 +28,7 @@ class Parts {
   // By the number of the parameter, 0 where the context has no gradient.
   virtual std::vector<double> gradientPowers(int64_t contextId, double normType) = 0;
   virtual void scaleGradients(int64_t contextId, double factor) = 0;
+  virtual bool unscaleGradients(int64_t contextId, double factor) = 0;
   virtual NamedTensors state(const torch::optim::Optimizer& groups) = 0;
   // Sets the options of `groups` too, when all owners have loaded.
   virtual void load(const NamedTensors& state, torch::optim::Optimizer& groups) = 0;
@@ -41,6 +45,22 @@ std::vector<double> byNumber(const std::vector<PowersOfOwner>& answers);
 // Waits for each by itself: the waiting thread then reads the answer from the socket. Throws the first failure when all
 // have ended.
 void waitForAll(const std::vector<Future<void>>& futures);
+
+// The same for calls that return something.
+template <class T>
+std::vector<T> waitForValues(std::vector<Future<T>>& futures) {
+  std::vector<T> values;
+  Status failure;
+  for (Future<T>& future : futures) {
+    try {
+      values.push_back(future.wait());
+    } catch (const Error& error) {
+      if (failure.ok()) failure = error.status();
+    }
+  }
+  throwIfError(std::move(failure));
+  return values;
+}
 
 template <class Optimizer, class Options>
 class PartsOf final : public Parts {
@@ -88,8 +108,9 @@ class PartsOf final : public Parts {
     std::vector<Future<std::vector<double>>> asked;
     for (const OfOwner& one : parts_)
       asked.push_back(one.part.template async<&OnOwner::gradientPowers>(contextId, normType));
+    const std::vector<std::vector<double>> powers = waitForValues(asked);
     std::vector<PowersOfOwner> answers;
-    for (size_t i = 0; i < parts_.size(); ++i) answers.push_back({parts_[i].places, asked[i].wait()});
+    for (size_t i = 0; i < parts_.size(); ++i) answers.push_back({parts_[i].places, powers[i]});
     return byNumber(answers);
   }
 
@@ -98,6 +119,14 @@ class PartsOf final : public Parts {
     for (const OfOwner& one : parts_)
       scaled.push_back(one.part.template async<&OnOwner::scaleGradients>(contextId, factor));
     waitForAll(scaled);
+  }
+
+  bool unscaleGradients(int64_t contextId, double factor) override {
+    std::vector<Future<bool>> unscaled;
+    for (const OfOwner& one : parts_)
+      unscaled.push_back(one.part.template async<&OnOwner::unscaleGradients>(contextId, factor));
+    const std::vector<bool> finite = waitForValues(unscaled);
+    return std::ranges::all_of(finite, std::identity());
   }
 
   NamedTensors state(const torch::optim::Optimizer& groups) override {

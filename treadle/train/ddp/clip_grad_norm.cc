@@ -1,9 +1,9 @@
 #include "treadle/train/ddp/clip_grad_norm.h"
 
 #include <exception>
-#include <span>
 
 #include "treadle/tensor/optim/gradient_power.h"
+#include "treadle/train/ddp/of_all_ranks.h"
 
 namespace treadle::ddp {
 namespace {
@@ -12,12 +12,6 @@ namespace {
 struct Contribution {
   double failed = 0, maxNorm = 0, normType = 0, power = 0;
 };
-
-std::vector<Contribution> ofAllRanks(const Contribution& own, const ProcessGroup& group) {
-  std::vector<Contribution> all(static_cast<size_t>(group.size()));
-  allGather(group, std::as_bytes(std::span(&own, 1)), std::as_writable_bytes(std::span(all))).wait();
-  return all;
-}
 
 // The power of the gradients for which this rank answers.
 double ownPower(DistributedOptimizer& optimizer, const AutogradContext& context,
@@ -55,7 +49,7 @@ double clipGradNorm(DistributedOptimizer& optimizer, const AutogradContext& cont
     failure = std::current_exception();
     own.failed = 1;
   }
-  const std::vector<Contribution> all = ofAllRanks(own, group);
+  const std::vector<Contribution> all = ofAllRanks(group, own);
   if (failure) std::rethrow_exception(failure);
   checkAllAgree(all);
   std::vector<double> powers;
