@@ -74,6 +74,29 @@ TEST(Autocast, KeepsNoCastOfAParameterBeyondThePass) {
   EXPECT_EQ(product(), 16);
 }
 
+// libtorch keeps one cast for each parameter, and does not look at its type.
+TEST(Autocast, NestedGuardsOfOtherTypesCastParametersAnew) {
+  const at::Tensor weight = at::ones({2, 2}).requires_grad_();
+  auto typeOf = [&] { return at::mm(at::ones({2, 2}), weight).scalar_type(); };
+  Autocast outer(at::kBFloat16);
+  EXPECT_EQ(typeOf(), at::kBFloat16);
+  {
+    Autocast inner(at::kHalf);
+    EXPECT_EQ(typeOf(), at::kHalf);
+  }
+  EXPECT_EQ(typeOf(), at::kBFloat16);
+}
+
+TEST(Autocast, CastsWithoutGradientsAreNotKept) {
+  const at::Tensor weight = at::ones({2, 2}).requires_grad_();
+  Autocast guard(at::kBFloat16);
+  {
+    torch::NoGradGuard noGradients;
+    at::mm(at::ones({2, 2}), weight);
+  }
+  EXPECT_TRUE(at::mm(at::ones({2, 2}), weight).requires_grad());
+}
+
 constexpr uint64_t kBatches = 32;
 
 // A network of two layers learns a function of its input, under noise of variance 0.04. All runs begin alike and see

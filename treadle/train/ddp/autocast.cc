@@ -15,6 +15,8 @@ AutocastOptions stateOfThread() {
 }
 
 void setStateOfThread(const AutocastOptions& options) {
+  // libtorch finds kept casts by their parameter alone, and would use those of the other type.
+  if (options.dtype != at::autocast::get_autocast_dtype(at::kCPU)) at::autocast::clear_cache();
   at::autocast::set_autocast_dtype(at::kCPU, options.dtype);
   at::autocast::set_autocast_enabled(at::kCPU, options.enabled);
   at::autocast::set_autocast_cache_enabled(options.cacheWeights);

@@ -10,7 +10,7 @@ namespace treadle {
 struct AutocastOptions {
   c10::ScalarType dtype = c10::ScalarType::BFloat16;  // or Half
   bool enabled = true;                                // false: float32 in a part of a forward pass
-  // Casts of parameters are kept until the outermost guard ends.
+  // Casts of parameters are kept until the outermost guard ends, or one begins or ends that changes the dtype.
   bool cacheWeights = true;
 };
 
