@@ -194,6 +194,17 @@ TEST(GradScaler, ContinuesFromItsState) {
   bad["another"] = at::ones({});
   EXPECT_TRUE(contains(messageOf<ArgumentError>([&] { resumed.load(bad); }), "another"));
   messageOf<ArgumentError>([&] { resumed.load({}); });
+  auto refuses = [&](const char* name, const at::Tensor& value) {
+    bad = half.state();
+    bad[name] = value;
+    messageOf<ArgumentError>([&] { resumed.load(bad); });
+  };
+  for (double scale : {0.0, 1e-45, 1e39, kInfinity, kNaN})
+    refuses("grad_scaler.scale", at::scalar_tensor(scale, at::kDouble));
+  for (int64_t count : {int64_t{-1}, std::numeric_limits<int64_t>::max()})
+    for (const char* name : {"grad_scaler.growth_tracker", "grad_scaler.skips_in_a_row"})
+      refuses(name, at::scalar_tensor(count, at::kLong));
+  refuses("grad_scaler.scale", at::ones({}, at::TensorOptions(at::kDouble).device(at::kMeta)));
   EXPECT_EQ(resumed.currentScale(), whole.currentScale());
 }
 
@@ -203,7 +214,8 @@ TEST(GradScaler, RefusesOptionsOutOfRange) {
         GradScalerOptions{.initialScale = kNaN}, GradScalerOptions{.growthFactor = 1},
         GradScalerOptions{.backoffFactor = 1}, GradScalerOptions{.backoffFactor = 0},
         GradScalerOptions{.growthInterval = 0}, GradScalerOptions{.initialScale = 1, .minScale = 2},
-        GradScalerOptions{.minScale = 0}, GradScalerOptions{.maxSkipsInARow = 0}})
+        GradScalerOptions{.minScale = 0}, GradScalerOptions{.initialScale = 1e-50, .minScale = 1e-60},
+        GradScalerOptions{.maxSkipsInARow = 0}})
     messageOf<ArgumentError>([&] { GradScaler{options}; });
 }
 
@@ -230,6 +242,14 @@ TEST(GradScalerOfRanks, MustHaveEqualScalesAndStates) {
     why = messageOf<ArgumentError>([&] { scaler.load(state); });
     EXPECT_TRUE(contains(why, "growthTracker") && contains(why, "rank 1")) << why;
     EXPECT_EQ(scaler.state().at("grad_scaler.growth_tracker").item<int64_t>(), 0);
+    // A value that cannot be read keeps no other rank waiting.
+    state = scaler.state();
+    if (rank == 1) {
+      state["grad_scaler.scale"] = at::ones({}, at::TensorOptions(at::kDouble).device(at::kMeta));
+      messageOf<ArgumentError>([&] { scaler.load(state); });
+    } else {
+      EXPECT_TRUE(contains(messageOf<StateError>([&] { scaler.load(state); }), "rank 1"));
+    }
     scaler.load(scaler.state());
   });
 }

@@ -22,6 +22,8 @@ at::Tensor takeTensor(NamedTensors& from, const std::string& name) {
 // Numbers are of one type and shape in all states; others would be rounded without a word.
 at::Tensor takeNumbers(NamedTensors& from, const std::string& name, at::ScalarType type, at::IntArrayRef sizes) {
   at::Tensor tensor = takeTensor(from, name);
+  if (tensor.layout() != at::kStrided || tensor.is_meta())
+    raise(invalidArgument("'" + name + "' of the state is no dense tensor with values"));
   if (tensor.scalar_type() == type && tensor.sizes() == sizes) return tensor;
   std::ostringstream text;
   text << "'" << name << "' of the state is a " << tensor.scalar_type() << tensor.sizes() << ", and has to be a "

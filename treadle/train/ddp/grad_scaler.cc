@@ -8,6 +8,7 @@
 #include <array>
 #include <cmath>
 #include <exception>
+#include <limits>
 #include <set>
 
 #include "treadle/tensor/optim/unscale.h"
@@ -17,6 +18,10 @@ namespace treadle {
 namespace {
 
 constexpr int64_t kPlainPass = -1;  // in place of a context's id
+// Below it, 1 / scale may be infinite and a lowered scale may become 0.
+constexpr float kSmallestScale = std::numeric_limits<float>::min();
+// Ranks compare counts as float64. More steps than any program makes.
+constexpr int64_t kLargestCount = int64_t{1} << 53;
 
 const char* const kScale = "grad_scaler.scale";
 const char* const kGrowthTracker = "grad_scaler.growth_tracker";
@@ -24,8 +29,10 @@ const char* const kSkipsInARow = "grad_scaler.skips_in_a_row";
 
 Status check(const GradScalerOptions& options) {
   const auto scale = static_cast<float>(options.initialScale);
-  if (!std::isfinite(scale) || !(options.minScale > 0) || !(options.initialScale >= options.minScale))
-    return invalidArgument("GradScalerOptions: initialScale must be finite and at least minScale, which is positive");
+  if (!std::isfinite(scale) || !(options.minScale >= kSmallestScale) || !(options.initialScale >= options.minScale))
+    return invalidArgument(
+        "GradScalerOptions: initialScale must be a finite float32 and at least minScale, and minScale at least "
+        "1.2e-38, the smallest normal float32");
   if (!(options.growthFactor > 1) || !(options.backoffFactor > 0 && options.backoffFactor < 1))
     return invalidArgument("GradScalerOptions: growthFactor must be above 1, backoffFactor between 0 and 1");
   if (options.growthInterval < 1 || options.maxSkipsInARow < 1)
@@ -57,7 +64,7 @@ bool unscaleHere(const torch::optim::Optimizer& optimizer, double inverse) {
   return allFinite;
 }
 
-// What must be the same on all ranks.
+// Values that must be the same on all ranks.
 constexpr std::array kNames = {"scale",    "growthFactor",   "backoffFactor", "growthInterval",
                                "minScale", "maxSkipsInARow", "growthTracker", "skipsInARow"};
 struct Agreed {
@@ -202,8 +209,10 @@ GradScaler::State GradScaler::parsed(OptimizerState named) {
   state.growthTracker = optim::take(named, kGrowthTracker, int64_t{});
   state.skipsInARow = optim::take(named, kSkipsInARow, int64_t{});
   optim::refuseRest(named);
-  if (!std::isfinite(state.scale) || !(state.scale > 0))
+  if (!std::isfinite(state.scale) || !(state.scale >= kSmallestScale))
     raise(invalidArgument("a GradScaler was given a scale of " + std::to_string(state.scale)));
+  if (std::max(state.growthTracker, state.skipsInARow) > kLargestCount)
+    raise(invalidArgument("a GradScaler was given a count of steps above 2^53"));
   return state;
 }
 
@@ -212,8 +221,8 @@ void GradScaler::load(const OptimizerState& state) {
   Status own;
   try {
     loaded = parsed(state);
-  } catch (const Error& error) {
-    own = error.status();
+  } catch (...) {
+    own = statusOfCurrentException("GradScaler::load");
   }
   agree(loaded, own);
   state_ = loaded;

@@ -30,7 +30,7 @@ struct GradScalerOptions {
   double growthFactor = 2;      // after `growthInterval` steps in a row without overflow, unless that is infinite
   double backoffFactor = 0.5;   // after a step with overflow
   int64_t growthInterval = 2000;
-  double minScale = 1;          // the scale is not lowered further
+  double minScale = 1;          // the scale is not lowered further; at least the smallest normal float32
   int64_t maxSkipsInARow = 50;  // `update` throws after so many: lowering the scale does not help
 };
 
@@ -39,8 +39,8 @@ class GradScaler {
   // For one process, or for ranks that agree otherwise. ArgumentError: options out of range.
   explicit GradScaler(GradScalerOptions options = {});
   // Every member of the group makes one. Returns when all have; ArgumentError on all ranks, with their numbers, if
-  // their options differ. It exchanges 72 bytes for each rank, as does `load`; `unscale` and `step` with a context
-  // exchange one byte.
+  // their options differ. If the options of one rank are out of range, the others throw StateError with its number. It
+  // exchanges 72 bytes for each rank, as does `load`; `unscale` and `step` with a context exchange one byte.
   explicit GradScaler(ProcessGroup group, GradScalerOptions options = {});
 
   // loss x scale, of the loss's shape: a float16 or bfloat16 loss without dimensions becomes float32. ArgumentError for
@@ -70,8 +70,9 @@ class GradScaler {
   // "grad_scaler.scale", "grad_scaler.growth_tracker" and "grad_scaler.skips_in_a_row", to be saved with the state of
   // an optimizer. Options are not in it.
   OptimizerState state() const;
-  // Call it between update and scale, on all ranks. ArgumentError on all ranks if the states differ, and for a name
-  // that is missing or unknown or a scale that is not positive and finite; then nothing changes.
+  // Call it between update and scale, on all ranks. ArgumentError on all ranks if the states differ, and on a rank
+  // whose state has a missing or unknown name, a scale that is not positive and finite, or a negative count; the others
+  // then throw StateError with its number. Nothing changes on any rank.
   void load(const OptimizerState& state);
 
  private:
