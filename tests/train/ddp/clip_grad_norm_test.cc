@@ -134,6 +134,18 @@ TEST(ClipOverRanks, RanksThatClipOtherwiseAreRefusedOnAll) {
   });
 }
 
+// One rank would throw, and the other step with what is not finite.
+TEST(ClipOverRanks, RanksThatDisagreeOnNormsThatAreNotFiniteAreRefused) {
+  TensorJob job(ranks(2));
+  job.onAll([&](Worker& worker) {
+    Rank rank(worker, 2, worker.self().rank == 1 ? kNaN : 1);
+    const ClipOptions options = {.errorIfNonFinite = rank.number == 1};
+    const std::string why =
+        messageOf<ArgumentError>([&] { clipGradNorm(rank.optimizer, rank.context, rank.ddp, 0.5, options); });
+    EXPECT_TRUE(contains(why, "errorIfNonFinite") && contains(why, "rank 1")) << why;
+  });
+}
+
 // After a plain backward the local norm is that of one process on the whole batch.
 TEST(ClipOverRanks, AfterAnAveragedPassTheLocalNormIsTheGlobalOne) {
   TensorJob job(ranks(3));

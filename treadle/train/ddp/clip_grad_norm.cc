@@ -8,9 +8,10 @@
 namespace treadle::ddp {
 namespace {
 
-// What each rank sends. A rank that failed takes part too, or the others would wait for it.
+// The message of each rank. A rank that failed takes part too, or the others would wait for it.
 struct Contribution {
-  double failed = 0, maxNorm = 0, normType = 0, power = 0;
+  uint32_t failed = 0, errorIfNonFinite = 0;
+  double maxNorm = 0, normType = 0, power = 0;
 };
 
 // The power of the gradients for which this rank answers.
@@ -34,6 +35,11 @@ void checkAllAgree(const std::vector<Contribution>& all) {
       raise(invalidArgument("ranks must clip alike: rank 0 clips to " + std::to_string(all[0].maxNorm) + " by norm " +
                             std::to_string(all[0].normType) + ", rank " + std::to_string(rank) + " to " +
                             std::to_string(all[rank].maxNorm) + " by norm " + std::to_string(all[rank].normType)));
+  // Otherwise some ranks would throw and others go on to their step.
+  for (size_t rank = 1; rank < all.size(); ++rank)
+    if (all[rank].errorIfNonFinite != all[0].errorIfNonFinite)
+      raise(invalidArgument("ranks must clip alike: ClipOptions::errorIfNonFinite differs between rank 0 and rank " +
+                            std::to_string(rank)));
 }
 
 }  // namespace
@@ -41,7 +47,8 @@ void checkAllAgree(const std::vector<Contribution>& all) {
 double clipGradNorm(DistributedOptimizer& optimizer, const AutogradContext& context,
                     const std::vector<at::Tensor>& replicated, const ProcessGroup& group, double maxNorm,
                     const ClipOptions& options) {
-  Contribution own{.maxNorm = maxNorm, .normType = options.normType};
+  Contribution own{
+      .errorIfNonFinite = options.errorIfNonFinite ? 1U : 0U, .maxNorm = maxNorm, .normType = options.normType};
   std::exception_ptr failure;
   try {
     own.power = ownPower(optimizer, context, replicated, group, maxNorm, options);

@@ -28,7 +28,7 @@ double clipGradNorm(DistributedOptimizer& optimizer, const AutogradContext& cont
 //
 // Throws what DistributedOptimizer::clipGradNorm throws. If that is thrown on one rank before anything is scaled,
 // nothing changes on any rank: the others throw StateError naming that rank. ArgumentError on all ranks if they differ
-// in `maxNorm` or in the norm.
+// in `maxNorm`, in the norm or in `errorIfNonFinite`.
 template <class M>
 double clipGradNorm(DistributedOptimizer& optimizer, const AutogradContext& context,
                     const DistributedDataParallel<M>& ddp, double maxNorm, const ClipOptions& options = {}) {
