@@ -144,6 +144,8 @@ TEST(ClipGradNorm, RefusesBadArgumentsAndChangesNothing) {
   refuses(1, {.notCounted = {5}}, "parameter 5");
   parameters.push_back(withGradient(at::ones({2}, at::kComplexDouble)));
   refuses(1, {}, "Complex");
+  parameters.back() = withGradient(at::ones({2}).to(at::kFloat8_e5m2));
+  refuses(1, {}, "Float8");
 }
 
 // ---- over workers

@@ -79,9 +79,11 @@ at::Tensor elementsOf(const at::Tensor& gradient) {
 void checkHasPower(const at::Tensor& gradient) {
   const bool isReadable =
       gradient.device().is_cpu() && (gradient.layout() == at::kStrided || gradient.layout() == at::kSparse);
-  if (!isReadable || !at::isFloatingType(gradient.scalar_type()))
+  const auto type = gradient.scalar_type();
+  const bool isKnownType = type == at::kHalf || type == at::kBFloat16 || type == at::kFloat || type == at::kDouble;
+  if (!isReadable || !isKnownType)
     raise(
-        invalidArgument("gradients must be dense or sparse COO tensors of real floating-point numbers in CPU memory; "
+        invalidArgument("gradients must be dense or sparse COO tensors of 16-, 32- or 64-bit floats in CPU memory; "
                         "this is a gradient of type " +
                         gradient.toString()));
 }
