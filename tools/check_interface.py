@@ -51,6 +51,7 @@ HEADERS = [
     ("treadle/tensor/optim/clip_grad_norm.h", [], ["ClipOptions"], True),
     ("treadle/tensor/collective/collectives.h", [], [], True),
     ("treadle/train/ddp/distributed_data_parallel.h", ["DistributedDataParallel"], ["DdpOptions"], True),
+    ("treadle/train/ddp/distributed_sampler.h", ["DistributedSampler"], ["SamplerOptions"], True),
     ("treadle/train/ddp/clip_grad_norm.h", [], [], True),
     ("treadle/train/ddp/autocast.h", ["Autocast"], ["AutocastOptions"], True),
     ("treadle/train/ddp/grad_scaler.h", ["GradScaler"], ["GradScalerOptions"], True),
