@@ -35,13 +35,13 @@ double clipGradNorm(const torch::nn::Module& module, double maxNorm, const ClipO
 
 namespace optim {
 
-// For those that collect `powers` of gradients (gradient_power.h) from elsewhere.
+// The steps of clipping, for callers that collect `powers` of gradients (gradient_power.h) from elsewhere.
 
 // ArgumentError: as above.
 void checkClip(double maxNorm, const ClipOptions& options, size_t parameters);
 // The power of the parameters that are counted, `powers` by number.
 double countedPower(std::vector<double> powers, const ClipOptions& options);
-// By which all gradients must be multiplied; 1 when they stay as they are. StateError: ClipOptions::errorIfNonFinite.
+// The factor for all gradients; 1 when they stay as they are. StateError: ClipOptions::errorIfNonFinite.
 double clipFactor(double norm, double maxNorm, const ClipOptions& options);
 
 }  // namespace optim

@@ -1,5 +1,5 @@
 #pragma once
-// What is needed of gradients to take a loss scale out of them again. Functions without state; any thread.
+// Checks of gradients out of which a loss scale is taken. Functions without state; any thread.
 
 #include <ATen/core/Tensor.h>
 
