@@ -8,12 +8,11 @@
 #include <cstdint>
 #include <string>
 
+#include "examples/data/digits_file.h"
+
 namespace hybrid {
 
-inline constexpr int64_t kPixels = 64;
-inline constexpr int64_t kLevels = 17;  // 0 to 16
-inline constexpr int64_t kClasses = 10;
-inline constexpr int64_t kDigits = 1797;
+using digits::kClasses, digits::kDigits, digits::kLevels, digits::kPixels;
 inline constexpr int64_t kTrainDigits = 1437;  // 80 %; the other 360 are for the test
 
 struct Samples {

@@ -46,7 +46,7 @@ void addOptions(CLI::App& app, Options& options) {
 }  // namespace
 
 std::optional<int> parseOptions(int argc, char** argv, Options& options) {
-  options.dataPath = HYBRID_DIGITS_DATA;
+  options.dataPath = digits::defaultPath();
   CLI::App app(kDescription, "hybrid_digits");
   addOptions(app, options);
   try {
