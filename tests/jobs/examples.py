@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The small examples as a user starts them: hello prints its sum; each of the others reaches the loss that it states, and ends
-with an error that names the worker when one is killed.
+"""The small examples as a user starts them: hello prints its sum; each of the others reaches the loss that it states, or says
+that its loss fell, and ends with an error that names the worker when one is killed.
 
 usage: examples.py [--build FOLDER]
 """
@@ -19,6 +19,9 @@ from watched_job import Job
 EXAMPLES = [("two_workers", 2, 0.001, "worker1"),
             ("multi_machine_model", 4, 0.4, "embedding"),
             ("parameter_server", 5, 0.15, "server0")]
+# Program, workers, options for a training of a second or two, and the worker of rank 1.
+DATA_PARALLEL = [("data_parallel_text", 2, "--layers 2 --width 32 --length 32 --lr 0.005".split(), "worker1"),
+                 ("data_parallel_digits", 2, [], "worker1")]
 LIMIT_S = 60
 ATTEMPTS = 5
 
@@ -36,9 +39,10 @@ def kill_first(job, deadline):
     return False
 
 
-def run(binaries, folder, name, workers, kill):
+def run(binaries, folder, name, workers, kill, options=()):
     """An ended job, whether rank 1 was killed, and what is wrong so far, one sentence each."""
-    job = Job([os.path.join(binaries, "treadle"), "run", "-n", str(workers), "--", os.path.join(binaries, name)], folder)
+    program = [os.path.join(binaries, name), *options]
+    job = Job([os.path.join(binaries, "treadle"), "run", "-n", str(workers), "--", *program], folder)
     deadline = time.monotonic() + LIMIT_S
     try:
         job.wait_for_workers(workers, deadline)
@@ -60,9 +64,25 @@ def trains(binaries, folder, name, workers, wanted, _):
     return job, found
 
 
-def loses_a_worker(binaries, folder, name, workers, _, victim):
+def trains_replicas(binaries, folder, name, workers, options, _):
+    job, _, found = run(binaries, folder, name, workers, False, options)
+    last = [line for _, stream, line in job.lines if stream == "out"][-1:]
+    result = re.fullmatch(rf"\[0\] {name}: the loss fell, from (\S+) to (\S+) in \d+ steps, \S+ steps/s", "".join(last))
+    if job.launcher.returncode != 0:
+        found.append(f"exit code {job.launcher.returncode}")
+    if not result or not float(result[2]) < 0.7 * float(result[1]):
+        found.append("the last line does not report a loss that fell by three tenths")
+    return job, found
+
+
+def loses_a_replica(binaries, folder, name, workers, options, victim):
+    # So many steps that it is not over before the kill.
+    return loses_a_worker(binaries, folder, name, workers, None, victim, [*options, "--steps", "100000"])
+
+
+def loses_a_worker(binaries, folder, name, workers, _, victim, options=()):
     for _ in range(ATTEMPTS):
-        job, killed, found = run(binaries, folder, name, workers, kill=True)
+        job, killed, found = run(binaries, folder, name, workers, True, options)
         if killed and job.launcher.returncode != 0:
             break  # else it was over before the kill
     if job.launcher.returncode != 128 + signal.SIGKILL:
@@ -108,6 +128,7 @@ def main():
     binaries = os.path.join(os.path.abspath(parser.parse_args().build), "bin")
     cases = [("hello", says_hello, ()), ("hello", names_the_launcher_that_is_missing, ())]
     cases += [(example[0], case, example) for example in EXAMPLES for case in (trains, loses_a_worker)]
+    cases += [(example[0], case, example) for example in DATA_PARALLEL for case in (trains_replicas, loses_a_replica)]
     failed = False
     for name, case, arguments in cases:
         started = time.monotonic()
