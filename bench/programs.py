@@ -104,6 +104,22 @@ def gloo(settings, cases):
     return run_together("gloo", [[*command, "--rank", rank] for rank in reversed(range(members))], settings.timeout)
 
 
+def model_of(cases):
+    """Of cases like ddp_exposed_cnn, which are all of one model and come from one run."""
+    return cases[0].rsplit("_", 1)[1]
+
+
+def ours_ddp(settings, cases):
+    command = settings.job(2, settings.build / "bench" / "treadle_bench_ddp", "--model", model_of(cases))
+    return [run("ours", [*command, "--repetitions", settings.repetitions], settings.timeout)]
+
+
+def torch_ddp(settings, cases):
+    command = [settings.python, PEERS / "torch_ddp.py", "--port", free_port(), "--model", model_of(cases)]
+    command += ["--repetitions", settings.repetitions]
+    return run_together("torch's DDP", [[*command, "--rank", rank] for rank in (1, 0)], settings.timeout)
+
+
 def idle_cpu(settings, _):
     """Both at the same time: neither disturbs the other, and what else the machine does meets both."""
     seconds = settings.idle_seconds
@@ -142,6 +158,10 @@ ALL_REDUCE_2, ALL_REDUCE_4 = (
 ALL_REDUCE_64 = ("allreduce_64x100floats", "allreduce_64x1MB")
 COLLECTIVES_4 = tuple(f"{operation}_4x10MB" for operation in ("reducescatter", "allgather", "broadcast", "alltoall"))
 
+DDP_TRANSFORMER, DDP_CNN = (
+    tuple(f"ddp_{part}_{model}" for part in ("exposed", "step", "compute")) for model in ("transformer", "cnn")
+)
+
 # In the order of a round. Cases that would disturb one another have a launch of their own.
 LAUNCHES = [
     Launch("ours", ours, ("call_empty", "async_call")),
@@ -171,6 +191,10 @@ LAUNCHES = [
     Launch("ours", ours_collectives, ALL_REDUCE_64),
     Launch("ours", ours_collectives, COLLECTIVES_4),
     Launch("gloo", gloo, COLLECTIVES_4),
+    Launch("ours", ours_ddp, DDP_TRANSFORMER),
+    Launch("torch_ddp", torch_ddp, DDP_TRANSFORMER),
+    Launch("ours", ours_ddp, DDP_CNN),
+    Launch("torch_ddp", torch_ddp, DDP_CNN),
     Launch("ours", idle_cpu, ("idle_cpu",)),
     Launch("ours", idle_peer_bytes, ("idle_peer_bytes",)),
 ]

@@ -5,6 +5,12 @@ import statistics
 
 import rows
 
+LIBRARIES = {  # the peers that are not limits of the machine, in words
+    "pytorch": "PyTorch RPC",
+    "grpc": "gRPC",
+    "gloo": "torch.distributed over gloo",
+    "torch_ddp": "torch's DDP over gloo",
+}
 BEGIN, END = "<!-- bench: {} -->", "<!-- bench: end of {} -->"
 
 
@@ -27,7 +33,8 @@ def result_of(row, figures):
 
 
 def within_bar(row, result):
-    return row.bar is None or result["ratio"] <= row.bar
+    # Not the ratio: it says nothing where the peer's value, a difference of two times, is below 0.
+    return row.bar is None or result["ours"] <= row.bar * result["peer"]
 
 
 def shown(value, unit):
@@ -71,10 +78,10 @@ def table(pairs):
 def standing(pairs):
     """Who is ahead, in words."""
     parts = []
-    for name, words in (("pytorch", "PyTorch RPC"), ("grpc", "gRPC"), ("gloo", "torch.distributed over gloo")):
-        ratios = [result["ratio"] for row, result in pairs if row.peer == name]
-        if ratios:
-            parts.append(f"less than {words} in {sum(ratio < 1 for ratio in ratios)} of {len(ratios)} rows")
+    for name, words in LIBRARIES.items():
+        ahead = [result["ours"] < result["peer"] for row, result in pairs if row.peer == name]
+        if ahead:
+            parts.append(f"less than {words} in {sum(ahead)} of {len(ahead)} rows")
     barred = [(row, result) for row, result in pairs if row.bar is not None]
     kept = sum(within_bar(row, result) for row, result in barred)
     takes = f"Treadle takes {' and '.join(parts)}; it keeps" if parts else "Treadle keeps"
@@ -117,6 +124,20 @@ def autograd_note(figures):
             "in which it depends on up to 200 others."
         )
     return "\n\n" + " ".join(parts) if parts else ""
+
+
+def ddp_note(figures):
+    """How far the rounds' medians of the exposed time lie apart, on both sides, and how much of a step it is."""
+    parts = []
+    for model in ("transformer", "cnn"):
+        for who in ("ours", "torch_ddp"):
+            exposed, step = (figures.of(f"ddp_{part}_{model}", who) for part in ("exposed", "step"))
+            if exposed and step:
+                share = statistics.median(exposed) / statistics.median(step)
+                parts.append(
+                    f"{model}, {who}: {shown(min(exposed), 'us')} to {shown(max(exposed), 'us')}, {share:.1%} of the step"
+                )
+    return f"\n\nThe exposed time over the rounds: {'; '.join(parts)}." if parts else ""
 
 
 def write_json(path, value):

@@ -55,6 +55,12 @@ ROWS = [
     Row("allgather_4x10MB", "us", "gloo", 0.6),
     Row("broadcast_4x10MB", "us", "gloo", 0.6),
     Row("alltoall_4x10MB", "us", "gloo", 0.6),
+    Row("ddp_exposed_transformer", "us", "torch_ddp", 0.5),
+    Row("ddp_exposed_cnn", "us", "torch_ddp", 0.5),
+    Row("ddp_step_transformer", "us", "torch_ddp", 1.0),
+    Row("ddp_step_cnn", "us", "torch_ddp", 1.0),
+    Row("ddp_compute_transformer", "us", "torch_ddp", None),  # what the four above are made of, measured with them
+    Row("ddp_compute_cnn", "us", "torch_ddp", None),
     Row("small_behind_large", "us", "quiet", 10),
     Row("rss_after_10000", "bytes", "rss_after_1000", 1.05),
     Row("autograd_forward_overhead", "us", "pytorch", 0.33),

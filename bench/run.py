@@ -2,9 +2,9 @@
 
     python bench/run.py [--rounds 3] [--only CASE,...] [--quick] [--strict]
 
-Each round starts each program once (ours, PyTorch RPC, gRPC; ours measures raw limits beside its own cases), and a
-row's figure is the median over the rounds. Writes build/bench/results.json, one object for each row, with all rounds
-in build/bench/rounds.json; a complete run also writes the tables in docs/benchmarks.md. Ends with
+Each round starts each program once (ours, PyTorch RPC, torch's DDP, gRPC; ours measures raw limits beside its own
+cases), and a row's figure is the median over the rounds. Writes build/bench/results.json, one object for each row, with
+all rounds in build/bench/rounds.json; a complete run also writes the tables in docs/benchmarks.md. Ends with
 
     bench: N rows, N within their bars
 
@@ -19,6 +19,7 @@ import pathlib
 import sys
 import time
 
+import agreement
 import experiment
 import namespaces
 import programs
@@ -115,6 +116,7 @@ def write_reports(options, machine, figures, pairs):
     report.write_json(options.out / "rounds.json", {"date": date, "machine": machine, "values": values})
     parts = [report.machine_sentence(machine, date), report.table(pairs), report.standing(pairs)]
     text = "\n\n".join(parts) + report.memory_note(figures) + report.autograd_note(figures)
+    text += report.ddp_note(figures)
     print(f"\n{text}\n", flush=True)
     return text
 
@@ -137,6 +139,9 @@ def main():
     except Failed as failure:
         sys.exit(f"bench: {failure}")
     measure(options, settings, figures, failures)
+    for (peer, case), sentence in agreement.disagreements(figures).items():
+        failures[peer, case] = sentence
+        print(f"bench: {case}: {sentence}", flush=True)
     wanted = [row for row in rows.ROWS if row.case in options.cases]
     pairs = [(row, result) for row in wanted if (result := report.result_of(row, figures))]
     text = write_reports(options, machine, figures, pairs)

@@ -10,7 +10,7 @@ void print(const std::string& caseName, Series series) {
   std::sort(values.begin(), values.end());
   auto at = [&](size_t percent) { return values[std::min(values.size() - 1, values.size() * percent / 100)]; };
   std::string of = series.of.empty() ? "" : "\"of\": \"" + series.of + "\", ";
-  std::printf(R"({"case": "%s", %s"unit": "%s", "median": %.3f, "p10": %.3f, "p90": %.3f, "p99": %.3f, "count": %zu})"
+  std::printf(R"({"case": "%s", %s"unit": "%s", "median": %.9g, "p10": %.9g, "p90": %.9g, "p99": %.9g, "count": %zu})"
               "\n",
               (series.caseName.empty() ? caseName : series.caseName).c_str(), of.c_str(), series.unit, at(50), at(10),
               at(90), at(99), values.size());

@@ -183,14 +183,14 @@ CASES = {
 }
 
 
-def show(case, times):
+def show(case, times, unit="us"):
     times.sort()
 
     def at(percent):
         return times[min(len(times) - 1, len(times) * percent // 100)]
 
     figures = {"median": at(50), "p10": at(10), "p90": at(90), "p99": at(99), "count": len(times)}
-    print(json.dumps({"case": case, "unit": "us", **figures}), flush=True)
+    print(json.dumps({"case": case, "unit": unit, **figures}), flush=True)
 
 
 def main():

@@ -1,0 +1,51 @@
+#pragma once
+// The models that the benchmark of data-parallel training trains, with first weights and batches that are the same in
+// bench/peers/torch_models.py: both come from formulas, so the two programs can be held to the same losses.
+
+#include <torch/nn/functional/loss.h>
+
+#include "examples/data_parallel/causal_transformer.h"
+#include "examples/data_parallel/digit_cnn.h"
+#include "examples/data_parallel/digit_images.h"
+#include "examples/data_parallel/text_windows.h"
+
+namespace bench {
+
+// Writes first weights into each parameter: matrices get numbers within 1 / sqrt(inputs), by a hash of their place
+// among all parameters; biases get 0 and the weights of layer norms 1.
+void fillParameters(torch::nn::Module& module);
+
+// Which samples a rank takes in a step: `batch` numbers, `stride` from one to the next.
+std::vector<size_t> samplesOf(int64_t step, int rank, int ranks, size_t batch, size_t stride, size_t samples);
+
+// What differs between the two cases. kPairs: timed pairs of steps for each repetition that was asked for.
+struct TransformerCase {
+  using Model = data_parallel::CausalTransformer;
+  static constexpr size_t kBatch = 16, kStride = 97;
+  static constexpr int kPairs = 2;
+  static constexpr double kLearningRate = 0.1;
+
+  std::shared_ptr<Model> makeModel() const { return std::make_shared<Model>(options); }
+  static at::Tensor lossOf(Model& model, const torch::data::Example<>& batch) {
+    return data_parallel::nextTokenLoss(model.forward(batch.data), batch.target);
+  }
+
+  data_parallel::TransformerOptions options;
+  data_parallel::TextWindows samples{data_parallel::kDefaultText, options.length};
+};
+
+struct CnnCase {
+  using Model = data_parallel::DigitCnn;
+  static constexpr size_t kBatch = 64, kStride = 1;
+  static constexpr int kPairs = 20;
+  static constexpr double kLearningRate = 0.1;
+
+  static std::shared_ptr<Model> makeModel() { return std::make_shared<Model>(); }
+  static at::Tensor lossOf(Model& model, const torch::data::Example<>& batch) {
+    return torch::nn::functional::cross_entropy(model.forward(batch.data), batch.target);
+  }
+
+  data_parallel::DigitImages samples{digits::defaultPath()};
+};
+
+}  // namespace bench
