@@ -55,7 +55,9 @@ def start(command, file):
         stdin=subprocess.DEVNULL,
         stdout=file,
         stderr=subprocess.STDOUT,
-        start_new_session=True,
+        # No session of its own: Linux shares cores between sessions. `treadle run` starts all our ranks in one session, and
+        # a peer's ranks are started one by one here.
+        preexec_fn=os.setpgrp,
     )
 
 
