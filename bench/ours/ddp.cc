@@ -8,6 +8,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <stdexcept>
 
 #include "bench/ours/ddp_models.h"
 #include "bench/ours/measure.h"
@@ -93,6 +94,7 @@ std::vector<double> valuesOf(const at::Tensor& row) {
 void print(const std::string& name, const at::Tensor& all) {
   const at::Tensor slowest = all.amax(0), step = slowest[0], compute = slowest[1];
   const at::Tensor losses = all.mean(0)[2];
+  if (!losses.isfinite().all().item<bool>()) throw std::runtime_error("a loss of the " + name + " is not a number");
   bench::print("ddp_exposed_" + name, {"", "us", valuesOf(step - compute)});
   bench::print("ddp_step_" + name, {"", "us", valuesOf(step)});
   bench::print("ddp_compute_" + name, {"", "us", valuesOf(compute)});
