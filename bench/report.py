@@ -28,7 +28,7 @@ def result_of(row, figures):
         "peer": of_peer,
         "peer_name": row.peer,
         "ratio": median / of_peer,
-        "spread": (max(ours) - min(ours)) / median,
+        "spread": (max(ours) - min(ours)) / abs(median),
     }
 
 
