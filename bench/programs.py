@@ -14,6 +14,7 @@ from processes import Failed, run, run_together
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PEERS = ROOT / "bench" / "peers"
 IDLE_PEERS = 200
+TRAINING_TIMEOUT = 600  # seconds, for 90 steps of the transformer: 40 on a quiet machine, six times that on a busy one
 IDLE_SETTLE = 15  # seconds, until the workers beside it have all joined
 
 
@@ -111,13 +112,13 @@ def model_of(cases):
 
 def ours_ddp(settings, cases):
     command = settings.job(2, settings.build / "bench" / "treadle_bench_ddp", "--model", model_of(cases))
-    return [run("ours", [*command, "--repetitions", settings.repetitions], settings.timeout)]
+    return [run("ours", [*command, "--repetitions", settings.repetitions], TRAINING_TIMEOUT)]
 
 
 def torch_ddp(settings, cases):
     command = [settings.python, PEERS / "torch_ddp.py", "--port", free_port(), "--model", model_of(cases)]
     command += ["--repetitions", settings.repetitions]
-    return run_together("torch's DDP", [[*command, "--rank", rank] for rank in (1, 0)], settings.timeout)
+    return run_together("torch's DDP", [[*command, "--rank", rank] for rank in (1, 0)], TRAINING_TIMEOUT)
 
 
 def idle_cpu(settings, _):
