@@ -23,7 +23,8 @@ struct TransformerCase {
   using Model = data_parallel::CausalTransformer;
   static constexpr size_t kBatch = 16, kStride = 97;
   static constexpr int kPairs = 2;
-  static constexpr double kLearningRate = 0.1;
+  // With 0.1 a difference by rounding grows to hundredths of the loss within 45 steps.
+  static constexpr double kLearningRate = 0.02;
 
   std::shared_ptr<Model> makeModel() const { return std::make_shared<Model>(options); }
   static at::Tensor lossOf(Model& model, const torch::data::Example<>& batch) {

@@ -69,7 +69,7 @@ class DigitCnn(nn.Module):
 class TransformerCase:
     """What differs between the two cases. `pairs`: timed pairs of steps for each repetition that was asked for."""
 
-    batch, stride, pairs, learning_rate = 16, 97, 2, 0.1
+    batch, stride, pairs, learning_rate = 16, 97, 2, 0.02
     make_model = CausalTransformer
 
     def __init__(self):
