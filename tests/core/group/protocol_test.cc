@@ -56,6 +56,14 @@ TEST(EarlyTest, TooMuchFailsTheGroupThatSentItOnAllMembers) {
   EXPECT_EQ(failureOf(allReduce(theirs.back(), std::span(other))).code(), Code::kResourceExhausted);
 }
 
+Message abortOfGroup() {
+  Message abort;
+  abort.kind = MessageKind::kAbort;
+  abort.sequence = group::kWholeGroup;
+  abort.status = peerLost("w7", "worker 'w7' (rank 7) was lost");
+  return abort;
+}
+
 // Sends what it likes as rank 1 to a worker with a real service, rank 0.
 class StrangeMemberTest : public ::testing::Test {
  protected:
@@ -126,6 +134,11 @@ class StrangeMemberTest : public ::testing::Test {
         .membership
         ->send(0, link::Subject::kGroup, payload, {&data, dataBytes > 0 ? 1U : 0U}, link::SendMode::kCapture, kNever)
         .ignore();
+  }
+
+  void failGroup() {
+    send(abortOfGroup());
+    EXPECT_EQ(failureOf(future_).worker(), "w7");
   }
 
   void expectCutOff(const std::string& reason) {
@@ -213,12 +226,7 @@ TEST_F(StrangeMemberTest, AChunkOfTheWrongSizeInARunningSend) {
 }
 
 TEST_F(StrangeMemberTest, ASendInAGroupThatHasFailed) {
-  Message abort;
-  abort.kind = MessageKind::kAbort;
-  abort.sequence = group::kWholeGroup;
-  abort.status = peerLost("w7", "worker 'w7' (rank 7) was lost");
-  send(abort);
-  EXPECT_EQ(failureOf(future_).worker(), "w7");
+  failGroup();
   std::vector<std::byte> memory(8);
   EXPECT_EQ(failureOf(recv(group_, MutableBytes(memory), 1)).worker(), "w7") << "a stream that was not used before";
 }
@@ -236,11 +244,7 @@ TEST(MemberLinkTest, TheAbortOfAGroupHasNoStream) {
   test::LocalJob job(
       2, [&](test::LocalWorker& worker) { worker.membership->setHandler(link::Subject::kGroup, listener); });
   const group::MemberLink all(*job.worker(0).membership, 7, {{"w0", 0}, {"w1", 1}}, 0);
-  Message abort;
-  abort.kind = MessageKind::kAbort;
-  abort.sequence = group::kWholeGroup;
-  abort.status = peerLost("w7", "worker 'w7' (rank 7) was lost");
-  EXPECT_TRUE(all.between(1, group::Stream::kSends).sendToOthers(abort).ok());
+  EXPECT_TRUE(all.between(1, group::Stream::kSends).sendToOthers(abortOfGroup()).ok());
   const Message got = heard.wait(test::kPatience);
   EXPECT_EQ(got.group, 7U);
   EXPECT_EQ(got.stream, group::Stream::kAll);
@@ -444,12 +448,7 @@ TEST_F(StrangeMemberTest, AnAbortFailsTheOperationAndNotTheGroup) {
 }
 
 TEST_F(StrangeMemberTest, AnAbortOfTheGroupFailsItForGood) {
-  Message abort;
-  abort.kind = MessageKind::kAbort;
-  abort.sequence = group::kWholeGroup;
-  abort.status = peerLost("w7", "worker 'w7' (rank 7) was lost");
-  send(abort);
-  EXPECT_EQ(failureOf(future_).worker(), "w7");
+  failGroup();
   EXPECT_EQ(failureOf(barrier(group_)).worker(), "w7");
 }
 
