@@ -46,6 +46,7 @@ TEST(Plan, knowsOperationsTypesAndOptions) {
   expectHas(planOf({"--algorithm", "circulant"}), "-> circulant ");
   expectHas(planOf({"--operation", "barrier", "--members", "20"}), "-> tree ");
   expectHas(planOf({"--size", "4000", "--small-bytes", "0"}), "-> ring ");
+  expectHas(planOf({"--by-rank"}), "   ring       cannot: it does not add in the order of ranks\n");
 }
 
 TEST(Plan, refusesWhatItCannotMean) {

@@ -268,7 +268,7 @@ class Play {
     message.description.dataType = group::DataType::kUint8;
     message.description.count *= sizeof(float);
     message.description.root = 0;
-    message.description.algorithm = *group::choose(group::Algorithm::kAutomatic, message.description, 2);
+    message.description.algorithm = *group::choose({}, message.description, 2);
     message.elements = message.stream == group::Stream::kSends ? message.description.count : 0;
   }
   // The group's number is in what has come to the stranger.
@@ -289,7 +289,7 @@ class Play {
                            0,
                            64,
                            64};
-    message.description.algorithm = *group::choose(group::Algorithm::kAutomatic, message.description, 2);
+    message.description.algorithm = *group::choose({}, message.description, 2);
     message.position = choices_.below(16);
     message.status = cancelled("no more");
     std::vector<std::byte> data(choices_.below(4) * 16 + choices_.below(2));

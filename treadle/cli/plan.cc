@@ -21,14 +21,15 @@ struct Row {
   std::string obstacle;
 };
 
-std::vector<Row> rowsOf(Description what, int members) {
+std::vector<Row> rowsOf(PlannedCall call) {
   std::vector<Row> rows;
   for (uint8_t value = 0; value < UINT8_MAX; ++value) {
     if (!group::isAlgorithm(value)) continue;
     const auto algorithm = static_cast<Algorithm>(value);
-    Row& row = rows.emplace_back(Row{algorithm, {}, std::string(obstacleTo(algorithm, what, members))});
-    what.algorithm = algorithm;
-    if (row.obstacle.empty()) row.cost = costOf(what, members);
+    Row& row = rows.emplace_back(
+        Row{algorithm, {}, std::string(obstacleTo(algorithm, call.what, call.members, call.sumOrder))});
+    call.what.algorithm = algorithm;
+    if (row.obstacle.empty()) row.cost = costOf(call.what, call.members);
   }
   return rows;
 }
@@ -75,11 +76,11 @@ Result<Algorithm> algorithmNamed(const std::string& name) {
   return named<Algorithm>("algorithm", name, group::isAlgorithm, [](Algorithm algorithm) { return nameOf(algorithm); });
 }
 
-std::string planTable(const Description& what, int members) {
-  std::string text = describe(what) + " among " + std::to_string(members) + " members\n\n" +
+std::string planTable(const PlannedCall& call) {
+  std::string text = describe(call.what) + " among " + std::to_string(call.members) + " members\n\n" +
                      "   algorithm  messages  data sent  steps\n";
-  for (const Row& row : rowsOf(what, members)) {
-    text += (row.algorithm == what.algorithm ? "-> " : "   ") + padded(std::string(nameOf(row.algorithm)), 11);
+  for (const Row& row : rowsOf(call)) {
+    text += (row.algorithm == call.what.algorithm ? "-> " : "   ") + padded(std::string(nameOf(row.algorithm)), 11);
     if (!row.cost) {
       text += "cannot: " + row.obstacle + "\n";
       continue;
@@ -92,12 +93,12 @@ std::string planTable(const Description& what, int members) {
          "steps: messages that wait for one another, in the longest such chain\n";
 }
 
-std::string planJson(const Description& what, int members) {
+std::string planJson(const PlannedCall& call) {
   nlohmann::ordered_json json;
-  json["operation"] = describe(what);
-  json["members"] = members;
-  json["chosen"] = nameOf(what.algorithm);
-  for (const Row& row : rowsOf(what, members)) {
+  json["operation"] = describe(call.what);
+  json["members"] = call.members;
+  json["chosen"] = nameOf(call.what.algorithm);
+  for (const Row& row : rowsOf(call)) {
     nlohmann::ordered_json one = {{"algorithm", nameOf(row.algorithm)}};
     if (row.cost) {
       one["messages"] = row.cost->messages;

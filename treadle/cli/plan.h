@@ -13,8 +13,14 @@ Result<group::DataType> dataTypeNamed(const std::string& name);
 Result<group::ReduceOp> reduceOpNamed(const std::string& name);
 Result<group::Algorithm> algorithmNamed(const std::string& name);
 
+struct PlannedCall {
+  group::Description what;
+  int members = 2;
+  group::SumOrder sumOrder = group::SumOrder::kAny;
+};
+
 // Each algorithm with its cost, or why it cannot do the operation; the one in the description is marked.
-std::string planTable(const group::Description& what, int members);
-std::string planJson(const group::Description& what, int members);
+std::string planTable(const PlannedCall& call);
+std::string planJson(const PlannedCall& call);
 
 }  // namespace treadle::cli

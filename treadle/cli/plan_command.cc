@@ -34,12 +34,7 @@ Exit code 2: wrong usage, or a forced algorithm that cannot do the operation.)";
 struct PlanChoice {
   std::string operation = "allReduce", members = "4", size = "1048576", type = "float32", reduction = "sum", algorithm,
               smallBytes, chunkBytes;
-  bool json = false;
-};
-
-struct PlannedCall {
-  group::Description what;
-  int members = 0;
+  bool byRank = false, json = false;
 };
 
 Result<uint64_t> bytesIn(const std::string& option, const std::string& text) {
@@ -61,6 +56,7 @@ Result<group::GroupOptions> groupOptions(const PlanChoice& choice) {
     if (!algorithm.ok()) return std::move(algorithm).status();
     options.algorithm = *algorithm;
   }
+  if (choice.byRank) options.sumOrder = group::SumOrder::kRank;
   TREADLE_RETURN_IF_ERROR(options.validate());
   return options;
 }
@@ -81,12 +77,12 @@ Result<PlannedCall> readCall(const PlanChoice& choice, const CommandLine& line) 
                            std::to_string(kMostMembers));
   Result<group::GroupOptions> options = groupOptions(choice);
   if (!options.ok()) return std::move(options).status();
-  PlannedCall call{{*operation, *type, *reduction}, *members};
+  PlannedCall call{{*operation, *type, *reduction}, *members, options->sumOrder};
   if (*operation != group::OperationKind::kBarrier) call.what.count = *bytes / sizeOf(*type);
   call.what.smallBytes = options->smallBytes;
   call.what.chunkBytes = options->chunkBytes;
   TREADLE_RETURN_IF_ERROR(checkReduces(*type, *reduction));
-  Result<group::Algorithm> algorithm = choose(options->algorithm, call.what, *members);
+  Result<group::Algorithm> algorithm = choose(*options, call.what, *members);
   if (!algorithm.ok()) return std::move(algorithm).status();
   call.what.algorithm = *algorithm;
   return call;
@@ -95,7 +91,7 @@ Result<PlannedCall> readCall(const PlanChoice& choice, const CommandLine& line) 
 int runPlan(const PlanChoice& choice, const CommandLine& line) {
   Result<PlannedCall> call = readCall(choice, line);
   if (!call.ok()) return complain(kPlanCommand, call.status().message() + "; see `treadle plan --help`", kExitUsage);
-  std::cout << (choice.json ? planJson(call->what, call->members) : planTable(call->what, call->members)) << std::flush;
+  std::cout << (choice.json ? planJson(*call) : planTable(*call)) << std::flush;
   return 0;
 }
 
@@ -116,6 +112,7 @@ void addPlanCommand(CLI::App& app, const CommandLine& line, int* exitCode) {
   option("--algorithm", choice->algorithm, "forces exchange, tree, root, ring, circulant or direct", "NAME");
   option("--small-bytes", choice->smallBytes, "GroupOptions::smallBytes (65536)", "N");
   option("--chunk-bytes", choice->chunkBytes, "GroupOptions::chunkBytes (262144)", "N");
+  command->add_flag("--by-rank", choice->byRank, "with GroupOptions::sumOrder = kRank");
   command->add_flag("--json", choice->json, "the same as JSON");
   command->callback([choice, &line, exitCode] { *exitCode = runPlan(*choice, line); });
 }

@@ -2,6 +2,7 @@
 
 #include "treadle/core/group/choice.h"
 
+#include <cmath>
 #include <cstring>
 
 #include "tests/core/group/group_job.h"
@@ -26,7 +27,7 @@ Description of(OperationKind operation, uint64_t count) {
   return what;
 }
 
-Algorithm automatic(const Description& what, int size) { return *choose(Algorithm::kAutomatic, what, size); }
+Algorithm automatic(const Description& what, int size) { return *choose({}, what, size); }
 
 TEST(ChoiceTest, GoesByOperationSizeAndMembers) {
   constexpr uint64_t kSmall = 100, kLarge = 1'000'000;
@@ -66,15 +67,16 @@ TEST(ChoiceTest, ChoosesOnlyAlgorithmsThatServe) {
 }
 
 TEST(ChoiceTest, ARefusalNamesTheAlgorithmsThatCan) {
-  const Status why = choose(Algorithm::kRing, reduction(100'000, DataType::kFloat16), 4).status();
+  const Status why = choose({.algorithm = Algorithm::kRing}, reduction(100'000, DataType::kFloat16), 4).status();
   EXPECT_EQ(why.code(), Code::kInvalidArgument);
   EXPECT_EQ(why.message(),
             "the algorithm 'ring' cannot do allReduce (sum) of 100000 float16 among 4 members: each member would round "
             "its 16-bit floats; these can: root, direct");
-  EXPECT_FALSE(choose(Algorithm::kTree, reduction(10), 16).ok());
-  EXPECT_FALSE(choose(Algorithm::kExchange, reduction(10), 17).ok());
-  EXPECT_FALSE(choose(Algorithm::kExchange, reduction(100'000), 2).ok());
-  EXPECT_EQ(*choose(Algorithm::kRing, of(OperationKind::kBarrier, 0), 2), Algorithm::kExchange) << "has no choice";
+  EXPECT_FALSE(choose({.algorithm = Algorithm::kTree}, reduction(10), 16).ok());
+  EXPECT_FALSE(choose({.algorithm = Algorithm::kExchange}, reduction(10), 17).ok());
+  EXPECT_FALSE(choose({.algorithm = Algorithm::kExchange}, reduction(100'000), 2).ok());
+  EXPECT_EQ(*choose({.algorithm = Algorithm::kRing}, of(OperationKind::kBarrier, 0), 2), Algorithm::kExchange)
+      << "has no choice";
 }
 
 // The reduction or copy of doubles that hold small integers, on each rank, by definition.
@@ -218,6 +220,57 @@ TEST(ForcedAlgorithmTest, OnOneMemberAloneFailsOnAllAndNamesBoth) {
     EXPECT_EQ(why.code(), Code::kInvalidArgument) << why.toString();
     for (const char* part : {"worker 'w0'", "worker 'w1'", "algorithm direct", "algorithm ring"})
       EXPECT_TRUE(contains(why.message(), part)) << why.message();
+  }
+}
+
+TEST(SumOrderTest, LeavesOutAlgorithmsThatAddInAnotherOrder) {
+  const GroupOptions byRank{.sumOrder = SumOrder::kRank};
+  EXPECT_EQ(*choose(byRank, reduction(100), 4), Algorithm::kExchange);
+  EXPECT_EQ(*choose(byRank, reduction(1'000'000), 4), Algorithm::kDirect);
+  EXPECT_EQ(*choose(byRank, reduction(100), 17), Algorithm::kRoot);
+  EXPECT_EQ(*choose(byRank, reduction(1'000'000), 17), Algorithm::kDirect);
+  EXPECT_EQ(*choose(byRank, of(OperationKind::kBroadcast, 100), 17), Algorithm::kTree) << "adds nothing";
+  EXPECT_EQ(*choose(byRank, of(OperationKind::kBroadcast, 1'000'000), 4), Algorithm::kRing);
+  const Status why =
+      choose({.algorithm = Algorithm::kRing, .sumOrder = SumOrder::kRank}, reduction(100'000), 4).status();
+  EXPECT_TRUE(contains(why.message(), "it does not add in the order of ranks; these can: root, direct"))
+      << why.message();
+}
+
+// The sum of an element has the same bits at every size of data and chunk, by every algorithm that is left, and in
+// every place: those of a loop over the ranks.
+TEST(SumOrderTest, ByRankGivesTheBitsOfALoop) {
+  std::mt19937 random(7);
+  std::normal_distribution<float> normal;
+  for (int size : {2, 3, 5, 16, 17}) {
+    constexpr size_t kMost = 40'003;
+    std::vector<std::vector<float>> values(static_cast<size_t>(size), std::vector<float>(kMost));
+    for (auto& mine : values)
+      for (float& value : mine) value = normal(random) * std::exp2(static_cast<float>(random() % 30));
+    std::vector<float> sums = values[0];
+    for (size_t rank = 1; rank < values.size(); ++rank)
+      for (size_t i = 0; i < kMost; ++i) sums[i] += values[rank][i];
+    GroupJob job(size);
+    for (Algorithm algorithm : {Algorithm::kAutomatic, Algorithm::kRoot, Algorithm::kDirect})
+      for (size_t chunkBytes : {size_t{4096}, size_t{100'000}}) {
+        std::vector<ProcessGroup> groups = job.makeAll({.name = std::string(nameOf(algorithm)),
+                                                        .chunkBytes = chunkBytes,
+                                                        .algorithm = algorithm,
+                                                        .sumOrder = SumOrder::kRank});
+        for (auto [first, count] : {std::pair<size_t, size_t>{0, kMost}, {17, 1}, {1001, 7}, {3, 20'000}}) {
+          std::vector<std::vector<float>> data;
+          for (const auto& mine : values)
+            data.emplace_back(mine.begin() + static_cast<ptrdiff_t>(first),
+                              mine.begin() + static_cast<ptrdiff_t>(first + count));
+          std::vector<Future<void>> futures;
+          for (size_t rank = 0; rank < data.size(); ++rank)
+            futures.push_back(allReduce(groups[rank], std::span(data[rank])));
+          test::waitAll(futures);
+          for (const auto& mine : data)
+            ASSERT_EQ(0, std::memcmp(mine.data(), sums.data() + first, count * sizeof(float)))
+                << size << " members, " << nameOf(algorithm) << ", " << count << " from " << first;
+        }
+      }
   }
 }
 

@@ -117,7 +117,7 @@ class StrangeMemberTest : public ::testing::Test {
     message.description = {group::OperationKind::kAllReduce, type_, ReduceOp::kSum, 0, count_, 0, smallBytes_,
                            group_.options().chunkBytes};
     const int size = static_cast<int>(job_->names().size());
-    message.description.algorithm = *group::choose(algorithm_, message.description, size);
+    message.description.algorithm = *group::choose(group_.options(), message.description, size);
     const size_t members = job_->names().size(), block = (count_ + members - 1) / members;
     message.elements = 2 * block;  // two blocks, around a ring of two as directly
     return message;

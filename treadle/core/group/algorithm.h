@@ -17,6 +17,10 @@ enum class Algorithm : uint8_t {
   kDirect = 6,     // each block from its owner to the members that need it
 };
 
+// In which order the values of the members are added. kRank: ((x0 + x1) + x2) + ..., so that an element's sum has the
+// same bits in every operation, wherever it lies in the data and however the data is cut.
+enum class SumOrder : uint8_t { kAny, kRank };
+
 bool isAlgorithm(uint8_t value);  // one that travels
 std::string_view nameOf(Algorithm algorithm);
 

@@ -23,13 +23,14 @@ bool isOneOf(OperationKind kind, std::initializer_list<OperationKind> kinds) {
   return std::find(kinds.begin(), kinds.end(), kind) != kinds.end();
 }
 
-Algorithm preferred(const Description& what, int size) {
+Algorithm preferred(const Description& what, int size, SumOrder order) {
+  const auto can = [&](Algorithm algorithm) { return serves(algorithm, what, size, order); };
   for (Algorithm small : {Algorithm::kExchange, Algorithm::kTree})
-    if (serves(small, what, size)) return small;
+    if (can(small)) return small;
   const bool isSmallInTree = what.small() && size > kMostAllToAll;
-  if (isSmallInTree && serves(Algorithm::kRoot, what, size)) return Algorithm::kRoot;
-  if (size > kMostAroundARing && serves(Algorithm::kCirculant, what, size)) return Algorithm::kCirculant;
-  return serves(Algorithm::kRing, what, size) ? Algorithm::kRing : Algorithm::kDirect;
+  if (isSmallInTree && can(Algorithm::kRoot)) return Algorithm::kRoot;
+  if (size > kMostAroundARing && can(Algorithm::kCirculant)) return Algorithm::kCirculant;
+  return can(Algorithm::kRing) ? Algorithm::kRing : Algorithm::kDirect;
 }
 
 Plan directPlan(OperationKind operation, const Shape& shape) {
@@ -78,13 +79,16 @@ Agreement::Kind agreementOf(const Description& description, int size) {
   return allToAll ? Agreement::Kind::kAllToAll : Agreement::Kind::kTree;
 }
 
-std::string_view obstacleTo(Algorithm algorithm, const Description& what, int size) {
+std::string_view obstacleTo(Algorithm algorithm, const Description& what, int size, SumOrder order) {
   using enum OperationKind;
   constexpr std::string_view kOther = "it does other operations", kRounds = "each member would round its 16-bit floats",
-                             kLarge = "its data is above smallBytes";
+                             kLarge = "its data is above smallBytes", kOrder = "it does not add in the order of ranks";
   const bool isReduction = isOneOf(what.operation, {kAllReduce, kReduce});
   const bool isCopyOfOne = isOneOf(what.operation, {kBroadcast, kSend});
-  const std::string_view inParts = sumsInParts(what) ? "" : what.operation == kAllReduce ? kRounds : kOther;
+  const bool anyOrder = order == SumOrder::kAny;
+  const std::string_view inParts = sumsInParts(what)              ? anyOrder ? "" : kOrder
+                                   : what.operation == kAllReduce ? kRounds
+                                                                  : kOther;
   switch (algorithm) {
     case Algorithm::kExchange:
       if (size > kMostAllToAll) return "the group has more than 16 members";
@@ -102,17 +106,19 @@ std::string_view obstacleTo(Algorithm algorithm, const Description& what, int si
   return "it is none";
 }
 
-Result<Algorithm> choose(Algorithm wanted, const Description& what, int size) {
+Result<Algorithm> choose(const GroupOptions& options, const Description& what, int size) {
+  const Algorithm wanted = options.algorithm;
   const bool hasNoChoice = isOneOf(what.operation, {OperationKind::kBarrier, OperationKind::kSend});
-  if (wanted == Algorithm::kAutomatic || hasNoChoice) return preferred(what, size);
-  if (serves(wanted, what, size)) return wanted;
+  if (wanted == Algorithm::kAutomatic || hasNoChoice) return preferred(what, size, options.sumOrder);
+  const std::string obstacle(obstacleTo(wanted, what, size, options.sumOrder));
+  if (obstacle.empty()) return wanted;
   std::string others;
   for (uint8_t value = 0; value < UINT8_MAX; ++value)
-    if (const auto other = static_cast<Algorithm>(value); isAlgorithm(value) && serves(other, what, size))
+    if (const auto other = static_cast<Algorithm>(value);
+        isAlgorithm(value) && serves(other, what, size, options.sumOrder))
       others += (others.empty() ? "" : ", ") + std::string(nameOf(other));
   return invalidArgument("the algorithm '" + std::string(nameOf(wanted)) + "' cannot do " + describe(what) + " among " +
-                         std::to_string(size) + " members: " + std::string(obstacleTo(wanted, what, size)) +
-                         "; these can: " + others);
+                         std::to_string(size) + " members: " + obstacle + "; these can: " + others);
 }
 
 Plan planOf(const Call& call, int size, int self) {

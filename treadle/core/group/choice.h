@@ -4,6 +4,7 @@
 
 #include "treadle/core/group/agreement.h"
 #include "treadle/core/group/messages.h"
+#include "treadle/core/group/options.h"
 #include "treadle/core/group/plan.h"
 
 namespace treadle::group {
@@ -22,14 +23,14 @@ inline constexpr int kMostAllToAll = 16;
 Agreement::Kind agreementOf(const Description& description, int size);
 
 // Why the algorithm cannot do the operation in a group of `size` members; empty when it can.
-std::string_view obstacleTo(Algorithm algorithm, const Description& what, int size);
-inline bool serves(Algorithm algorithm, const Description& what, int size) {
-  return obstacleTo(algorithm, what, size).empty();
+std::string_view obstacleTo(Algorithm algorithm, const Description& what, int size, SumOrder order = SumOrder::kAny);
+inline bool serves(Algorithm algorithm, const Description& what, int size, SumOrder order = SumOrder::kAny) {
+  return obstacleTo(algorithm, what, size, order).empty();
 }
 
-// `wanted` if it is one. A barrier and a send between two members have no choice. InvalidArgument: it cannot do the
-// operation; names those that can.
-Result<Algorithm> choose(Algorithm wanted, const Description& what, int size);
+// The one that the options force, or else the first that serves. A barrier and a send between two members have no
+// choice. InvalidArgument: the forced one cannot do the operation; names those that can.
+Result<Algorithm> choose(const GroupOptions& options, const Description& what, int size);
 
 // The plan of the member `self` of `size`, at least 2, by the algorithm in the call's description.
 Plan planOf(const Call& call, int size, int self);

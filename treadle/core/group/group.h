@@ -181,5 +181,6 @@ using group::ReduceOp;
 using group::reduceScatter;
 using group::scatter;
 using group::send;
+using group::SumOrder;
 
 }  // namespace treadle

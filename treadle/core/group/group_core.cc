@@ -88,8 +88,7 @@ std::shared_ptr<Operation> GroupCore::makeOperation(uint64_t sequence, const Cal
 Future<void> GroupCore::start(Call call, Duration timeout) {
   call.description.smallBytes = options_.smallBytes;
   call.description.chunkBytes = options_.chunkBytes;
-  if (link_.size() > 1)
-    call.description.algorithm = valueOrThrow(choose(options_.algorithm, call.description, link_.size()));
+  if (link_.size() > 1) call.description.algorithm = valueOrThrow(choose(options_, call.description, link_.size()));
   // Of one member each operation is a copy.
   if (link_.size() == 1 && !call.output.empty() && call.output.data() != call.input.data())
     std::memcpy(call.output.data(), call.input.data(), call.output.size());

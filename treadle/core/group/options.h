@@ -19,6 +19,7 @@ struct GroupOptions {
   size_t chunkBytes = size_t{256} << 10;        // large data is sent in chunks of this size
   // For all operations but barriers and sends, which have no choice. One that it cannot do is refused (ArgumentError).
   Algorithm algorithm = Algorithm::kAutomatic;
+  SumOrder sumOrder = SumOrder::kAny;  // kRank leaves out ring, circulant and tree for all-reduces
 
   Status validate() const;
 };
