@@ -25,6 +25,14 @@ inline uint64_t numberInEnvironment(const char* name, uint64_t otherwise) {
 // How many random graphs the oracles of autograd go through, over all numbers of workers: `make oracle SEEDS=2000`.
 inline uint64_t oracleSeeds() { return numberInEnvironment("TREADLE_ORACLE_SEEDS", 100); }
 
+// For a test that draws from one generator in all its parts: its seed, which counts as fixed. `make test-long` gives
+// each round another one.
+inline uint32_t seedOfRun() {
+  ::testing::Test::RecordProperty("fixed_seed", "yes");
+  const uint64_t alone = numberInEnvironment("TREADLE_TEST_SEED", 0);
+  return static_cast<uint32_t>(alone != 0 ? alone : numberInEnvironment("TREADLE_TEST_FIRST_SEED", 1));
+}
+
 // Runs `property(random)` for `count` seeds, by default 1 to `count`, and stops at the first that fails.
 template <class Property>
 void forSeeds(uint64_t count, Property property) {

@@ -71,7 +71,7 @@ class AgreementTest : public ::testing::TestWithParam<Kind> {
 
   std::deque<Agreement> members_;
   std::vector<int> sent_;  // by rank
-  std::mt19937 random_{test::newSeed()};
+  std::mt19937 random_{test::seedOfRun()};
 };
 
 INSTANTIATE_TEST_SUITE_P(Kinds, AgreementTest, ::testing::Values(Kind::kAllToAll, Kind::kTree),

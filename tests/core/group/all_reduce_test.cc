@@ -172,7 +172,7 @@ TEST(AllReduceTypesTest, AnyByteButZeroIsTrue) {
 
 // Random floats: the sum depends on the order of additions, and all must have taken the same one.
 TEST(AllReduceBitsTest, AreTheSameOnAllRanksAndNearTheTruth) {
-  std::mt19937 random(test::newSeed());
+  std::mt19937 random(test::seedOfRun());
   std::normal_distribution<float> normal;
   for (int size : {2, 3, 4, 5}) {
     GroupJob job(size);
@@ -198,7 +198,7 @@ TEST(AllReduceBitsTest, AreTheSameOnAllRanksAndNearTheTruth) {
 
 TEST(AllReduceManyTest, AnyNumberMayBeUnderWay) {
   constexpr int kSize = 3, kOperations = 1000;
-  std::mt19937 random(test::newSeed());
+  std::mt19937 random(test::seedOfRun());
   GroupJob job(kSize);
   std::vector<ProcessGroup> groups = job.makeAll();
   std::vector<size_t> counts;

@@ -87,7 +87,7 @@ TEST(DataTypeTest, EveryHalfSurvivesTheWayThroughFloat) {
 
 // The compiler's own 16-bit float is the oracle.
 TEST(DataTypeTest, RoundsToHalfAsTheCompilerDoes) {
-  std::mt19937 random(test::newSeed());
+  std::mt19937 random(test::seedOfRun());
   auto check = [](uint32_t bits) {
     float value = std::bit_cast<float>(bits);
     if (std::isnan(value)) return;

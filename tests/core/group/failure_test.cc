@@ -220,7 +220,7 @@ class LargeDataTest : public ::testing::Test {};
 TYPED_TEST_SUITE(LargeDataTest, Types);
 
 TYPED_TEST(LargeDataTest, FailsWhenAMemberIsLostInTheMiddle) {
-  std::mt19937 random(test::newSeed());
+  std::mt19937 random(test::seedOfRun());
   for (int round = 0; round < 10; ++round) {
     GroupJob job(3);
     std::vector<ProcessGroup> groups = job.makeAll();

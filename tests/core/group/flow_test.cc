@@ -112,7 +112,7 @@ TYPED_TEST(LateMemberTest, GetsNothing) {
 
 TEST(FlowTest, MixedSizesFromManyGroupsAtOnce) {
   constexpr size_t kGroups = 5, kEach = 12;
-  std::mt19937 random(test::newSeed());
+  std::mt19937 random(test::seedOfRun());
   GroupJob job(3, {.sendBufferBytes = 32 << 10});
   std::vector<size_t> counts;
   for (size_t i = 0; i < kGroups * kEach; ++i)

@@ -4,12 +4,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdio>
-#include <random>
 
 #include "tests/support/expect_error.h"
 #include "tests/support/gate.h"
 #include "tests/support/local_job.h"
+#include "tests/support/seeds.h"
 #include "treadle/core/group/group.h"
 #include "treadle/core/group/group_service.h"
 
@@ -75,14 +74,6 @@ inline Status failureOf(Future<void> future) {
     return error.status();
   }
   return {};
-}
-
-// A seed that is new for each run and is printed, or the one in the flag --gtest_random_seed.
-inline uint32_t newSeed() {
-  int given = ::testing::GTEST_FLAG(random_seed);
-  uint32_t seed = given != 0 ? static_cast<uint32_t>(given) : std::random_device{}();
-  std::printf("seed %u\n", seed);
-  return seed;
 }
 
 }  // namespace treadle::test

@@ -58,7 +58,7 @@ class ManyMembers : public ::testing::Test {
 
   GroupJob job_{kMembers};
   std::vector<ProcessGroup> groups_ = job_.makeAll({.name = "many"});
-  std::mt19937 random_{test::newSeed()};
+  std::mt19937 random_{test::seedOfRun()};
 };
 
 TEST_F(ManyMembers, AllReduceGivesTheSameBitsToAll) {

@@ -98,7 +98,7 @@ TEST(GroupMessagesTest, AnAbortNeedsAReason) {
 }
 
 TEST(GroupMessagesTest, NoBytesHarmTheReader) {
-  std::mt19937 random(test::newSeed());
+  std::mt19937 random(test::seedOfRun());
   for (int round = 0; round < 20'000; ++round) {
     std::vector<std::byte> bytes = encode(example(kKinds[random() % std::size(kKinds)]));
     for (uint32_t change = random() % 4; change > 0; --change)

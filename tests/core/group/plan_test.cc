@@ -63,7 +63,7 @@ class PlanTest : public ::testing::TestWithParam<Case> {
     return all;
   }
 
-  std::mt19937 random_{test::newSeed()};
+  std::mt19937 random_{test::seedOfRun()};
 };
 
 std::string nameOf(const ::testing::TestParamInfo<Case>& info) {
@@ -154,7 +154,7 @@ class BlocksPlan : public ::testing::TestWithParam<int> {
     return all;
   }
 
-  std::mt19937 random_{test::newSeed()};
+  std::mt19937 random_{test::seedOfRun()};
 };
 
 TEST_P(BlocksPlan, ReduceScatterReducesEachBlockOnItsMember) {
