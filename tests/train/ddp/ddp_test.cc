@@ -4,10 +4,6 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
 
-#include <set>
-#include <stdexcept>
-#include <utility>
-
 #include "tests/support/gate.h"
 #include "tests/train/ddp/net.h"
 
@@ -188,49 +184,6 @@ TEST(DistributedDataParallel, ADistributedPassDoesNotAverageWhatIsInGrad) {
     EXPECT_FALSE(context.gradient(net->skipped).defined());
     EXPECT_TRUE(context.gradient(net->last).defined());
     EXPECT_TRUE(at::equal(net->skipped.grad(), at::ones_like(net->skipped)));
-  });
-}
-
-// What a failed pass had gathered must not find its way into the next.
-TEST(DistributedDataParallel, AFailedPassLeavesNothingToTheNext) {
-  TensorJob job(ranks(1));
-  Worker& worker = job[0];
-  Net net(0), alone(0);
-  DistributedDataParallel<Net> ddp(net, ProcessGroup::make(worker, job.names()), smallBuckets());
-  at::Tensor input = inputOf(0, 0).requires_grad_();
-  at::Tensor loss = (Broken::apply(input).mm(net->first) + net->bias).mm(net->last).square().mean();
-  EXPECT_THROW(loss.backward(), std::runtime_error);
-  net->zero_grad();
-  ddp.forward(inputOf(0, 1), true).square().mean().backward();
-  alone->forward(inputOf(0, 1), true).square().mean().backward();
-  for (const std::string name : {"first", "bias", "last"})
-    EXPECT_TRUE(close(net->named_parameters()[name].grad(), alone->named_parameters()[name].grad())) << name;
-}
-
-// Rank 0 leaves out a batch over which its pass fails, when some of its buckets have gone already.
-TEST(DistributedDataParallel, APassThatFailsOnOneRankFailsOnAllAndTheNextIsRight) {
-  TensorJob job(ranks(2));
-  Net alone(0);
-  at::Tensor whole = at::cat({inputOf(0, 1), inputOf(1, 1)});
-  alone->forward(whole, false).square().mean().backward();
-  job.onAll([&](Worker& worker) {
-    int rank = worker.self().rank;
-    Net net(0);
-    DistributedDataParallel<Net> ddp(net, ProcessGroup::make(worker, job.names()), smallBuckets());
-    bool bad = rank == 0;
-    net->bias.register_hook([&](const at::Tensor&) {
-      if (std::exchange(bad, false)) throw std::runtime_error("a bad batch");
-    });
-    at::Tensor first = ddp.forward(inputOf(rank, 0), false).square().mean();
-    if (rank == 0) {
-      EXPECT_THROW(first.backward(), std::runtime_error);
-    } else {
-      EXPECT_THROW(first.backward(), CancelledError);
-    }
-    net->zero_grad();
-    ddp.forward(inputOf(rank, 1), false).square().mean().backward();
-    for (const auto& entry : alone->named_parameters())
-      EXPECT_TRUE(close(net->named_parameters()[entry.key()].grad(), entry.value().grad())) << entry.key();
   });
 }
 

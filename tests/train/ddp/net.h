@@ -13,6 +13,7 @@
 
 #include "tests/support/tensor_job.h"
 #include "treadle/tensor/collective/collectives.h"
+#include "treadle/train/ddp/exact_channel.h"
 
 namespace treadle::test::ddp_test {
 
@@ -62,12 +63,13 @@ inline void answerPass(
     const ProcessGroup& group, const std::vector<at::Tensor>& parameters, const DdpOptions& options,
     const std::function<void()>& sent = [] {}) {
   for (const std::vector<size_t>& bucket : ddp::planBuckets(parameters, options.buckets)) {
-    int64_t elements = static_cast<int64_t>(bucket.size());  // the marks
+    int64_t elements = 0;
     for (size_t index : bucket) elements += parameters[index].numel();
     at::Tensor flat = at::zeros({elements}, parameters[bucket.front()].options().requires_grad(false));
     allReduce(group, flat, ReduceOp::kAverage).wait();
     sent();
   }
+  ddp::ExactChannel(group, parameters.size()).send(/*failed=*/false).wait();
 }
 
 struct Broken : torch::autograd::Function<Broken> {

@@ -266,6 +266,11 @@ void Pass::onFinish(UniqueFunction<void(const Status&)> callback) {
   callbacks_.push_back(std::move(callback));
 }
 
+bool Pass::hasCallbacks() const {
+  std::lock_guard lock(mutex_);
+  return !callbacks_.empty();
+}
+
 Status Pass::finish() {
   for (Running* running = Running::innermost; running != nullptr; running = running->outer) {
     if (running->pass == this) return failedPrecondition("a node or hook of a backward pass cannot finish that pass");

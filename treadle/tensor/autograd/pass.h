@@ -135,8 +135,10 @@ class Pass : public std::enable_shared_from_this<Pass> {
 
   // `callback` runs once in finish(), in order of registration, with the outcome of the pass so far; then
   // hooked parameters still hold this pass's `.grad`, so it may write an averaged gradient there. Throwing
-  // fails the pass. The callback must not own the pass, or neither would ever be freed.
+  // fails the pass. The callback must not own the pass, or neither would ever be freed. After a success it may wait for
+  // callbacks of the same pass on other workers, and of passes at their end there.
   void onFinish(UniqueFunction<void(const Status&)> callback);
+  bool hasCallbacks() const;
 
   // From such a callback: if the pass ends well, this is all that the context has for `leaf`, whatever it had before
   // and whatever `.grad` holds.

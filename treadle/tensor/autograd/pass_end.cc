@@ -32,24 +32,33 @@ std::vector<int> toTell(const Worker& worker, ContextState& context, const Ended
   return ranks;
 }
 
-bool finishHere(Worker& worker, const ContextPtr& context, const FinishMessage& message, Status& outcome) {
-  const bool smart = context->graph->mode() == AutogradMode::kSmart;
-  std::shared_ptr<Pass> pass;
-  {
-    MutexLock lock(context->mutex);
-    // Remembered: a worker may be told by several others, and gradients that come after the end must not
-    // begin the pass anew.
-    if (!context->finishedPasses.insert(message.id.pass).second) {
-      // It ended well here and failed elsewhere: the gradients are of no use then, and those behind must hear of it
-      // too.
-      if (message.failure.empty() || !context->failedPasses.insert(message.id.pass).second) return false;
-      if (context->broken.ok()) context->broken = cancelled(message.failure);
-      return true;
-    }
-    if (!message.failure.empty()) context->failedPasses.insert(message.id.pass);
-    auto found = context->passes.find(message.id.pass);
-    if (found != context->passes.end()) pass = found->second.pass;
+namespace {
+
+// What this worker has to do about the end of a pass.
+enum class Left { kNothing, kTellOthers, kEndHere };
+
+// Takes the end of the pass for the calling thread.
+Left takeEnd(ContextState& context, const FinishMessage& message, std::shared_ptr<Pass>& pass) {
+  MutexLock lock(context.mutex);
+  // Remembered: a worker may be told by several others, and gradients that come after the end must not
+  // begin the pass anew.
+  if (!context.finishedPasses.insert(message.id.pass).second) {
+    // It ended well here and failed elsewhere: the gradients are of no use then, and those behind must hear of it
+    // too.
+    if (message.failure.empty() || !context.failedPasses.insert(message.id.pass).second) return Left::kNothing;
+    if (context.broken.ok()) context.broken = cancelled(message.failure);
+    return Left::kTellOthers;
   }
+  if (!message.failure.empty()) context.failedPasses.insert(message.id.pass);
+  auto found = context.passes.find(message.id.pass);
+  if (found != context.passes.end()) pass = found->second.pass;
+  return Left::kEndHere;
+}
+
+// Once takeEnd has said so.
+Status endHere(Worker& worker, const ContextPtr& context, const FinishMessage& message, std::shared_ptr<Pass> pass) {
+  const bool smart = context->graph->mode() == AutogradMode::kSmart;
+  Status outcome;
   // FAST mode: sends of this worker that no gradient reached; a pass over them alone finds and names them.
   if (!smart && !pass && message.failure.empty() && !context->graph->sends().empty()) {
     Result<std::shared_ptr<Pass>> over = makePass(worker, context, {message.id.pass, false}, {});
@@ -72,25 +81,42 @@ bool finishHere(Worker& worker, const ContextPtr& context, const FinishMessage& 
     Promise<EndedRanks>& engagedBy = *ended.mapped().engagedBy;
     outcome.ok() ? engagedBy.set({}) : engagedBy.fail(outcome);
   }
-  return true;
+  return outcome;
+}
+
+}  // namespace
+
+bool finishHere(Worker& worker, const ContextPtr& context, const FinishMessage& message, Status& outcome) {
+  std::shared_ptr<Pass> pass;
+  const Left left = takeEnd(*context, message, pass);
+  if (left == Left::kEndHere) outcome = endHere(worker, context, message, std::move(pass));
+  return left != Left::kNothing;
 }
 
 Status finishEverywhere(Worker& worker, const ContextPtr& context, const FinishMessage& message,
                         const std::vector<int>& others, TimePoint deadline) {
-  Status outcome;
-  if (!finishHere(worker, context, message, outcome)) return {};
-  // All are told before any is waited for, and all are waited for even when one fails: when backward returns,
-  // no worker is still at work on the pass, but lost ones.
-  CurrentContext none(interceptorOf(worker), nullptr);
+  std::shared_ptr<Pass> pass;
+  const Left left = takeEnd(*context, message, pass);
+  if (left == Left::kNothing) return {};
+  // All are told before it ends here, where a callback of the pass may wait for callbacks there, and all are waited for
+  // even when one fails: when backward returns, no worker is still at work on the pass, but lost ones.
   std::vector<std::pair<int, Future<void>>> ending;
-  CallProxy caller = worker.with({.timeout = kNoTimeout});
-  for (int rank : others) {
-    try {
-      ending.emplace_back(rank, caller.async<&onFinish>(rank, message));
-    } catch (const Error& error) {
-      if (outcome.ok()) outcome = error.status();  // of a rank that is not there yet; the others are told all the same
+  Status notTold;
+  {
+    CurrentContext none(interceptorOf(worker), nullptr);
+    CallProxy caller = worker.with({.timeout = kNoTimeout});
+    for (int rank : others) {
+      try {
+        ending.emplace_back(rank, caller.async<&onFinish>(rank, message));
+      } catch (const Error& error) {
+        // Of a rank that is not there yet; the others are told all the same.
+        if (notTold.ok()) notTold = error.status();
+      }
     }
   }
+  Status outcome;
+  if (left == Left::kEndHere) outcome = endHere(worker, context, message, std::move(pass));
+  if (outcome.ok()) outcome = std::move(notTold);
   for (auto& [rank, other] : ending) {
     Status ended = endedBy(deadline, other, worker.peer(rank));
     outcome = outcome.ok() ? std::move(ended) : both(std::move(outcome), ended);

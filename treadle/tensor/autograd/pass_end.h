@@ -17,8 +17,9 @@ std::vector<int> toTell(const Worker& worker, ContextState& context, const Ended
 // Ends the pass on this worker; false when it had ended here before.
 bool finishHere(Worker& worker, const ContextPtr& context, const FinishMessage& message, Status& outcome);
 
-// Here, then on `others`, who tell those behind them where that is theirs to do; returns when it has ended there, or at
-// the deadline, with the first failure. A context in which a pass ended badly takes no other.
+// On `others`, which tell those behind them where that is theirs to do, and here, at the same time: callbacks of the
+// pass (Pass::onFinish) may wait for those on other workers. Returns when it has ended there, or at the deadline, with
+// the first failure. A context in which a pass ended badly takes no other.
 Status finishEverywhere(Worker& worker, const ContextPtr& context, const FinishMessage& message,
                         const std::vector<int>& others, TimePoint deadline = kNever);
 void onFinish(CallContext& call, const FinishMessage& message);

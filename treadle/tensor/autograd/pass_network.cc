@@ -144,7 +144,9 @@ bool PassNetwork::nobodyIsBehind(int64_t passId) {
 
 void PassNetwork::endAndAnswer(Pass& pass, Promise<EndedRanks> engagedBy) {
   Status status = pass.status();
-  if (status.ok() && pass.passId() != ownPass_ && pass.complete() && nobodyIsBehind(pass.passId())) {
+  // Callbacks may wait for those on other workers, which must be told then; and they are told after this answer.
+  if (status.ok() && pass.passId() != ownPass_ && pass.complete() && !pass.hasCallbacks() &&
+      nobodyIsBehind(pass.passId())) {
     if (finishHere(worker_, context_, {idOf(pass), ""}, status)) ended({worker_.self().rank});
   }
   status.ok() ? engagedBy.set(endedRanks()) : engagedBy.fail(std::move(status));

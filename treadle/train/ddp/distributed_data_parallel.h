@@ -10,6 +10,9 @@
 // The parameters that require a gradient when it is constructed are averaged, each tensor once however many modules
 // share it. An averaged pass throws StateError, on the ranks concerned, when one has been frozen or unfrozen since,
 // and ArgumentError when a gradient has a history (backward with create_graph).
+//
+// A pass goes well on all ranks or on none: one that fails on a rank throws CancelledError on the others, which names
+// the worker. Waiting for averages is limited by GroupOptions::timeout, not by BackwardOptions::timeout.
 
 #include <torch/nn/module.h>
 

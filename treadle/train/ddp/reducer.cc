@@ -1,11 +1,8 @@
 #include "treadle/train/ddp/reducer.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/engine.h>
-
-#include <cmath>
-#include <limits>
 
 #include "treadle/core/base/error.h"
 #include "treadle/tensor/collective/collectives.h"
@@ -25,16 +22,15 @@ int64_t currentPassId() {
 Reducer::Reducer(ParameterList parameters, ProcessGroup group, const BucketLimits& limits)
     : list_(std::move(parameters)),
       group_(std::move(group)),
+      channel_(group_, list_.trained().size()),
       placeOf_(list_.trained().size()),
       arrived_(list_.trained().size()) {
   for (std::vector<size_t>& indexes : planBuckets(list_.trained(), limits)) {
     Bucket bucket;
     int64_t elements = 0;
     for (size_t index : indexes) elements += parameter(index).numel();
-    int64_t marks = static_cast<int64_t>(indexes.size());
-    // Uninitialised: everything is written before it is sent.
-    bucket.flat = at::empty({elements + marks}, parameter(indexes.front()).options().requires_grad(false));
-    bucket.marks = bucket.flat.narrow(0, elements, marks);
+    // Written, as a pass that fails sends what there is.
+    bucket.flat = at::zeros({elements}, parameter(indexes.front()).options().requires_grad(false));
     int64_t offset = 0;
     for (size_t position = 0; position < indexes.size(); ++position) {
       const at::Tensor& one = parameter(indexes[position]);
@@ -74,7 +70,9 @@ void Reducer::onGradient(size_t index) {
                            "derivative by torch::autograd::grad, and call backward without create_graph"));
   // Undefined, when nothing behind a node made one: there is nothing to wait for, and nothing to add.
   gradient.defined() ? bucket.views[position].copy_(gradient) : bucket.views[position].zero_();
-  if (at::Tensor earlier = earlierInContext(index); earlier.defined()) bucket.views[position].add_(earlier);
+  const at::Tensor earlier = earlierInContext(index);
+  if (earlier.defined()) bucket.views[position].add_(earlier);
+  if (gradient.defined() || earlier.defined()) channel_.markUsed(index);
   arrived_[index] = true;
   ++bucket.arrived;
   launchReady(false);
@@ -85,7 +83,7 @@ bool Reducer::takesPart() {
   const int64_t passId = currentPassId();
   if (inPass_ && passId_ == passId) return true;
   if (leftAlone_ == passId) return false;
-  if (inPass_) settle();
+  if (inPass_) giveUp();  // a local pass that failed reported its end to nobody
   if (suspended_ > 0) {
     leftAlone_ = passId;
     return false;
@@ -97,18 +95,16 @@ bool Reducer::takesPart() {
 
 // Its end is told by the distributed pass, or by the local engine.
 void Reducer::beginPass() {
-  // `dropPass` does not wait on a thread that must not: the group may still use the buckets.
-  for (Bucket& bucket : buckets_)
-    if (bucket.reduced.valid()) valueOrThrow(sharedStateOf(bucket.reduced)->waitUntil(kNever));
+  // A pass that was given up left its operations to the group, which may still use the memory. Each has its time limit.
+  for (const Future<void>& operation : operations_) valueOrThrow(sharedStateOf(operation)->waitUntil(kNever));
+  operations_.clear();
+  channel_.clear();
   inPass_ = true;
   passId_ = currentPassId();
   pass_ = autograd::Pass::current();
   launched_ = 0;
   arrived_.assign(arrived_.size(), false);
-  for (Bucket& bucket : buckets_) {
-    bucket.arrived = 0;
-    bucket.reduced = {};
-  }
+  for (Bucket& bucket : buckets_) bucket.arrived = 0;
   // A distributed pass ends when all workers are done, a local one when the engine is: each tells in its own
   // way. A pass may live on where its context is ended late: on a worker whose program has let go of its modules.
   const auto weak = weak_from_this();
@@ -123,32 +119,20 @@ void Reducer::beginPass() {
   }
 }
 
-// A local pass that failed told nobody of its end. The ranks on which it went well wait for this one's part.
-void Reducer::settle() {
-  for (Future<void>& reduction : giveUp()) reduction.cancel();
-  inPass_ = false;
-}
-
 // Fails the pass, on all ranks. A distributed one reports its end by itself.
 void Reducer::refuse(const Status& why) {
-  if (pass_ == nullptr) settle();
+  if (pass_ == nullptr) giveUp();
   raise(why);
 }
 
-// What is to be cancelled of a pass that failed here. The buckets that it did not come to are begun too: operations are
-// matched by their number, and those of the next pass must meet those of the next pass on the other ranks. Marks that
-// are no numbers tell them that there is no average (a cancelled operation may have ended well for them by then).
-std::vector<Future<void>> Reducer::giveUp() {
-  std::vector<Future<void>> begun;
-  for (Bucket& bucket : buckets_) {
-    if (!bucket.reduced.valid()) {
-      bucket.flat.fill_(std::numeric_limits<double>::quiet_NaN());
-      bucket.reduced = allReduce(group_, bucket.flat, ReduceOp::kAverage);
-    }
-    begun.push_back(bucket.reduced);
-  }
-  launched_ = buckets_.size();
-  return begun;
+// Ends a pass that failed here. Waits for nothing, so that it may be called on any thread. All operations of the pass
+// are begun, not cancelled: members match operations by their number, those of the next pass must meet those of the
+// next pass on the other ranks, and the last one reports the failure. Until then the others go on with theirs.
+void Reducer::giveUp() {
+  for (; launched_ < buckets_.size(); ++launched_)
+    operations_.push_back(allReduce(group_, buckets_[launched_].flat, ReduceOp::kAverage));
+  operations_.push_back(channel_.send(/*failed=*/true));
+  inPass_ = false;
 }
 
 // One order for all ranks: a full bucket waits for those before it.
@@ -161,20 +145,10 @@ void Reducer::launchReady(bool all) {
   }
 }
 
+// The same all-reduces on every rank, whatever got a gradient where: a rank without one adds zeros.
 void Reducer::launch(Bucket& bucket) {
-  bucket.marks.fill_(1);
   if (bucket.arrived < bucket.parameters.size()) fillAbsent(bucket);
-  // The same number of all-reduces of the same sizes on every rank, whatever got a gradient where: a rank
-  // without one adds zeros.
-  bucket.reduced = allReduce(group_, bucket.flat, ReduceOp::kAverage);
-  if (autograd::Pass* pass = autograd::Pass::current()) {
-    auto pending = std::make_shared<autograd::Pass::Pending>(pass->addPending());
-    // Pending work keeps this worker from counting as idle, so that the distributed pass is not over before
-    // the averages are there, and a failed all-reduce fails the pass everywhere.
-    auto state = sharedStateOf(bucket.reduced);
-    state->onReady(
-        [state, pending] { state->result().ok() ? pending->complete() : pending->fail(state->result().status()); });
-  }
+  operations_.push_back(allReduce(group_, bucket.flat, ReduceOp::kAverage));
 }
 
 // What this rank adds for parameters that its loss does not depend on: the gradient of earlier passes, which the ranks
@@ -184,7 +158,7 @@ void Reducer::fillAbsent(Bucket& bucket) {
     const size_t index = bucket.parameters[position];
     if (arrived_[index]) continue;
     const at::Tensor earlier = pass_ ? earlierInContext(index) : parameter(index).grad();
-    bucket.marks[static_cast<int64_t>(position)].fill_(earlier.defined() ? 1 : 0);
+    if (earlier.defined()) channel_.markUsed(index);
     earlier.defined() ? bucket.views[position].copy_(earlier) : bucket.views[position].zero_();
   }
 }
@@ -196,34 +170,30 @@ at::Tensor Reducer::earlierInContext(size_t index) {
 
 // All gradients that will come have come.
 void Reducer::endPass() {
-  std::vector<Future<void>> reductions;
+  std::vector<Future<void>> operations;
   {
     MutexLock lock(mutex_);
     at::NoGradGuard noGrad;
     // Parameters that the loss does not depend on here: their buckets go out now, with zeros.
     launchReady(true);
-    for (Bucket& bucket : buckets_) reductions.push_back(bucket.reduced);
+    operations_.push_back(channel_.send(/*failed=*/false));
+    operations = operations_;
     inPass_ = false;
   }
-  // Without the lock. In a distributed pass they are ready by now, as pending work; in a local one this is
-  // the wait.
-  for (Future<void>& reduction : reductions) reduction.wait();
+  // Without the lock.
+  for (Future<void>& operation : operations) operation.wait();
   MutexLock lock(mutex_);
   at::NoGradGuard noGrad;
-  for (const Bucket& bucket : buckets_)
-    if (std::isnan(bucket.marks[0].item<double>()))
-      raise(cancelled("the backward pass failed on another rank, so there are no averages of its gradients"));
-  for (Bucket& bucket : buckets_) putAverages(bucket);
+  throwIfError(channel_.outcome());
+  for (const Bucket& bucket : buckets_) putAverages(bucket);
 }
 
-void Reducer::putAverages(Bucket& bucket) {
-  for (size_t position = 0; position < bucket.parameters.size(); ++position) {
-    const size_t index = bucket.parameters[position];
-    // What no rank used keeps what it has, like in one process: a gradient of zero is not the same as none to an
-    // optimizer with momentum or weight decay.
-    bool used = arrived_[index] || bucket.marks[static_cast<int64_t>(position)].item<double>() > 0;
-    if (used) putAverage(index, bucket.views[position]);
-  }
+void Reducer::putAverages(const Bucket& bucket) {
+  // A parameter that no rank used keeps what it has, like in one process: a gradient of zero is not the same as none to
+  // an optimizer with momentum or weight decay.
+  for (size_t position = 0; position < bucket.parameters.size(); ++position)
+    if (const size_t index = bucket.parameters[position]; channel_.used(index))
+      putAverage(index, bucket.views[position]);
 }
 
 // A distributed pass adds `.grad` to its context for the parameters that took part in it here, but the average stands
@@ -241,16 +211,9 @@ void Reducer::putAverage(size_t index, const at::Tensor& average) {
   if (pass_ != nullptr) pass_->replaceGradient(parameter(index), std::move(grad));
 }
 
-// Ends a pass that failed on this rank. `cancel` notifies the other ranks and waits until the group has released the
-// buckets. On a thread that must not wait, the next pass waits instead.
 void Reducer::dropPass() {
-  std::vector<Future<void>> reductions;
-  {
-    MutexLock lock(mutex_);
-    reductions = giveUp();
-    inPass_ = false;
-  }
-  for (Future<void>& reduction : reductions) reduction.cancel();
+  MutexLock lock(mutex_);
+  giveUp();
 }
 
 }  // namespace treadle::ddp

@@ -1,11 +1,12 @@
 #pragma once
 // Averages the gradients of a module's parameters over a group while the backward pass still runs: each
 // bucket is all-reduced as soon as its last gradient is there, in the same order on every rank, and when the
-// pass ends the averages take the place of the gradients. What is averaged is the sum of this pass and of those before
-// it, which are in `.grad` or in the context: passes that were not averaged are so with the next one that is. A
-// parameter that has no gradient on this rank counts as zero; one that has none on any rank is left alone. Works in a
-// plain `loss.backward()`, which then returns when the averages are there, and in a distributed pass, which then is not
-// over before they are.
+// pass ends the averages take the place of the gradients. The operations of a pass are its buckets in order, then the
+// exact channel, also where it fails: so it goes well on all ranks or fails on all. What is averaged is the sum of this
+// pass and of those before it, which are in `.grad` or in the context: passes that were not averaged are so with the
+// next one that is. A parameter that has no gradient on this rank counts as zero; one that has none on any rank is left
+// alone. Works in a plain `loss.backward()`, which then returns when the averages are there, and in a distributed pass,
+// which then is not over before they are.
 //
 // Owned by a DistributedDataParallel; one backward pass over its parameters at a time. Hooks run on the
 // thread that runs the backward pass, and so does everything here but the answers of the group.
@@ -17,6 +18,7 @@
 #include "treadle/core/group/group.h"
 #include "treadle/tensor/autograd/pass.h"
 #include "treadle/train/ddp/buckets.h"
+#include "treadle/train/ddp/exact_channel.h"
 #include "treadle/train/ddp/gradient_hooks.h"
 #include "treadle/train/ddp/parameter_list.h"
 
@@ -37,27 +39,24 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   // shape.
   struct Bucket {
     std::vector<size_t> parameters;
-    at::Tensor flat;                // their gradients, one after the other, then the marks
+    at::Tensor flat;                // their gradients, one after the other
     std::vector<at::Tensor> views;  // of each within `flat`
-    at::Tensor marks;               // one number per parameter: 0 when it got no gradient, after the sum on no rank
     size_t arrived = 0;
-    Future<void> reduced;
   };
 
   // In the order of a pass: gradients come, the first of them begins the pass, full buckets are launched in
-  // order, and the pass ends well (endPass, which may wait for the network) or not (dropPass).
+  // order, and the pass ends well (endPass, which waits for the network) or not (dropPass).
   void onGradient(size_t index);
   bool takesPart() TREADLE_REQUIRES(mutex_);
   void beginPass() TREADLE_REQUIRES(mutex_);
-  void settle() TREADLE_REQUIRES(mutex_);
   void refuse(const Status& why) TREADLE_REQUIRES(mutex_);
-  std::vector<Future<void>> giveUp() TREADLE_REQUIRES(mutex_);
+  void giveUp() TREADLE_REQUIRES(mutex_);
   void launchReady(bool all) TREADLE_REQUIRES(mutex_);
   void launch(Bucket& bucket) TREADLE_REQUIRES(mutex_);
   void fillAbsent(Bucket& bucket) TREADLE_REQUIRES(mutex_);
   at::Tensor earlierInContext(size_t index) TREADLE_REQUIRES(mutex_);
   void endPass();
-  void putAverages(Bucket& bucket) TREADLE_REQUIRES(mutex_);
+  void putAverages(const Bucket& bucket) TREADLE_REQUIRES(mutex_);
   void putAverage(size_t index, const at::Tensor& average) TREADLE_REQUIRES(mutex_);
   void dropPass();
 
@@ -68,7 +67,9 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
 
   Mutex mutex_;
   std::vector<Bucket> buckets_ TREADLE_GUARDED_BY(mutex_);
-  std::vector<std::pair<size_t, size_t>> placeOf_;  // bucket and position, by parameter
+  ExactChannel channel_ TREADLE_GUARDED_BY(mutex_);
+  std::vector<Future<void>> operations_ TREADLE_GUARDED_BY(mutex_);  // of the pass, or of the last one, as begun
+  std::vector<std::pair<size_t, size_t>> placeOf_;                   // bucket and position, by parameter
   std::vector<bool> arrived_ TREADLE_GUARDED_BY(mutex_);
   size_t launched_ TREADLE_GUARDED_BY(mutex_) = 0;
   bool inPass_ TREADLE_GUARDED_BY(mutex_) = false;

@@ -1,0 +1,97 @@
+// A pass that fails on one rank fails on all, whenever it does, and the next one is right.
+
+#include <optional>
+#include <stdexcept>
+#include <utility>
+
+#include "tests/support/expect_error.h"
+#include "tests/train/ddp/net.h"
+
+namespace treadle::test::ddp_test {
+namespace {
+
+// What a failed pass had gathered must not find its way into the next.
+TEST(DistributedDataParallel, AFailedPassLeavesNothingToTheNext) {
+  TensorJob job(ranks(1));
+  Worker& worker = job[0];
+  Net net(0), alone(0);
+  DistributedDataParallel<Net> ddp(net, ProcessGroup::make(worker, job.names()), smallBuckets());
+  at::Tensor input = inputOf(0, 0).requires_grad_();
+  at::Tensor loss = (Broken::apply(input).mm(net->first) + net->bias).mm(net->last).square().mean();
+  EXPECT_THROW(loss.backward(), std::runtime_error);
+  net->zero_grad();
+  ddp.forward(inputOf(0, 1), true).square().mean().backward();
+  alone->forward(inputOf(0, 1), true).square().mean().backward();
+  for (const std::string name : {"first", "bias", "last"})
+    EXPECT_TRUE(close(net->named_parameters()[name].grad(), alone->named_parameters()[name].grad())) << name;
+}
+
+// Rank 0 leaves out a batch over which its pass fails, when some of its buckets have gone already.
+TEST(DistributedDataParallel, APassThatFailsOnOneRankFailsOnAllAndTheNextIsRight) {
+  TensorJob job(ranks(2));
+  Net alone(0);
+  at::Tensor whole = at::cat({inputOf(0, 1), inputOf(1, 1)});
+  alone->forward(whole, false).square().mean().backward();
+  job.onAll([&](Worker& worker) {
+    int rank = worker.self().rank;
+    Net net(0);
+    DistributedDataParallel<Net> ddp(net, ProcessGroup::make(worker, job.names()), smallBuckets());
+    bool bad = rank == 0;
+    net->bias.register_hook([&](const at::Tensor&) {
+      if (std::exchange(bad, false)) throw std::runtime_error("a bad batch");
+    });
+    at::Tensor first = ddp.forward(inputOf(rank, 0), false).square().mean();
+    if (rank == 0) {
+      EXPECT_THROW(first.backward(), std::runtime_error);
+    } else {
+      EXPECT_THROW(first.backward(), CancelledError);
+    }
+    net->zero_grad();
+    ddp.forward(inputOf(rank, 1), false).square().mean().backward();
+    for (const auto& entry : alone->named_parameters())
+      EXPECT_TRUE(close(net->named_parameters()[entry.key()].grad(), entry.value().grad())) << entry.key();
+  });
+}
+
+// The node that fails is behind all parameters: by then the others have all averages of this rank's gradients.
+class AfterTheLastBucket : public ::testing::TestWithParam<bool> {};
+
+TEST_P(AfterTheLastBucket, AFailureFailsThePassOnAllRanks) {
+  TensorJob job(ranks(3));
+  Net alone(0);
+  alone->forward(at::cat({inputOf(0, 1), inputOf(1, 1), inputOf(2, 1)}), false).square().mean().backward();
+  job.onAll([&](Worker& worker) {
+    const int rank = worker.self().rank;
+    Net net(0);
+    DistributedDataParallel<Net> ddp(net, ProcessGroup::make(worker, job.names()), smallBuckets());
+    // The gradients of the last pass.
+    std::optional<AutogradContext> context;
+    auto backward = [&](const at::Tensor& loss) {
+      if (!GetParam()) return loss.backward();
+      context.reset();
+      context.emplace(worker).backward({loss});
+    };
+    const at::Tensor input = inputOf(rank, 0).requires_grad_();
+    const at::Tensor loss = ddp.forward(rank == 1 ? Broken::apply(input) : input, false).square().mean();
+    if (rank == 1) {
+      EXPECT_THROW(backward(loss), std::exception);
+    } else {
+      const Status failure = statusOf<CancelledError>([&] { backward(loss); });
+      EXPECT_TRUE(contains(failure.message(), "failed on worker 'rank1' (rank 1 of the group)"));
+      EXPECT_EQ(failure.worker(), "rank1");
+    }
+    net->zero_grad();
+    backward(ddp.forward(inputOf(rank, 1), false).square().mean());
+    for (const auto& entry : alone->named_parameters()) {
+      const at::Tensor parameter = net->named_parameters()[entry.key()];
+      EXPECT_TRUE(close(context ? context->gradient(parameter) : parameter.grad(), entry.value().grad()))
+          << entry.key();
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Passes, AfterTheLastBucket, ::testing::Bool(),
+                         [](const auto& info) { return info.param ? "distributed" : "local"; });
+
+}  // namespace
+}  // namespace treadle::test::ddp_test

@@ -1,0 +1,82 @@
+// Two ranks of a group in one distributed pass: rank 0's loss goes through rank 1's replica too.
+
+#include <map>
+#include <memory>
+
+#include "tests/train/ddp/net.h"
+
+namespace treadle::test::ddp_test {
+namespace {
+
+// The replica that a remote function finds on its worker.
+struct Replicas {
+  Mutex mutex;
+  std::map<int, std::shared_ptr<DistributedDataParallel<Net>>> of TREADLE_GUARDED_BY(mutex);
+
+  void put(int rank, std::shared_ptr<DistributedDataParallel<Net>> replica) {
+    MutexLock lock(mutex);
+    of[rank] = std::move(replica);
+  }
+  std::shared_ptr<DistributedDataParallel<Net>> at(int rank) {
+    MutexLock lock(mutex);
+    return of.at(rank);
+  }
+};
+
+Replicas& replicas() {
+  static Replicas replicas;
+  return replicas;
+}
+
+at::Tensor forwardThere(CallContext& call, const at::Tensor& input, bool skip) {
+  return replicas().at(call.worker().self().rank)->forward(input, skip);
+}
+
+// Which ranks leave out `skipped`, whose bucket then goes at the end of the pass.
+struct Case {
+  AutogradMode mode;
+  bool skipHere, skipThere;
+};
+
+class SharedPass : public ::testing::TestWithParam<Case> {};
+
+TEST_P(SharedPass, EqualsOneProcess) {
+  const auto [mode, skipHere, skipThere] = GetParam();
+  TensorJob job(ranks(2), Functions().add<&forwardThere>("forwardThere"), {.mode = mode});
+  job.onAll([&](Worker& worker) {
+    replicas().put(worker.self().rank, std::make_shared<DistributedDataParallel<Net>>(
+                                           Net(0), ProcessGroup::make(worker, job.names()), smallBuckets()));
+  });
+  Net alone(0);
+  auto lossAlone = [&](int rank, bool skip) { return alone->forward(inputOf(rank, 0), skip).square().mean(); };
+  ((lossAlone(0, skipHere) + lossAlone(1, skipThere)) / 2).backward();
+  {
+    AutogradContext context(job[0]);
+    const at::Tensor here = replicas().at(0)->forward(inputOf(0, 0), skipHere).square().mean();
+    const at::Tensor there = job[0].call<&forwardThere>("rank1", inputOf(1, 0), skipThere).square().mean();
+    context.backward({here + there});
+    for (const auto& entry : alone->named_parameters()) {
+      const at::Tensor parameter = (*replicas().at(0))->named_parameters()[entry.key()];
+      const at::Tensor gradient = context.gradient(parameter), &wanted = entry.value().grad();
+      EXPECT_TRUE(wanted.defined() ? close(gradient, wanted) : ::testing::AssertionResult(!gradient.defined()))
+          << entry.key();
+    }
+  }
+  for (int rank : {0, 1}) replicas().put(rank, nullptr);
+}
+
+std::vector<Case> cases() {
+  std::vector<Case> cases;
+  for (AutogradMode mode : {AutogradMode::kSmart, AutogradMode::kFast})
+    for (bool skipHere : {false, true})
+      for (bool skipThere : {false, true}) cases.push_back({mode, skipHere, skipThere});
+  return cases;
+}
+
+INSTANTIATE_TEST_SUITE_P(Modes, SharedPass, ::testing::ValuesIn(cases()), [](const auto& info) {
+  return std::string(info.param.mode == AutogradMode::kSmart ? "smart" : "fast") +
+         (info.param.skipHere ? "SkipsHere" : "") + (info.param.skipThere ? "SkipsThere" : "");
+});
+
+}  // namespace
+}  // namespace treadle::test::ddp_test
