@@ -62,14 +62,15 @@ inline std::vector<std::string> ranks(int size) {
 inline void answerPass(
     const ProcessGroup& group, const std::vector<at::Tensor>& parameters, const DdpOptions& options,
     const std::function<void()>& sent = [] {}) {
-  for (const std::vector<size_t>& bucket : ddp::planBuckets(parameters, options.buckets)) {
+  const std::vector<std::vector<size_t>> plan = ddp::planBuckets(parameters, options.buckets);
+  for (const std::vector<size_t>& bucket : plan) {
     int64_t elements = 0;
     for (size_t index : bucket) elements += parameters[index].numel();
     at::Tensor flat = at::zeros({elements}, parameters[bucket.front()].options().requires_grad(false));
     allReduce(group, flat, ReduceOp::kAverage).wait();
     sent();
   }
-  ddp::ExactChannel(group, parameters.size()).send(/*failed=*/false).wait();
+  ddp::ExactChannel(group, parameters.size(), plan.size()).send(/*failed=*/false).wait();
 }
 
 struct Broken : torch::autograd::Function<Broken> {

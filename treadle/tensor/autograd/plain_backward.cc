@@ -10,6 +10,15 @@ namespace {
 
 using torch::autograd::Engine, torch::autograd::edge_list, torch::autograd::variable_list;
 
+thread_local int depth = 0;
+
+struct Deeper {
+  Deeper() { ++depth; }
+  ~Deeper() { --depth; }
+  Deeper(const Deeper&) = delete;
+  Deeper& operator=(const Deeper&) = delete;
+};
+
 // Looks where it is called from, and leaves everything to the engine that was there. That one has the threads and the
 // state of devices.
 class LookingEngine final : public Engine {
@@ -25,6 +34,7 @@ class LookingEngine final : public Engine {
           "a plain backward() was called inside a node or hook of a distributed backward pass, where "
           "it would write .grad of all leaves that it reaches: call torch::autograd::grad there "
           "(checkpointing: the non-reentrant kind), or give backward() the leaves as its inputs"));
+    const Deeper deeper;
     return engine_.execute(roots, inputs, keepGraph, createGraph, accumulateGrad, outputs);
   }
   c10::intrusive_ptr<at::ivalue::Future> execute_with_graph_task(
@@ -50,6 +60,8 @@ Engine& lookingEngine() {
 }
 
 }  // namespace
+
+int backwardDepth() { return depth; }
 
 void refusePlainBackwardInNodes() {
   [[maybe_unused]] static const bool done = [] {

@@ -11,4 +11,9 @@ namespace treadle::autograd {
 // Any thread.
 void refusePlainBackwardInNodes();
 
+// How many calls of backward() or grad() are under way on this thread, one in a node of the other, since that call; a
+// distributed pass that runs nodes here counts as one. libtorch continues on other threads at a depth of 60: there it
+// is less than that.
+int backwardDepth();
+
 }  // namespace treadle::autograd

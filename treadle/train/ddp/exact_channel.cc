@@ -7,10 +7,11 @@
 
 namespace treadle::ddp {
 
-ExactChannel::ExactChannel(ProcessGroup group, size_t parameters)
+ExactChannel::ExactChannel(ProcessGroup group, size_t parameters, size_t buckets)
     : group_(std::move(group)),
-      parameters_(parameters),
-      bytes_(at::zeros({static_cast<int64_t>(parameters) + group_.size()}, at::kByte)) {}
+      buckets_(parameters),
+      ranks_(parameters + buckets),
+      bytes_(at::zeros({static_cast<int64_t>(ranks_) + group_.size()}, at::kByte)) {}
 
 uint8_t& ExactChannel::at(size_t place) const { return bytes_.data_ptr<uint8_t>()[place]; }
 
@@ -18,17 +19,21 @@ void ExactChannel::clear() { bytes_.zero_(); }
 
 void ExactChannel::markUsed(size_t parameter) { at(parameter) = 1; }
 
+void ExactChannel::markAgain(size_t bucket) { at(buckets_ + bucket) = 1; }
+
 Future<void> ExactChannel::send(bool failed) {
-  at(parameters_ + static_cast<size_t>(group_.rank())) = failed ? 1 : 0;
+  at(ranks_ + static_cast<size_t>(group_.rank())) = failed ? 1 : 0;
   return allReduce(group_, bytes_, ReduceOp::kMax);
 }
 
 bool ExactChannel::used(size_t parameter) const { return at(parameter) != 0; }
 
+bool ExactChannel::again(size_t bucket) const { return at(buckets_ + bucket) != 0; }
+
 Status ExactChannel::outcome() const {
   const std::vector<std::string> workers = group_.members();
   for (size_t rank = 0; rank < workers.size(); ++rank)
-    if (at(parameters_ + rank) != 0)
+    if (at(ranks_ + rank) != 0)
       return cancelled("the backward pass failed on worker '" + workers[rank] + "' (rank " + std::to_string(rank) +
                        " of the group), so there are no averages of its gradients: see the error there")
           .withWorker(workers[rank]);

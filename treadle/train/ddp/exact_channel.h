@@ -1,25 +1,28 @@
 #pragma once
-// The last operation of each averaged pass: a small all-reduce, after which every rank has the same account of the
-// pass, byte for byte. It holds which parameters have a gradient on some rank, and which ranks failed. So a pass has
-// one outcome, and buckets carry nothing but gradients.
+// The last operation of each averaged pass, but for buckets that it calls for: a small all-reduce, after which every
+// rank has the same account of the pass, byte for byte. It holds which parameters have a gradient on some rank, which
+// buckets must be reduced again, and which ranks failed. So a pass has one outcome, and buckets carry nothing but
+// gradients.
 //
 // Owned by a reducer; used by one thread at a time.
 
-#include "treadle/core/group/group.h"
-
 #include <ATen/core/Tensor.h>
+
+#include "treadle/core/group/group.h"
 
 namespace treadle::ddp {
 
 class ExactChannel {
  public:
-  // Every rank has the same number of parameters.
-  ExactChannel(ProcessGroup group, size_t parameters);
+  // Every rank has the same numbers of parameters and buckets.
+  ExactChannel(ProcessGroup group, size_t parameters, size_t buckets);
 
   // For the next pass. The operation of the last one must have ended.
   void clear();
   // This rank has a gradient for it.
   void markUsed(size_t parameter);
+  // A gradient in it has changed since this rank sent it.
+  void markAgain(size_t bucket);
   // Starts the all-reduce, which is the group's next operation. `failed`: the pass failed on this rank.
   Future<void> send(bool failed);
 
@@ -27,6 +30,8 @@ class ExactChannel {
 
   // Whether a rank has a gradient for it.
   bool used(size_t parameter) const;
+  // Whether a rank's part of it has changed.
+  bool again(size_t bucket) const;
   // Cancelled, with the first of the ranks on which the pass failed and the name of its worker.
   Status outcome() const;
 
@@ -34,9 +39,10 @@ class ExactChannel {
   uint8_t& at(size_t place) const;
 
   const ProcessGroup group_;
-  const size_t parameters_;
-  // [parameters + ranks] uint8: 1 for each parameter that is used, then 1 for each rank that failed. Others leave a
-  // rank's place 0, so the maximum is the byte of that rank. A tensor, because a collective keeps that alive.
+  const size_t buckets_, ranks_;  // where their bytes begin
+  // [parameters + buckets + ranks] uint8: 1 for each parameter that is used, each bucket to be reduced again, and each
+  // rank that failed. Others leave a rank's place 0, so the maximum is the byte of that rank. A tensor, because a
+  // collective keeps that alive.
   at::Tensor bytes_;
 };
 

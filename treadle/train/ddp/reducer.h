@@ -16,15 +16,16 @@
 
 #include "treadle/core/base/mutex.h"
 #include "treadle/core/group/group.h"
-#include "treadle/tensor/autograd/pass.h"
-#include "treadle/train/ddp/buckets.h"
+#include "treadle/train/ddp/bucket.h"
 #include "treadle/train/ddp/exact_channel.h"
 #include "treadle/train/ddp/gradient_hooks.h"
+#include "treadle/train/ddp/gradient_store.h"
 #include "treadle/train/ddp/parameter_list.h"
+#include "treadle/train/ddp/pass_tracker.h"
 
 namespace treadle::ddp {
 
-class Reducer : public std::enable_shared_from_this<Reducer> {
+class Reducer final : public PassEvents, public std::enable_shared_from_this<Reducer> {
  public:
   // Averages the trained ones, which are dense and the same on all ranks. The all-reduces are the group's next
   // operations, so the group must be used for nothing else while a pass runs.
@@ -35,31 +36,22 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
   void resume();
 
  private:
-  // What is sent as one. The views say where each parameter's gradient lies in `flat`, in the parameter's
-  // shape.
-  struct Bucket {
-    std::vector<size_t> parameters;
-    at::Tensor flat;                // their gradients, one after the other
-    std::vector<at::Tensor> views;  // of each within `flat`
-    size_t arrived = 0;
-  };
-
   // In the order of a pass: gradients come, the first of them begins the pass, full buckets are launched in
-  // order, and the pass ends well (endPass, which waits for the network) or not (dropPass).
+  // order, and the pass ends well (passEnded, which waits for the network) or not (passFailed).
   void onGradient(size_t index);
   bool takesPart() TREADLE_REQUIRES(mutex_);
   void beginPass() TREADLE_REQUIRES(mutex_);
-  void refuse(const Status& why) TREADLE_REQUIRES(mutex_);
-  void giveUp() TREADLE_REQUIRES(mutex_);
+  void refuse(Status why) TREADLE_REQUIRES(mutex_);
+  void fill(Bucket& bucket, size_t position) TREADLE_REQUIRES(mutex_);
   void launchReady(bool all) TREADLE_REQUIRES(mutex_);
-  void launch(Bucket& bucket) TREADLE_REQUIRES(mutex_);
-  void fillAbsent(Bucket& bucket) TREADLE_REQUIRES(mutex_);
-  at::Tensor earlierInContext(size_t index) TREADLE_REQUIRES(mutex_);
-  void endPass();
-  void putAverages(const Bucket& bucket) TREADLE_REQUIRES(mutex_);
-  void putAverage(size_t index, const at::Tensor& average) TREADLE_REQUIRES(mutex_);
-  void dropPass();
+  void passEnded() override;
+  std::vector<Future<void>> launchLast() TREADLE_REQUIRES(mutex_);
+  std::vector<Future<void>> launchAgain() TREADLE_REQUIRES(mutex_);
+  void putAverages() TREADLE_REQUIRES(mutex_);
+  void passFailed() noexcept override;
+  void giveUp() TREADLE_REQUIRES(mutex_);
 
+  void reduce(Bucket& bucket) TREADLE_REQUIRES(mutex_);
   const at::Tensor& parameter(size_t index) const { return list_.trained()[index]; }
 
   const ParameterList list_;
@@ -67,17 +59,17 @@ class Reducer : public std::enable_shared_from_this<Reducer> {
 
   Mutex mutex_;
   std::vector<Bucket> buckets_ TREADLE_GUARDED_BY(mutex_);
+  std::vector<std::pair<size_t, size_t>> placeOf_;  // bucket and position, by parameter
   ExactChannel channel_ TREADLE_GUARDED_BY(mutex_);
-  std::vector<Future<void>> operations_ TREADLE_GUARDED_BY(mutex_);  // of the pass, or of the last one, as begun
-  std::vector<std::pair<size_t, size_t>> placeOf_;                   // bucket and position, by parameter
-  std::vector<bool> arrived_ TREADLE_GUARDED_BY(mutex_);
-  size_t launched_ TREADLE_GUARDED_BY(mutex_) = 0;
-  bool inPass_ TREADLE_GUARDED_BY(mutex_) = false;
-  int64_t passId_ TREADLE_GUARDED_BY(mutex_) = 0;
-  autograd::Pass* pass_ TREADLE_GUARDED_BY(mutex_) = nullptr;  // none when it is a local one
+  PassTracker tracker_ TREADLE_GUARDED_BY(mutex_);
   int suspended_ TREADLE_GUARDED_BY(mutex_) = 0;
-  std::optional<int64_t> leftAlone_ TREADLE_GUARDED_BY(mutex_);  // the last pass that was not averaged
-  std::unique_ptr<GradientHooks> hooks_;                         // last: no hook comes once it is gone
+  // Of the pass that is averaged, or of the last one.
+  std::unique_ptr<GradientStore> store_ TREADLE_GUARDED_BY(mutex_);
+  std::vector<bool> arrived_ TREADLE_GUARDED_BY(mutex_);
+  size_t launched_ TREADLE_GUARDED_BY(mutex_) = 0;                   // buckets
+  std::vector<Future<void>> operations_ TREADLE_GUARDED_BY(mutex_);  // as begun
+  Status refused_ TREADLE_GUARDED_BY(mutex_);
+  std::unique_ptr<GradientHooks> hooks_;  // last: no hook comes once it is gone
 };
 
 }  // namespace treadle::ddp

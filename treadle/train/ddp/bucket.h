@@ -1,0 +1,22 @@
+#pragma once
+// Memory of the gradients that are sent as one.
+
+#include <ATen/core/Tensor.h>
+
+#include <vector>
+
+#include "treadle/train/ddp/buckets.h"
+
+namespace treadle::ddp {
+
+struct Bucket {
+  std::vector<size_t> parameters;
+  at::Tensor flat;                // [elements of all], their gradients one after the other
+  std::vector<at::Tensor> views;  // of each within `flat`, in the parameter's shape
+  size_t arrived = 0;             // how many of them the pass has come to
+};
+
+// By planBuckets. The memory has been written, as a rank that gives a pass up sends what there is.
+std::vector<Bucket> makeBuckets(const std::vector<at::Tensor>& parameters, const BucketLimits& limits);
+
+}  // namespace treadle::ddp

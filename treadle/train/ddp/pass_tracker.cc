@@ -1,0 +1,83 @@
+#include "treadle/train/ddp/pass_tracker.h"
+
+#include <torch/csrc/autograd/engine.h>
+
+#include <utility>
+
+#include "treadle/core/base/error.h"
+#include "treadle/tensor/autograd/plain_backward.h"
+
+namespace treadle::ddp {
+namespace {
+
+void watchLocalPass(std::weak_ptr<PassEvents> events);
+
+// Owned by a callback of a local pass, which libtorch's GraphTask owns: it is destroyed with the pass, before the
+// caller of backward() sees an exception. A pass that a node started is not the end: by then the pass around it is the
+// current one on this thread, and is watched next.
+class Token {
+ public:
+  explicit Token(std::weak_ptr<PassEvents> events) : events_(std::move(events)) {}
+  ~Token() {
+    if (!watches_ || ended_) return;
+    try {
+      if (torch::autograd::get_current_graph_task_id() >= 0) {
+        watchLocalPass(events_);
+        return;
+      }
+    } catch (...) {}  // the pass around it cannot be watched, so it is given up
+    if (auto events = events_.lock()) events->passFailed();
+  }
+  Token(const Token&) = delete;
+  Token& operator=(const Token&) = delete;
+
+  void watch() { watches_ = true; }
+  // The local pass has gone well, which may be one within another.
+  void passDone() {
+    if (autograd::backwardDepth() > 1) return;
+    ended_ = true;
+    if (auto events = events_.lock()) events->passEnded();
+  }
+
+ private:
+  std::weak_ptr<PassEvents> events_;
+  bool watches_ = false, ended_ = false;
+};
+
+void watchLocalPass(std::weak_ptr<PassEvents> events) {
+  auto token = std::make_shared<Token>(std::move(events));
+  torch::autograd::Engine::get_default_engine().queue_callback([token] { token->passDone(); });
+  token->watch();
+}
+
+}  // namespace
+
+PassTracker::Role PassTracker::join(Role first, const std::weak_ptr<PassEvents>& events) {
+  autograd::Pass* distributed = autograd::Pass::current();
+  if (distributed == nullptr && autograd::Pass::isInNode()) return Role::kNone;
+  if (role_ != Role::kNone) {
+    if (distributed == distributed_) return role_;
+    raise(failedPrecondition(
+        "a backward pass reached the parameters of a DistributedDataParallel while another one, local or distributed, "
+        "is under way over them: let one end first"));
+  }
+  if (distributed == nullptr) {
+    watchLocalPass(events);
+  } else {
+    // It may live on where its context is ended late: on a worker whose program has let go of its modules.
+    distributed->onFinish([events](const Status& status) {
+      auto alive = events.lock();
+      if (alive) status.ok() ? alive->passEnded() : alive->passFailed();
+    });
+  }
+  role_ = first;
+  distributed_ = distributed;
+  return role_;
+}
+
+PassTracker::Role PassTracker::end() {
+  distributed_ = nullptr;
+  return std::exchange(role_, Role::kNone);
+}
+
+}  // namespace treadle::ddp

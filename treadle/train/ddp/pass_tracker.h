@@ -1,0 +1,46 @@
+#pragma once
+// Which backward pass a gradient belongs to, and when that pass ends or fails: a distributed pass, or a local one with
+// all local passes that its nodes start (re-entrant checkpointing). One pass at a time. Owned by a reducer, and used
+// under its lock.
+
+#include <memory>
+
+#include "treadle/tensor/autograd/pass.h"
+
+namespace treadle::ddp {
+
+// Called without locks, on the thread that runs or ends the pass.
+class PassEvents {
+ public:
+  virtual ~PassEvents() = default;
+  // All gradients of the pass have come. May wait; what it throws fails the pass.
+  virtual void passEnded() = 0;
+  // Also called from a destructor: must not wait.
+  virtual void passFailed() noexcept = 0;
+};
+
+class PassTracker {
+ public:
+  enum class Role {
+    kNone,       // no pass is under way
+    kAveraged,   // decided by the first gradient of a pass, for all of it
+    kLeftAlone,  // not averaged
+  };
+
+  // Role of the pass to which the gradient belongs that a hook on this thread reports: kNone for a local pass that a
+  // node of a distributed pass starts, whose gradients are that node's affair. If no pass is under way, one begins with
+  // the role `first`, and its end will be reported to `events`. StateError: another pass is under way.
+  Role join(Role first, const std::weak_ptr<PassEvents>& events);
+  // The pass is over, well or badly.
+  Role end();
+
+  Role role() const { return role_; }
+  // Null for a local pass.
+  autograd::Pass* distributed() const { return distributed_; }
+
+ private:
+  Role role_ = Role::kNone;
+  autograd::Pass* distributed_ = nullptr;
+};
+
+}  // namespace treadle::ddp
