@@ -96,6 +96,20 @@ TEST(Finish, FromAHookOfItsOwnPassIsRefused) {
   EXPECT_EQ(refused.code(), Code::kFailedPrecondition);
 }
 
+TEST(Finish, CallbacksOfACallbackRunAfterAllOthers) {
+  LoopbackJob job(1, 1);
+  ASSERT_TRUE(job.start(0, {}).ok());
+  Pass& pass = *job.worker(0).pass;
+  std::string order;
+  for (const std::string name : {"a", "b"})
+    pass.onFinish([&pass, &order, name](const Status&) {
+      order += name + "1 ";
+      pass.onFinish([&order, name](const Status&) { order += name + "2 "; });
+    });
+  EXPECT_TRUE(job.finish().ok());
+  EXPECT_EQ(order, "a1 b1 a2 b2 ");
+}
+
 TEST(Finish, ACallbackThatThrowsFailsThePass) {
   LoopbackJob job(1, 1);
   ASSERT_TRUE(job.start(0, {}).ok());

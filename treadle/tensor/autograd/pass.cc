@@ -3,6 +3,7 @@
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <sstream>
+#include <utility>
 
 #include "treadle/tensor/autograd/engine_loop.h"
 #include "treadle/tensor/autograd/graph_executor.h"
@@ -324,19 +325,21 @@ void Pass::noteMissingGradients() {
   fail(failedPrecondition(text.str()));
 }
 
+std::vector<UniqueFunction<void(const Status&)>> Pass::takeCallbacks() {
+  std::lock_guard lock(mutex_);
+  return std::exchange(callbacks_, {});
+}
+
+// Those that a callback registers run after all that had been registered before.
 void Pass::runCallbacks() {
-  std::vector<UniqueFunction<void(const Status&)>> callbacks;
-  {
-    std::lock_guard lock(mutex_);
-    callbacks.swap(callbacks_);
-  }
-  for (auto& callback : callbacks) {
-    try {
-      callback(status());
-    } catch (...) {
-      fail(failureOf("a callback at the end of the backward pass"));
+  for (auto callbacks = takeCallbacks(); !callbacks.empty(); callbacks = takeCallbacks())
+    for (auto& callback : callbacks) {
+      try {
+        callback(status());
+      } catch (...) {
+        fail(failureOf("a callback at the end of the backward pass"));
+      }
     }
-  }
 }
 
 void Pass::replaceGradient(const at::Tensor& leaf, at::Tensor gradient) {

@@ -136,7 +136,8 @@ class Pass : public std::enable_shared_from_this<Pass> {
   // `callback` runs once in finish(), in order of registration, with the outcome of the pass so far; then
   // hooked parameters still hold this pass's `.grad`, so it may write an averaged gradient there. Throwing
   // fails the pass. The callback must not own the pass, or neither would ever be freed. After a success it may wait for
-  // callbacks of the same pass on other workers, and of passes at their end there.
+  // callbacks of the same pass on other workers, and of passes at their end there. A callback may register another one,
+  // which runs after all that were registered before: so several can each begin something first, and wait for it then.
   void onFinish(UniqueFunction<void(const Status&)> callback);
   bool hasCallbacks() const;
 
@@ -166,6 +167,7 @@ class Pass : public std::enable_shared_from_this<Pass> {
   void tellIdle();
   void pendingDone();
   void noteMissingGradients();
+  std::vector<UniqueFunction<void(const Status&)>> takeCallbacks();
   void runCallbacks();
   void moveGradients();
   void end();

@@ -32,11 +32,13 @@ class Token {
   Token& operator=(const Token&) = delete;
 
   void watch() { watches_ = true; }
-  // The local pass has gone well, which may be one within another.
-  void passDone() {
-    if (autograd::backwardDepth() > 1) return;
-    ended_ = true;
-    if (auto events = events_.lock()) events->passEnded();
+  // The local pass has gone well, which may be one within another. Returns whether the end has another step.
+  bool passDone() {
+    if (autograd::backwardDepth() > 1) return false;
+    ended_ = true;  // also if the step throws
+    auto events = events_.lock();
+    ended_ = !events || !events->passEnds();
+    return !ended_;
   }
 
  private:
@@ -44,10 +46,29 @@ class Token {
   bool watches_ = false, ended_ = false;
 };
 
+// The engine takes new callbacks while it runs them, and runs them last. `token` is a copy: the list that has the
+// callback may move it then.
+void queueStep(const std::shared_ptr<Token>& owned) {
+  torch::autograd::Engine::get_default_engine().queue_callback([owned] {
+    const std::shared_ptr<Token> token = owned;
+    if (token->passDone()) queueStep(token);
+  });
+}
+
 void watchLocalPass(std::weak_ptr<PassEvents> events) {
   auto token = std::make_shared<Token>(std::move(events));
-  torch::autograd::Engine::get_default_engine().queue_callback([token] { token->passDone(); });
+  queueStep(token);
   token->watch();
+}
+
+// The pass may live on where its context is ended late: on a worker whose program has let go of its modules.
+void watchDistributedPass(autograd::Pass& pass, std::weak_ptr<PassEvents> events) {
+  pass.onFinish([&pass, events = std::move(events)](const Status& status) {
+    auto alive = events.lock();
+    if (!alive) return;
+    if (!status.ok()) return alive->passFailed();
+    if (alive->passEnds()) watchDistributedPass(pass, events);
+  });
 }
 
 }  // namespace
@@ -61,15 +82,7 @@ PassTracker::Role PassTracker::join(Role first, const std::weak_ptr<PassEvents>&
         "a backward pass reached the parameters of a DistributedDataParallel while another one, local or distributed, "
         "is under way over them: let one end first"));
   }
-  if (distributed == nullptr) {
-    watchLocalPass(events);
-  } else {
-    // It may live on where its context is ended late: on a worker whose program has let go of its modules.
-    distributed->onFinish([events](const Status& status) {
-      auto alive = events.lock();
-      if (alive) status.ok() ? alive->passEnded() : alive->passFailed();
-    });
-  }
+  distributed ? watchDistributedPass(*distributed, events) : watchLocalPass(events);
   role_ = first;
   distributed_ = distributed;
   return role_;

@@ -13,9 +13,11 @@ namespace treadle::ddp {
 class PassEvents {
  public:
   virtual ~PassEvents() = default;
-  // All gradients of the pass have come. May wait; what it throws fails the pass.
-  virtual void passEnded() = 0;
-  // Also called from a destructor: must not wait.
+  // All gradients of the pass have come. Makes the next step of the end, and returns whether another one is left: that
+  // is made when all modules in the pass have made this one. So a step may wait for what earlier steps begin on other
+  // ranks, in whatever order these have the modules. Throwing fails the pass and ends the steps.
+  virtual bool passEnds() = 0;
+  // Before the first step or between two. Also called from a destructor.
   virtual void passFailed() noexcept = 0;
 };
 
@@ -29,7 +31,8 @@ class PassTracker {
 
   // Role of the pass to which the gradient belongs that a hook on this thread reports: kNone for a local pass that a
   // node of a distributed pass starts, whose gradients are that node's affair. If no pass is under way, one begins with
-  // the role `first`, and its end will be reported to `events`. StateError: another pass is under way.
+  // the role `first`, and its end will be reported to `events`. StateError: another pass is under way. So events are
+  // those of the pass that is under way, until end() is called for it.
   Role join(Role first, const std::weak_ptr<PassEvents>& events);
   // The pass is over, well or badly.
   Role end();

@@ -11,8 +11,21 @@ namespace {
 
 using Role = PassTracker::Role;
 
-void waitForAll(std::vector<Future<void>> operations) {
-  for (Future<void>& operation : operations) operation.wait();
+// Not OK: this thread must not wait.
+Status waitForEnd(const std::vector<Future<void>>& operations) {
+  for (const Future<void>& operation : operations)
+    TREADLE_RETURN_IF_ERROR(sharedStateOf(operation)->waitUntil(kNever).status());
+  return {};
+}
+
+// Of operations that have ended.
+Status firstFailure(const std::vector<Future<void>>& operations) {
+  for (const Future<void>& operation : operations) TREADLE_RETURN_IF_ERROR(sharedStateOf(operation)->result().status());
+  return {};
+}
+
+void keepFirst(Status& failure, Status another) {
+  if (failure.ok()) failure = std::move(another);
 }
 
 }  // namespace
@@ -77,8 +90,15 @@ bool Reducer::takesPart() {
     operations_.clear();
   }
   const Role role = tracker_.join(suspended_ > 0 ? Role::kLeftAlone : Role::kAveraged, weak_from_this());
-  if (role == Role::kAveraged && begins) beginPass();
-  return role == Role::kAveraged;
+  if (role != Role::kAveraged) return false;
+  if (begins) {
+    beginPass();
+  } else if (phase_ != Phase::kGradients) {
+    raise(failedPrecondition(
+        "a callback at the end of a backward pass reached the parameters of a DistributedDataParallel while their "
+        "gradients are being averaged: call backward after the pass"));
+  }
+  return true;
 }
 
 void Reducer::beginPass() {
@@ -88,16 +108,17 @@ void Reducer::beginPass() {
     store_ = std::make_unique<LocalGradients>();
   }
   channel_.clear();
+  phase_ = Phase::kGradients;
   launched_ = 0;
   arrived_.assign(arrived_.size(), false);
   for (Bucket& bucket : buckets_) bucket.arrived = 0;
-  refused_ = {};
+  failure_ = {};
   if (Status unchanged = list_.checkUnchanged(); !unchanged.ok()) refuse(std::move(unchanged));
 }
 
 // Fails the pass, also if the node that started a local pass catches this.
 void Reducer::refuse(Status why) {
-  refused_ = why;
+  keepFirst(failure_, why);
   raise(std::move(why));
 }
 
@@ -108,13 +129,18 @@ void Reducer::fill(Bucket& bucket, size_t position) {
   if (store_->copyTo(bucket.views[position], parameter(index), arrived_[index])) channel_.markUsed(index);
 }
 
-// One order for all ranks: a full bucket waits for those before it.
+void Reducer::fillAbsent(Bucket& bucket) {
+  for (size_t position = 0; position < bucket.parameters.size(); ++position)
+    if (!arrived_[bucket.parameters[position]]) fill(bucket, position);
+}
+
+// One order for all ranks: a full bucket waits for those before it. In a pass that has failed here they go as they are:
+// nobody uses them.
 void Reducer::launchReady(bool all) {
   for (; launched_ < buckets_.size(); ++launched_) {
     Bucket& bucket = buckets_[launched_];
     if (!all && bucket.arrived < bucket.parameters.size()) return;
-    for (size_t position = 0; position < bucket.parameters.size(); ++position)
-      if (!arrived_[bucket.parameters[position]]) fill(bucket, position);
+    if (failure_.ok()) fillAbsent(bucket);
     reduce(bucket);
   }
 }
@@ -122,76 +148,118 @@ void Reducer::launchReady(bool all) {
 // The same all-reduces on every rank, whatever got a gradient where: a rank without one adds zeros.
 void Reducer::reduce(Bucket& bucket) { operations_.push_back(allReduce(group_, bucket.flat, ReduceOp::kAverage)); }
 
-// Waits without the lock.
-void Reducer::passEnded() {
-  std::vector<Future<void>> operations;
+bool Reducer::passEnds() {
+  try {
+    const bool isAnotherLeft = makeStep();
+    if (!isAnotherLeft) over();
+    return isAnotherLeft;
+  } catch (...) {
+    over();
+    throw;
+  }
+}
+
+bool Reducer::makeStep() {
   {
     MutexLock lock(mutex_);
-    if (tracker_.role() != Role::kAveraged) return void(tracker_.end());
-    at::NoGradGuard noGrad;
-    operations = launchLast();
+    if (tracker_.role() != Role::kAveraged) return false;
   }
-  waitForAll(std::move(operations));
-  {
-    MutexLock lock(mutex_);
-    throwIfError(channel_.outcome());
-    at::NoGradGuard noGrad;
-    operations = launchAgain();
-  }
-  waitForAll(std::move(operations));
-  MutexLock lock(mutex_);
   at::NoGradGuard noGrad;
-  putAverages();
-}
-
-// All gradients that will come have come. Buckets with parameters that the loss does not depend on here go now.
-std::vector<Future<void>> Reducer::launchLast() {
-  if (!refused_.ok()) {
-    giveUp();
-    raise(refused_);
+  switch (phase()) {
+    case Phase::kGradients: beginLast({}); return true;
+    case Phase::kLast: beginAgain(); return true;
+    case Phase::kAgain: putAverages(); break;
   }
-  launchReady(true);
-  operations_.push_back(channel_.send(/*failed=*/false));
-  tracker_.end();
-  return operations_;
+  return false;
 }
 
-// The averages of buckets to which a gradient was added on some rank after they had gone are replaced.
-std::vector<Future<void>> Reducer::launchAgain() {
-  const size_t before = operations_.size();
+Reducer::Phase Reducer::phase() {
+  MutexLock lock(mutex_);
+  return phase_;
+}
+
+void Reducer::over() {
+  MutexLock lock(mutex_);
+  tracker_.end();
+}
+
+// No gradient comes any more. Buckets with parameters that the loss does not depend on here go now. A pass that failed
+// here begins all operations too and cancels none: members match operations by their number, those of the next pass
+// must meet those of the next pass on the other ranks, and the last one reports the failure.
+void Reducer::beginLast(const Status& failure) {
+  MutexLock lock(mutex_);
+  phase_ = Phase::kLast;
+  keepFirst(failure_, failure);
+  try {
+    launchReady(true);
+  } catch (...) {
+    keepFirst(failure_, statusOfCurrentException("the averaging of gradients"));
+    launchReady(true);
+  }
+  operations_.push_back(channel_.send(!failure_.ok()));
+}
+
+// The averages of buckets to which a gradient was added on some rank after they had gone are replaced. Each rank does
+// that which has heard from all, also if the pass has failed here since: the numbers of operations must match.
+void Reducer::beginAgain() {
+  const std::vector<Future<void>> operations = operationsOfPass();
+  const Status mayWait = waitForEnd(operations);
+  MutexLock lock(mutex_);
+  phase_ = Phase::kAgain;
+  keepFirst(failure_, mayWait);
+  if (!mayWait.ok() || operations.empty()) return;
+  keepFirst(failure_, firstFailure(operations));
+  if (!firstFailure({operations.back()}).ok()) return;
+  const Status outcome = channel_.outcome();
+  keepFirst(failure_, outcome);
+  if (outcome.ok()) launchAgain();
+}
+
+void Reducer::launchAgain() {
   for (size_t number = 0; number < buckets_.size(); ++number) {
     if (!channel_.again(number)) continue;
     Bucket& bucket = buckets_[number];
     for (size_t position = 0; position < bucket.parameters.size(); ++position) fill(bucket, position);
     reduce(bucket);
   }
-  return {operations_.begin() + static_cast<std::ptrdiff_t>(before), operations_.end()};
 }
 
 // A parameter that no rank used keeps what it has, like in one process: a gradient of zero is not the same as none to
 // an optimizer with momentum or weight decay.
 void Reducer::putAverages() {
+  const std::vector<Future<void>> operations = operationsOfPass();
+  Status ended = waitForEnd(operations);
+  if (ended.ok()) ended = firstFailure(operations);
+  MutexLock lock(mutex_);
+  keepFirst(failure_, std::move(ended));
+  throwIfError(failure_);
   for (const Bucket& bucket : buckets_)
     for (size_t position = 0; position < bucket.parameters.size(); ++position)
       if (const size_t index = bucket.parameters[position]; channel_.used(index))
         store_->put(bucket.views[position], parameter(index), arrived_[index]);
 }
 
-void Reducer::passFailed() noexcept {
+// Those to be waited for: none where the pass has failed, as its averages are of no use.
+std::vector<Future<void>> Reducer::operationsOfPass() {
   MutexLock lock(mutex_);
-  if (tracker_.role() != Role::kAveraged) return void(tracker_.end());
-  try {
-    giveUp();
-  } catch (...) {}  // nothing can be sent any more: the other ranks' operations end by their time limit
+  return failure_.ok() ? operations_ : std::vector<Future<void>>();
 }
 
-// Ends a pass that failed here, without waiting. All operations of the pass are begun, not cancelled: members match
-// operations by their number, those of the next pass must meet those of the next pass on the other ranks, and the last
-// one reports the failure. Until then the others go on with theirs.
-void Reducer::giveUp() {
-  tracker_.end();
-  for (; launched_ < buckets_.size(); ++launched_) reduce(buckets_[launched_]);
-  operations_.push_back(channel_.send(/*failed=*/true));
+// Waits for nothing before the first step of the end. Between two it makes the one that others wait for.
+void Reducer::passFailed() noexcept {
+  try {
+    {
+      MutexLock lock(mutex_);
+      if (tracker_.role() != Role::kAveraged) return void(tracker_.end());
+    }
+    at::NoGradGuard noGrad;
+    if (phase() == Phase::kGradients) {
+      beginLast(cancelled("the backward pass failed"));
+    } else if (phase() == Phase::kLast) {
+      beginAgain();
+    }
+  } catch (...) {}  // nothing can be sent any more: the other ranks' operations end by their time limit
+  over();
 }
 
 }  // namespace treadle::ddp

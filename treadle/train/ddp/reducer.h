@@ -36,22 +36,33 @@ class Reducer final : public PassEvents, public std::enable_shared_from_this<Red
   void resume();
 
  private:
-  // In the order of a pass: gradients come, the first of them begins the pass, full buckets are launched in
-  // order, and the pass ends well (passEnded, which waits for the network) or not (passFailed).
+  // The steps of a pass. What one begins, a later one waits for: other modules in the pass begin theirs in between.
+  enum class Phase {
+    kGradients,  // they come, and full buckets are launched in order
+    kLast,       // the remaining buckets and the exact channel have been begun
+    kAgain,      // and the buckets that the channel calls for
+  };
+
   void onGradient(size_t index);
   bool takesPart() TREADLE_REQUIRES(mutex_);
   void beginPass() TREADLE_REQUIRES(mutex_);
   void refuse(Status why) TREADLE_REQUIRES(mutex_);
   void fill(Bucket& bucket, size_t position) TREADLE_REQUIRES(mutex_);
+  void fillAbsent(Bucket& bucket) TREADLE_REQUIRES(mutex_);
   void launchReady(bool all) TREADLE_REQUIRES(mutex_);
-  void passEnded() override;
-  std::vector<Future<void>> launchLast() TREADLE_REQUIRES(mutex_);
-  std::vector<Future<void>> launchAgain() TREADLE_REQUIRES(mutex_);
-  void putAverages() TREADLE_REQUIRES(mutex_);
-  void passFailed() noexcept override;
-  void giveUp() TREADLE_REQUIRES(mutex_);
-
   void reduce(Bucket& bucket) TREADLE_REQUIRES(mutex_);
+
+  bool passEnds() override;
+  void passFailed() noexcept override;
+  bool makeStep();
+  Phase phase();
+  void over();
+  void beginLast(const Status& failure);
+  void beginAgain();
+  void launchAgain() TREADLE_REQUIRES(mutex_);
+  void putAverages();
+  std::vector<Future<void>> operationsOfPass();
+
   const at::Tensor& parameter(size_t index) const { return list_.trained()[index]; }
 
   const ParameterList list_;
@@ -64,12 +75,13 @@ class Reducer final : public PassEvents, public std::enable_shared_from_this<Red
   PassTracker tracker_ TREADLE_GUARDED_BY(mutex_);
   int suspended_ TREADLE_GUARDED_BY(mutex_) = 0;
   // Of the pass that is averaged, or of the last one.
+  Phase phase_ TREADLE_GUARDED_BY(mutex_) = Phase::kGradients;
   std::unique_ptr<GradientStore> store_ TREADLE_GUARDED_BY(mutex_);
   std::vector<bool> arrived_ TREADLE_GUARDED_BY(mutex_);
   size_t launched_ TREADLE_GUARDED_BY(mutex_) = 0;                   // buckets
   std::vector<Future<void>> operations_ TREADLE_GUARDED_BY(mutex_);  // as begun
-  Status refused_ TREADLE_GUARDED_BY(mutex_);
-  std::unique_ptr<GradientHooks> hooks_;  // last: no hook comes once it is gone
+  Status failure_ TREADLE_GUARDED_BY(mutex_);                        // the first one on this rank
+  std::unique_ptr<GradientHooks> hooks_;                             // last: no hook comes once it is gone
 };
 
 }  // namespace treadle::ddp
