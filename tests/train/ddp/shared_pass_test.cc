@@ -3,6 +3,7 @@
 #include <map>
 #include <memory>
 
+#include "tests/support/expect_error.h"
 #include "tests/train/ddp/net.h"
 
 namespace treadle::test::ddp_test {
@@ -61,6 +62,25 @@ TEST_P(SharedPass, EqualsOneProcess) {
       EXPECT_TRUE(wanted.defined() ? close(gradient, wanted) : ::testing::AssertionResult(!gradient.defined()))
           << entry.key();
     }
+  }
+  for (int rank : {0, 1}) replicas().put(rank, nullptr);
+}
+
+// The replica on rank 1 waits for a gradient that never comes, so it has no part in the averages. Rank 0 waits for it
+// in vain, but that is the consequence, and the error names the cause.
+TEST(FailedSharedPass, NamesTheMessageWithoutAGradient) {
+  TensorJob job(ranks(2), Functions().add<&forwardThere>("forwardThere"), {.mode = AutogradMode::kFast});
+  job.onAll([&](Worker& worker) {
+    ProcessGroup group = ProcessGroup::make(worker, job.names(), {.timeout = std::chrono::milliseconds(300)});
+    replicas().put(worker.self().rank, std::make_shared<DistributedDataParallel<Net>>(Net(0), group, smallBuckets()));
+  });
+  {
+    AutogradContext context(job[0]);
+    const at::Tensor here = replicas().at(0)->forward(inputOf(0, 0), false).square().mean();
+    const at::Tensor there = job[0].call<&forwardThere>("rank1", inputOf(1, 0), false).square().mean();
+    const at::Tensor unused = job[0].call<&forwardThere>("rank1", inputOf(1, 1), false);
+    const Status failure = statusOf<StateError>([&] { context.backward({here + there}); });
+    EXPECT_TRUE(contains(failure.message(), "never got a gradient"));
   }
   for (int rank : {0, 1}) replicas().put(rank, nullptr);
 }

@@ -6,8 +6,14 @@
 namespace treadle::autograd {
 namespace {
 
+// A callback that waits for other workers fails so when one of them has failed.
+bool isConsequence(const Status& failure) {
+  return failure.code() == Code::kCancelled || failure.code() == Code::kDeadlineExceeded;
+}
+
 // Each worker knows for itself what got no gradient there.
 Status both(Status one, const Status& other) {
+  if (isConsequence(one) && !other.ok() && !isConsequence(other)) return other;
   if (one.code() != Code::kFailedPrecondition || other.code() != Code::kFailedPrecondition) return one;
   return failedPrecondition(one.message() + "; " + other.message()).withWorker(one.worker());
 }

@@ -10,16 +10,17 @@
 
 namespace treadle::autograd {
 
-// Whom this worker has sent messages of the context, but itself and `knowing`: a tree of those reaches every worker
-// that has heard of it. When the context has ended no more are added, so nobody is missed.
+// Ranks to which this worker has sent messages of the context, except itself and `knowing`: a tree of those reaches
+// every worker that has heard of it. When the context has ended no more are added, so none is missed.
 std::vector<int> toTell(const Worker& worker, ContextState& context, const EndedRanks& knowing);
 
 // Ends the pass on this worker; false when it had ended here before.
 bool finishHere(Worker& worker, const ContextPtr& context, const FinishMessage& message, Status& outcome);
 
-// On `others`, which tell those behind them where that is theirs to do, and here, at the same time: callbacks of the
-// pass (Pass::onFinish) may wait for those on other workers. Returns when it has ended there, or at the deadline, with
-// the first failure. A context in which a pass ended badly takes no other.
+// On `others` and here, at the same time: callbacks of the pass (Pass::onFinish) may wait for those on other workers.
+// In FAST mode, and after a failure, the others tell those behind them. Returns when it has ended there, or at the
+// deadline, with the first failure; a cancelled or timed-out callback counts only if nothing else failed. A context in
+// which a pass ended badly takes no other.
 Status finishEverywhere(Worker& worker, const ContextPtr& context, const FinishMessage& message,
                         const std::vector<int>& others, TimePoint deadline = kNever);
 void onFinish(CallContext& call, const FinishMessage& message);
