@@ -93,5 +93,43 @@ TEST_P(AfterTheLastBucket, AFailureFailsThePassOnAllRanks) {
 INSTANTIATE_TEST_SUITE_P(Passes, AfterTheLastBucket, ::testing::Bool(),
                          [](const auto& info) { return info.param ? "distributed" : "local"; });
 
+// The replica goes with the scope in which its pass failed.
+TEST(DestroyedReplica, OfAFailedPassLeavesNoRankWaiting) {
+  TensorJob job(ranks(2));
+  job.onAll([&](Worker& worker) {
+    const int rank = worker.self().rank;
+    const ProcessGroup group = ProcessGroup::make(worker, job.names());
+    auto pass = [&] {
+      Net net(0);
+      DistributedDataParallel<Net> ddp(net, group, smallBuckets());
+      const at::Tensor input = inputOf(rank, 0).requires_grad_();
+      ddp.forward(rank == 0 ? Broken::apply(input) : input, false).square().mean().backward();
+    };
+    if (rank == 0) {
+      EXPECT_THROW(pass(), std::runtime_error);
+    } else {
+      EXPECT_EQ(statusOf<CancelledError>(pass).worker(), "rank0");
+    }
+  });
+}
+
+// Half of its gradients have come. They stay this rank's own.
+TEST(DestroyedReplica, WithinItsPassGivesThePassUp) {
+  TensorJob job(ranks(2));
+  job.onAll([&](Worker& worker) {
+    const int rank = worker.self().rank;
+    Net net(0);
+    std::optional<DistributedDataParallel<Net>> ddp;
+    ddp.emplace(net, ProcessGroup::make(worker, job.names()), smallBuckets());
+    at::Tensor loss = ddp->forward(inputOf(rank, 0), false).square().mean();
+    if (rank == 0) {
+      net->bias.register_hook([&](const at::Tensor&) { ddp.reset(); });
+      loss.backward();
+    } else {
+      EXPECT_EQ(statusOf<CancelledError>([&] { loss.backward(); }).worker(), "rank0");
+    }
+  });
+}
+
 }  // namespace
 }  // namespace treadle::test::ddp_test

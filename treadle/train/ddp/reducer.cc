@@ -44,6 +44,11 @@ Reducer::Reducer(ParameterList parameters, ProcessGroup group, const BucketLimit
   hooks_ = std::make_unique<GradientHooks>(list_.trained(), [this](size_t index) { onGradient(index); });
 }
 
+Reducer::~Reducer() {
+  hooks_.reset();
+  passFailed();
+}
+
 void Reducer::suspend() {
   MutexLock lock(mutex_);
   ++suspended_;

@@ -30,6 +30,8 @@ class Reducer final : public PassEvents, public std::enable_shared_from_this<Red
   // Averages the trained ones, which are dense and the same on all ranks. The all-reduces are the group's next
   // operations, so the group must be used for nothing else while a pass runs.
   Reducer(ParameterList parameters, ProcessGroup group, const BucketLimits& limits);
+  // Gives up a pass that is under way, so that the other ranks need not wait for it.
+  ~Reducer() override;
 
   // Passes whose first gradient comes between a suspend() and its resume() are left alone. They nest.
   void suspend();
