@@ -11,8 +11,9 @@ namespace treadle::test {
 class TensorJob : public WorkerJob {
  public:
   // Worker i is called names[i] and has rank i; all have the same functions.
-  explicit TensorJob(std::vector<std::string> names, const Functions& functions = {}, AutogradOptions defaults = {})
-      : WorkerJob(std::move(names), functions, {},
+  explicit TensorJob(std::vector<std::string> names, const Functions& functions = {}, AutogradOptions defaults = {},
+                     const Adjust& adjust = {})
+      : WorkerJob(std::move(names), functions, adjust,
                   [defaults](JoinOptions options) { return treadle::join(std::move(options), defaults); }) {}
 
   // Autograd contexts that are open anywhere.

@@ -1,6 +1,7 @@
 #include "treadle/train/ddp/exact_channel.h"
 
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 
 #include "treadle/core/base/error.h"
 #include "treadle/tensor/collective/collectives.h"
@@ -15,7 +16,7 @@ ExactChannel::ExactChannel(ProcessGroup group, size_t parameters, size_t buckets
 
 uint8_t& ExactChannel::at(size_t place) const { return bytes_.data_ptr<uint8_t>()[place]; }
 
-void ExactChannel::clear() { bytes_.zero_(); }
+void ExactChannel::renew() { bytes_ = at::zeros_like(bytes_); }
 
 void ExactChannel::markUsed(size_t parameter) { at(parameter) = 1; }
 

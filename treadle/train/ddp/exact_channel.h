@@ -17,8 +17,8 @@ class ExactChannel {
   // Every rank has the same numbers of parameters and buckets.
   ExactChannel(ProcessGroup group, size_t parameters, size_t buckets);
 
-  // For the next pass. The operation of the last one must have ended.
-  void clear();
+  // For the next pass, in memory of its own: the operation of the last one may still be under way.
+  void renew();
   // This rank has a gradient for it.
   void markUsed(size_t parameter);
   // A gradient in it has changed since this rank sent it.

@@ -2,7 +2,10 @@
 
 #include <ATen/core/grad_mode.h>
 
+#include <utility>
+
 #include "treadle/core/base/error.h"
+#include "treadle/core/io/executor.h"
 #include "treadle/tensor/autograd/plain_backward.h"
 #include "treadle/tensor/collective/collectives.h"
 
@@ -18,7 +21,7 @@ Status waitForEnd(const std::vector<Future<void>>& operations) {
   return {};
 }
 
-// Of operations that have ended.
+// The operations have ended.
 Status firstFailure(const std::vector<Future<void>>& operations) {
   for (const Future<void>& operation : operations) TREADLE_RETURN_IF_ERROR(sharedStateOf(operation)->result().status());
   return {};
@@ -33,7 +36,8 @@ void keepFirst(Status& failure, Status another) {
 Reducer::Reducer(ParameterList parameters, ProcessGroup group, const BucketLimits& limits)
     : list_(std::move(parameters)),
       group_(std::move(group)),
-      buckets_(makeBuckets(list_.trained(), limits)),
+      limits_(limits),
+      buckets_(makeBuckets(list_.trained(), limits_)),
       placeOf_(list_.trained().size()),
       channel_(group_, list_.trained().size(), buckets_.size()),
       arrived_(list_.trained().size()) {
@@ -60,14 +64,61 @@ void Reducer::resume() {
 }
 
 void Reducer::onGradient(size_t index) {
-  MutexLock lock(mutex_);
-  if (!takesPart()) return;
   at::NoGradGuard noGrad;
-  const at::Tensor& gradient = parameter(index).grad();
-  if (gradient.defined() && gradient.requires_grad())
-    refuse(invalidArgument("the gradient of parameter " + list_.nameOf(index) +
-                           " has a history (backward with create_graph), which its average would lose: make the inner "
-                           "derivative by torch::autograd::grad, and call backward without create_graph"));
+  bool begins;
+  std::vector<Future<void>> earlier;
+  {
+    MutexLock lock(mutex_);
+    begins = tracker_.role() == Role::kNone;
+    if (!takesPart()) return;
+    if (begins) earlier = beginPass();
+  }
+  if (begins) takeMemory(earlier);
+  MutexLock lock(mutex_);
+  if (begins)
+    if (Status unchanged = list_.checkUnchanged(); !unchanged.ok()) refuse(std::move(unchanged));
+  addGradient(index);
+}
+
+bool Reducer::takesPart() {
+  const bool begins = tracker_.role() == Role::kNone;
+  const Role role = tracker_.join(suspended_ > 0 ? Role::kLeftAlone : Role::kAveraged, weak_from_this());
+  if (role != Role::kAveraged) return false;
+  if (begins || phase_ == Phase::kGradients) return true;
+  raise(
+      failedPrecondition("a callback at the end of a backward pass reached the parameters of a DistributedDataParallel "
+                         "while their gradients are being averaged: call backward after the pass"));
+}
+
+// From here on the pass begins all of its operations, well or badly. Returns those of a pass before it.
+std::vector<Future<void>> Reducer::beginPass() {
+  phase_ = Phase::kGradients;
+  launched_ = 0;
+  failure_ = {};
+  arrived_.assign(arrived_.size(), false);
+  for (Bucket& bucket : buckets_) bucket.arrived = 0;
+  channel_.renew();
+  if (autograd::Pass* distributed = tracker_.distributed()) {
+    store_ = std::make_unique<ContextGradients>(*distributed);
+  } else {
+    store_ = std::make_unique<LocalGradients>();
+  }
+  return std::exchange(operations_, {});
+}
+
+// A pass that failed left its operations to the group, which may still use the buckets. Each has its time limit, and
+// its failure is that of its own pass. Waiting also limits how many of them are under way. Where this thread must not
+// wait, the pass fails, and its operations get memory of their own.
+void Reducer::takeMemory(const std::vector<Future<void>>& earlier) {
+  Status mayWait = waitForEnd(earlier);
+  if (mayWait.ok()) return;
+  MutexLock lock(mutex_);
+  buckets_ = makeBuckets(list_.trained(), limits_);
+  refuse(std::move(mayWait));
+}
+
+void Reducer::addGradient(size_t index) {
+  checkNoHistory(index);
   const auto [number, position] = placeOf_[index];
   Bucket& bucket = buckets_[number];
   // Within one pass a parameter is accumulated once, after its last use; but anew in each local pass that a node
@@ -76,7 +127,7 @@ void Reducer::onGradient(size_t index) {
   arrived_[index] = true;
   if (number < launched_) {
     channel_.markAgain(number);
-    if (gradient.defined()) channel_.markUsed(index);
+    if (parameter(index).grad().defined()) channel_.markUsed(index);
     return;
   }
   // A copy, not a gradient that lies in the bucket from the start: `.grad` belongs to the user or to the
@@ -86,39 +137,12 @@ void Reducer::onGradient(size_t index) {
   launchReady(false);
 }
 
-bool Reducer::takesPart() {
-  const bool begins = tracker_.role() == Role::kNone;
-  if (begins && suspended_ == 0) {
-    // A pass that was given up left its operations to the group, which may still use the memory. Each has its time
-    // limit, and the failure of an operation is that of its own pass.
-    for (const Future<void>& operation : operations_) valueOrThrow(sharedStateOf(operation)->waitUntil(kNever));
-    operations_.clear();
-  }
-  const Role role = tracker_.join(suspended_ > 0 ? Role::kLeftAlone : Role::kAveraged, weak_from_this());
-  if (role != Role::kAveraged) return false;
-  if (begins) {
-    beginPass();
-  } else if (phase_ != Phase::kGradients) {
-    raise(failedPrecondition(
-        "a callback at the end of a backward pass reached the parameters of a DistributedDataParallel while their "
-        "gradients are being averaged: call backward after the pass"));
-  }
-  return true;
-}
-
-void Reducer::beginPass() {
-  if (autograd::Pass* distributed = tracker_.distributed()) {
-    store_ = std::make_unique<ContextGradients>(*distributed);
-  } else {
-    store_ = std::make_unique<LocalGradients>();
-  }
-  channel_.clear();
-  phase_ = Phase::kGradients;
-  launched_ = 0;
-  arrived_.assign(arrived_.size(), false);
-  for (Bucket& bucket : buckets_) bucket.arrived = 0;
-  failure_ = {};
-  if (Status unchanged = list_.checkUnchanged(); !unchanged.ok()) refuse(std::move(unchanged));
+void Reducer::checkNoHistory(size_t index) {
+  const at::Tensor& gradient = parameter(index).grad();
+  if (!gradient.defined() || !gradient.requires_grad()) return;
+  refuse(invalidArgument("the gradient of parameter " + list_.nameOf(index) +
+                         " has a history (backward with create_graph), which its average would lose: make the inner "
+                         "derivative by torch::autograd::grad, and call backward without create_graph"));
 }
 
 // Fails the pass, also if the node that started a local pass catches this.
@@ -135,8 +159,11 @@ void Reducer::fill(Bucket& bucket, size_t position) {
 }
 
 void Reducer::fillAbsent(Bucket& bucket) {
-  for (size_t position = 0; position < bucket.parameters.size(); ++position)
-    if (!arrived_[bucket.parameters[position]]) fill(bucket, position);
+  for (size_t position = 0; position < bucket.parameters.size(); ++position) {
+    const size_t index = bucket.parameters[position];
+    if (arrived_[index]) continue;
+    fill(bucket, position);
+  }
 }
 
 // One order for all ranks: a full bucket waits for those before it. In a pass that has failed here they go as they are:
@@ -195,6 +222,8 @@ void Reducer::beginLast(const Status& failure) {
   MutexLock lock(mutex_);
   phase_ = Phase::kLast;
   keepFirst(failure_, failure);
+  // Asked before the channel goes, which reports it: a rank that must not wait gets no averages.
+  if (group_.size() > 1) keepFirst(failure_, io::Executor::Permit().status());
   try {
     launchReady(true);
   } catch (...) {

@@ -2,14 +2,15 @@
 // Averages the gradients of a module's parameters over a group while the backward pass still runs: each
 // bucket is all-reduced as soon as its last gradient is there, in the same order on every rank, and when the
 // pass ends the averages take the place of the gradients. The operations of a pass are its buckets in order, then the
-// exact channel, also where it fails: so it goes well on all ranks or fails on all. What is averaged is the sum of this
-// pass and of those before it, which are in `.grad` or in the context: passes that were not averaged are so with the
-// next one that is. A parameter that has no gradient on this rank counts as zero; one that has none on any rank is left
-// alone. Works in a plain `loss.backward()`, which then returns when the averages are there, and in a distributed pass,
-// which then is not over before they are.
+// exact channel, also where it fails; what has failed on a rank before its channel fails the pass on all. What is
+// averaged is the sum of this pass and of those before it, which are in `.grad` or in the context: the next averaged
+// pass includes earlier passes that were not averaged. A parameter that has no gradient on this rank counts as zero;
+// one that has none on any rank is left alone. Works in a plain `loss.backward()`, which then returns when the averages
+// are there, and in a distributed pass, which then is not over before they are.
 //
-// Owned by a DistributedDataParallel; one backward pass over its parameters at a time. Hooks run on the
-// thread that runs the backward pass, and so does everything here but the answers of the group.
+// Owned by a DistributedDataParallel; one backward pass over its parameters at a time. Hooks run on the thread that
+// runs the backward pass. The end of a distributed pass, and with it the wait for averages, may run on another thread.
+// The mutex is held for no wait.
 //
 // Memory: one copy of the gradients, in the buckets, for as long as the reducer lives. Per pass one copy in
 // and one out.
@@ -47,7 +48,10 @@ class Reducer final : public PassEvents, public std::enable_shared_from_this<Red
 
   void onGradient(size_t index);
   bool takesPart() TREADLE_REQUIRES(mutex_);
-  void beginPass() TREADLE_REQUIRES(mutex_);
+  std::vector<Future<void>> beginPass() TREADLE_REQUIRES(mutex_);
+  void takeMemory(const std::vector<Future<void>>& earlier);
+  void addGradient(size_t index) TREADLE_REQUIRES(mutex_);
+  void checkNoHistory(size_t index) TREADLE_REQUIRES(mutex_);
   void refuse(Status why) TREADLE_REQUIRES(mutex_);
   void fill(Bucket& bucket, size_t position) TREADLE_REQUIRES(mutex_);
   void fillAbsent(Bucket& bucket) TREADLE_REQUIRES(mutex_);
@@ -69,6 +73,7 @@ class Reducer final : public PassEvents, public std::enable_shared_from_this<Red
 
   const ParameterList list_;
   const ProcessGroup group_;
+  const BucketLimits limits_;
 
   Mutex mutex_;
   std::vector<Bucket> buckets_ TREADLE_GUARDED_BY(mutex_);
@@ -76,7 +81,7 @@ class Reducer final : public PassEvents, public std::enable_shared_from_this<Red
   ExactChannel channel_ TREADLE_GUARDED_BY(mutex_);
   PassTracker tracker_ TREADLE_GUARDED_BY(mutex_);
   int suspended_ TREADLE_GUARDED_BY(mutex_) = 0;
-  // Of the pass that is averaged, or of the last one.
+  // These belong to the pass that is averaged, or to the last one.
   Phase phase_ TREADLE_GUARDED_BY(mutex_) = Phase::kGradients;
   std::unique_ptr<GradientStore> store_ TREADLE_GUARDED_BY(mutex_);
   std::vector<bool> arrived_ TREADLE_GUARDED_BY(mutex_);
