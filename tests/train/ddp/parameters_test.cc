@@ -106,6 +106,28 @@ TEST(Parameters, AGradientWithAHistoryIsRefused) {
   });
 }
 
+// On rank 0 it was made under noSync, and the averaged pass does not come to the parameter.
+TEST(Parameters, AGradientWithAHistoryFromAPassUnderNoSyncIsRefused) {
+  TensorJob job(ranks(2));
+  job.onAll([&](Worker& worker) {
+    const int rank = worker.self().rank;
+    Net net(0);
+    DistributedDataParallel<Net> ddp(net, ProcessGroup::make(worker, job.names()), smallBuckets());
+    {
+      auto unaveraged = ddp.noSync();
+      net->skipped.square().sum().backward({}, /*retain_graph=*/true, /*create_graph=*/rank == 0);
+    }
+    auto pass = [&] { ddp.forward(inputOf(rank, 0), /*skip=*/true).square().mean().backward(); };
+    if (rank == 0) {
+      EXPECT_TRUE(contains(messageOf<ArgumentError>(pass), "'skipped' has a history"));
+    } else {
+      EXPECT_EQ(statusOf<CancelledError>(pass).worker(), "rank0");
+    }
+    net->skipped.mutable_grad() = at::Tensor();
+    pass();
+  });
+}
+
 // The norm of the gradient with respect to the input is part of the loss.
 at::Tensor withPenalty(const at::Tensor& loss, const at::Tensor& input) {
   return loss +

@@ -137,12 +137,14 @@ void Reducer::addGradient(size_t index) {
   launchReady(false);
 }
 
+// In a local pass `.grad` may also have one from a pass under noSync.
 void Reducer::checkNoHistory(size_t index) {
   const at::Tensor& gradient = parameter(index).grad();
   if (!gradient.defined() || !gradient.requires_grad()) return;
   refuse(invalidArgument("the gradient of parameter " + list_.nameOf(index) +
-                         " has a history (backward with create_graph), which its average would lose: make the inner "
-                         "derivative by torch::autograd::grad, and call backward without create_graph"));
+                         " has a history, from backward with create_graph in this pass or in an earlier one under "
+                         "noSync, which its average would lose: clear .grad, make the inner derivative by "
+                         "torch::autograd::grad, and call backward without create_graph"));
 }
 
 // Fails the pass, also if the node that started a local pass catches this.
@@ -158,10 +160,12 @@ void Reducer::fill(Bucket& bucket, size_t position) {
   if (store_->copyTo(bucket.views[position], parameter(index), arrived_[index])) channel_.markUsed(index);
 }
 
+// In a distributed pass the `.grad` of parameters that it has not come to is no part of it.
 void Reducer::fillAbsent(Bucket& bucket) {
   for (size_t position = 0; position < bucket.parameters.size(); ++position) {
     const size_t index = bucket.parameters[position];
     if (arrived_[index]) continue;
+    if (tracker_.distributed() == nullptr) checkNoHistory(index);
     fill(bucket, position);
   }
 }
