@@ -131,5 +131,16 @@ TEST(DestroyedReplica, WithinItsPassGivesThePassUp) {
   });
 }
 
+TEST(ExactChannel, NamesTheFirstRankThatFailedAndCountsTheOthers) {
+  TensorJob job(ranks(3));
+  job.onAll([&](Worker& worker) {
+    ddp::ExactChannel channel(ProcessGroup::make(worker, job.names()), 2, 1);
+    channel.send(/*failed=*/worker.self().rank > 0).wait();
+    const Status outcome = channel.outcome();
+    EXPECT_TRUE(contains(outcome.message(), "failed on worker 'rank1' (rank 1 of the group) and on 1 more"));
+    EXPECT_EQ(outcome.worker(), "rank1");
+  });
+}
+
 }  // namespace
 }  // namespace treadle::test::ddp_test

@@ -32,13 +32,15 @@ bool ExactChannel::used(size_t parameter) const { return at(parameter) != 0; }
 bool ExactChannel::again(size_t bucket) const { return at(buckets_ + bucket) != 0; }
 
 Status ExactChannel::outcome() const {
-  const std::vector<std::string> workers = group_.members();
-  for (size_t rank = 0; rank < workers.size(); ++rank)
-    if (at(ranks_ + rank) != 0)
-      return cancelled("the backward pass failed on worker '" + workers[rank] + "' (rank " + std::to_string(rank) +
-                       " of the group), so there are no averages of its gradients: see the error there")
-          .withWorker(workers[rank]);
-  return {};
+  std::vector<size_t> failed;
+  for (size_t rank = 0; rank < static_cast<size_t>(group_.size()); ++rank)
+    if (at(ranks_ + rank) != 0) failed.push_back(rank);
+  if (failed.empty()) return {};
+  const std::string worker = group_.members()[failed.front()];
+  const std::string more = failed.size() > 1 ? " and on " + std::to_string(failed.size() - 1) + " more" : "";
+  return cancelled("the backward pass failed on worker '" + worker + "' (rank " + std::to_string(failed.front()) +
+                   " of the group)" + more + ", so there are no averages of its gradients: see the error there")
+      .withWorker(worker);
 }
 
 }  // namespace treadle::ddp

@@ -1,8 +1,8 @@
 #pragma once
 // The last operation of each averaged pass, but for buckets that it calls for: a small all-reduce, after which every
 // rank has the same account of the pass, byte for byte. It holds which parameters have a gradient on some rank, which
-// buckets must be reduced again, and which ranks failed. So a pass has one outcome, and buckets carry nothing but
-// gradients.
+// buckets must be reduced again, and which ranks have failed by then. So all ranks agree on these, and buckets carry
+// nothing but gradients.
 //
 // Owned by a reducer; used by one thread at a time.
 
@@ -26,13 +26,13 @@ class ExactChannel {
   // Starts the all-reduce, which is the group's next operation. `failed`: the pass failed on this rank.
   Future<void> send(bool failed);
 
-  // These are for after the all-reduce, and equal on all ranks.
+  // Valid after the all-reduce; equal on all ranks.
 
   // Whether a rank has a gradient for it.
   bool used(size_t parameter) const;
   // Whether a rank's part of it has changed.
   bool again(size_t bucket) const;
-  // Cancelled, with the first of the ranks on which the pass failed and the name of its worker.
+  // Cancelled if the pass failed on a rank: names the worker of the first such rank, and says how many more there are.
   Status outcome() const;
 
  private:
