@@ -55,10 +55,10 @@ TEST(DistributedDataParallel, RefusesReplicasOfOtherShapes) {
   });
 }
 
-// Trains `net` alone on the batches of all ranks.
 // With momentum and decay a gradient of zero is not the same as none.
 torch::optim::SGDOptions sgd() { return torch::optim::SGDOptions(0.1).momentum(0.9).weight_decay(0.1); }
 
+// Trains `net` on the batches of all ranks.
 void trainAlone(Net& net, int size, int steps, bool skip) {
   torch::optim::SGD optimizer(net->parameters(), sgd());
   for (int step = 0; step < steps; ++step) {

@@ -52,7 +52,7 @@ TEST(Parameters, ASharedParameterIsTrainedAsInOneProcess) {
   });
 }
 
-// Whether the error names it. A parameter that is unfrozen after the replicas were made would drift apart.
+// A parameter that is unfrozen after the replicas were made would drift apart.
 TEST(Parameters, OneThatIsUnfrozenLaterFailsTheNextAveragedPassOnAllRanks) {
   TensorJob job(ranks(2));
   job.onAll([&](Worker& worker) {
@@ -78,6 +78,41 @@ TEST(Parameters, OneThatIsUnfrozenLaterFailsTheNextAveragedPassOnAllRanks) {
     Net alone(0);
     alone->forward(at::cat({inputOf(0, 3), inputOf(1, 3)}), false).square().mean().backward();
     EXPECT_TRUE(close(net->first.grad(), alone->first.grad()));
+  });
+}
+
+// Rank 1 only.
+TEST(Parameters, OneThatIsFrozenOnOneRankFailsThePassOnAll) {
+  TensorJob job(ranks(2));
+  job.onAll([&](Worker& worker) {
+    const int rank = worker.self().rank;
+    Net net(0);
+    DistributedDataParallel<Net> ddp(net, ProcessGroup::make(worker, job.names()), smallBuckets());
+    net->bias.set_requires_grad(rank == 0);
+    auto pass = [&] { ddp.forward(inputOf(rank, 0), false).square().mean().backward(); };
+    if (rank == 0) {
+      EXPECT_EQ(statusOf<CancelledError>(pass).worker(), "rank1");
+    } else {
+      EXPECT_TRUE(contains(messageOf<StateError>(pass), "'bias' requires no gradient any more"));
+    }
+  });
+}
+
+TEST(Parameters, OneThatIsUnfrozenFailsADistributedPassOnAllRanks) {
+  TensorJob job(ranks(2));
+  job.onAll([&](Worker& worker) {
+    const int rank = worker.self().rank;
+    Net net(0);
+    net->skipped.set_requires_grad(false);
+    DistributedDataParallel<Net> ddp(net, ProcessGroup::make(worker, job.names()), smallBuckets());
+    net->skipped.set_requires_grad(rank == 0);
+    AutogradContext context(worker);
+    auto pass = [&] { context.backward({ddp.forward(inputOf(rank, 0), false).square().mean()}); };
+    if (rank == 0) {
+      EXPECT_TRUE(contains(messageOf<StateError>(pass), "'skipped' requires a gradient now"));
+    } else {
+      EXPECT_EQ(statusOf<CancelledError>(pass).worker(), "rank0");
+    }
   });
 }
 
@@ -125,6 +160,36 @@ TEST(Parameters, AGradientWithAHistoryFromAPassUnderNoSyncIsRefused) {
     }
     net->skipped.mutable_grad() = at::Tensor();
     pass();
+  });
+}
+
+struct MixedImpl : torch::nn::Module {
+  MixedImpl() {
+    a = register_parameter("a", at::ones({3}, at::kDouble));
+    none = register_parameter("none", at::ones({0}, at::kDouble));
+    f = register_parameter("f", at::ones({3}, at::kFloat));
+    scalar = register_parameter("scalar", at::ones({}, at::kDouble));
+    noneToo = register_parameter("noneToo", at::ones({0, 4}, at::kBFloat16));
+  }
+  at::Tensor forward(int64_t factor) {
+    return ((a * factor).sum() + none.sum()) * scalar + (f * factor).sum().to(at::kDouble) +
+           noneToo.sum().to(at::kDouble);
+  }
+  at::Tensor a, none, f, scalar, noneToo;
+};
+TORCH_MODULE(Mixed);
+
+TEST(Parameters, OfSeveralDtypesAndOfNoElementsAreAveraged) {
+  TensorJob job(ranks(2));
+  job.onAll([&](Worker& worker) {
+    Mixed net;
+    DistributedDataParallel<Mixed> ddp(net, ProcessGroup::make(worker, job.names()));
+    ddp.forward(worker.self().rank + 1).backward();
+    EXPECT_TRUE(close(net->a.grad(), at::full({3}, 1.5, at::kDouble)));
+    EXPECT_TRUE(close(net->f.grad(), at::full({3}, 1.5, at::kFloat)));
+    EXPECT_TRUE(close(net->scalar.grad(), at::full({}, 4.5, at::kDouble)));
+    EXPECT_EQ(net->none.grad().sizes(), at::IntArrayRef({0}));
+    EXPECT_EQ(net->noneToo.grad().sizes(), at::IntArrayRef({0, 4}));
   });
 }
 

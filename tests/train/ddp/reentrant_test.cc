@@ -2,8 +2,10 @@
 
 #include <torch/csrc/autograd/autograd.h>
 
+#include <functional>
 #include <optional>
 #include <stdexcept>
+#include <utility>
 
 #include "tests/support/expect_error.h"
 #include "tests/support/gate.h"
@@ -122,6 +124,26 @@ TEST(ReentrantRanks, MayHaveOtherSegments) {
         .backward();
     for (const auto& entry : alone->named_parameters())
       EXPECT_TRUE(close(net->named_parameters()[entry.key()].grad(), entry.value().grad())) << entry.key();
+  });
+}
+
+// Each has buckets that go again, which begin on all ranks before a rank waits for those of one module.
+TEST(ReentrantRanks, MayHaveTwoModulesInAnotherOrder) {
+  TensorJob job(ranks(2));
+  Net aloneA(0), aloneB(1);
+  for (Net& alone : {std::ref(aloneA), std::ref(aloneB)})
+    for (int rank = 0; rank < 2; ++rank) Model(alone, Segments::kTwice).loss(inputOf(rank, 0)).div(2).backward();
+  job.onAll([&](Worker& worker) {
+    const int rank = worker.self().rank;
+    Net a(0), b(1);
+    DistributedDataParallel<Net> ddpA(a, ProcessGroup::make(worker, job.names()), smallBuckets());
+    DistributedDataParallel<Net> ddpB(b, ProcessGroup::make(worker, job.names()), smallBuckets());
+    Model first(rank == 0 ? a : b, Segments::kTwice), second(rank == 0 ? b : a, Segments::kTwice);
+    const at::Tensor loss = first.loss(inputOf(rank, 0));
+    (loss + second.loss(inputOf(rank, 0))).backward();
+    for (const auto& [net, alone] : {std::pair(a, aloneA), std::pair(b, aloneB)})
+      for (const auto& entry : alone->named_parameters())
+        EXPECT_TRUE(close(net->named_parameters()[entry.key()].grad(), entry.value().grad())) << entry.key();
   });
 }
 

@@ -1,5 +1,6 @@
 // Several modules in one backward pass: each is averaged by its own group, whatever order they have on which rank.
 
+#include <functional>
 #include <optional>
 
 #include "tests/train/ddp/net.h"

@@ -113,8 +113,9 @@ class Pass : public std::enable_shared_from_this<Pass> {
 
   GradientSink& sink() const { return *sink_; }
 
-  // Work that was started within the pass and must be done before the worker counts as idle, such as an
-  // all-reduce. Move-only; completes when destroyed. Any thread; keeps the pass alive.
+  // Work that was started within the pass and must be done before the worker counts as idle. It must not wait for the
+  // end of the pass elsewhere, as an all-reduce may. Move-only; completes when destroyed. Any thread; keeps the pass
+  // alive.
   class Pending {
    public:
     Pending() = default;

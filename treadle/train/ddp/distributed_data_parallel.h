@@ -9,10 +9,17 @@
 //
 // The parameters that require a gradient when it is constructed are averaged, each tensor once however many modules
 // share it. An averaged pass throws StateError, on the ranks concerned, when one has been frozen or unfrozen since,
-// and ArgumentError when a gradient has a history (backward with create_graph).
+// and ArgumentError when a gradient has a history (backward with create_graph). A change that is undone before the next
+// averaged pass is not noticed: gradients that the parameter got meanwhile stay local.
 //
-// A pass goes well on all ranks or on none: one that fails on a rank throws CancelledError on the others, which names
-// the worker. Waiting for averages is limited by GroupOptions::timeout, not by BackwardOptions::timeout.
+// A pass that fails on a rank before all of its gradients have come there throws CancelledError on the others, which
+// names the worker. A later failure may fail the pass on its rank alone: an all-reduce that times out only there,
+// another callback at the end of the pass that throws, or the end of a distributed pass on other workers (a lost
+// worker, the time limit, in FAST mode a message without a gradient). A pass that fails before its first gradient is
+// unknown to the others: they wait for this rank's next pass, and average with that.
+//
+// Several modules may be in one pass, in any order on each rank. Waiting for averages is limited by
+// GroupOptions::timeout, not by BackwardOptions::timeout.
 
 #include <torch/nn/module.h>
 

@@ -6,7 +6,7 @@
 namespace treadle::ddp {
 namespace {
 
-// Only tells; the gradient goes on as it is.
+// Only reports; the gradient goes on as it is.
 class Hook final : public torch::autograd::FunctionPostHook {
  public:
   Hook(std::function<void(size_t)> onGradient, size_t index) : onGradient_(std::move(onGradient)), index_(index) {}

@@ -1,5 +1,5 @@
 #pragma once
-// Tells when the gradient of a parameter has been accumulated into its `.grad`, in local and in distributed
+// Reports when the gradient of a parameter has been accumulated into its `.grad`, in local and in distributed
 // backward passes alike. Owned by a reducer. Post-hooks of AccumulateGrad are what torch's own DDP uses: they
 // run once per pass, when the sum over all uses of a parameter is in `.grad`.
 
