@@ -53,6 +53,7 @@ HEADERS = [
     ("treadle/train/ddp/distributed_data_parallel.h", ["DistributedDataParallel"], ["DdpOptions"], True),
     ("treadle/train/ddp/distributed_sampler.h", ["DistributedSampler"], ["SamplerOptions"], True),
     ("treadle/train/ddp/clip_grad_norm.h", [], [], True),
+    ("treadle/train/ddp/sync_batch_norm.h", ["SyncBatchNormImpl"], [], False),
     ("treadle/train/ddp/autocast.h", ["Autocast"], ["AutocastOptions"], True),
     ("treadle/train/ddp/grad_scaler.h", ["GradScaler"], ["GradScalerOptions"], True),
     ("treadle/train/checkpoint/safetensors.h", [], [], True),

@@ -7,6 +7,7 @@
 #include <torch/data/datasets/tensor.h>
 #include <torch/data/transforms/stack.h>
 #include <torch/nn/functional/loss.h>
+#include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/adam.h>
@@ -248,6 +249,32 @@ TEST(SamplerGuide, RanksShareADataset) {
       }
   });
   EXPECT_EQ(seen, std::vector<int64_t>(10, 3));
+}
+
+// [sync-batch-norm]
+struct DigitsImpl : torch::nn::Module {
+  DigitsImpl(treadle::Worker& worker, const treadle::ProcessGroup& group)
+      : convolution(register_module("convolution", torch::nn::Conv2d(1, 8, 3))),
+        norm(register_module("norm", treadle::SyncBatchNorm(8, worker, group))),
+        scores(register_module("scores", torch::nn::Linear(8, 10))) {}
+  at::Tensor forward(const at::Tensor& images) { return scores(at::relu(norm(convolution(images))).mean({2, 3})); }
+
+  torch::nn::Conv2d convolution;
+  treadle::SyncBatchNorm norm;
+  torch::nn::Linear scores;
+};
+TORCH_MODULE(Digits);
+// [/sync-batch-norm]
+
+TEST(SyncBatchNormGuide, RanksOfOtherBatchSizesTrainTogether) {
+  treadle::test::TensorJob job({"trainer0", "trainer1"});
+  job.onAll([&](treadle::Worker& worker) {
+    auto group = treadle::ProcessGroup::make(worker, {"trainer0", "trainer1"});
+    treadle::DistributedDataParallel<Digits> ddp(Digits(worker, group), group);
+    ddp.forward(at::rand({1 + 2 * group.rank(), 1, 6, 6})).square().mean().backward();
+    EXPECT_TRUE(ddp->norm->weight.grad().defined());
+    EXPECT_EQ(ddp->norm->num_batches_tracked.item<int64_t>(), 1);
+  });
 }
 
 TEST(CollectivesGuide, TensorsOfAllMembersAreCombined) {
