@@ -324,6 +324,43 @@ TEST(SyncBatchNorm, TheModuleDecidesWhetherBackwardCommunicates) {
   });
 }
 
+TEST(SyncBatchNorm, IsUsedTwiceInOnePass) {
+  TensorJob job(ranks(2));
+  const Shape shape{{2, 3}, 2, {}};
+  auto run = [](auto& norm, const at::Tensor& first, const at::Tensor& second) {
+    makeReady(*norm);
+    const at::Tensor output = norm->forward(first);
+    (output.pow(3).sum() + norm->forward(second + output).pow(4).sum()).backward();
+  };
+  auto joined = [&](uint64_t step) { return at::cat({batchOf(shape, 0, step), batchOf(shape, 1, step)}); };
+  torch::nn::BatchNorm1d alone(2);
+  const at::Tensor whole = joined(0).requires_grad_();
+  run(alone, whole, joined(1));
+  job.onAll([&](Worker& worker) {
+    const auto rank = static_cast<size_t>(worker.self().rank);
+    SyncBatchNorm norm(2, worker, ProcessGroup::make(worker, job.names()));
+    at::Tensor input = batchOf(shape, rank, 0).requires_grad_();
+    run(norm, input, batchOf(shape, rank, 1));
+    EXPECT_TRUE(close(input.grad(), rank == 0 ? whole.grad().slice(0, 0, 2) : whole.grad().slice(0, 2), 1e-11));
+  });
+}
+
+// Their sums have as many numbers, so the gradients would be wrong without a word.
+TEST(SyncBatchNorm, RanksWhosePassesMeetInOutputsOfDifferentCallsGetAnErrorOnAll) {
+  TensorJob job(ranks(3));
+  job.onAll([&](Worker& worker) {
+    SyncBatchNorm norm(2, worker, ProcessGroup::make(worker, job.names()));
+    auto output = [&](uint64_t seed) { return norm->forward(random({3, 2}, seed).to(at::kFloat)); };
+    const at::Tensor first = output(1), second = output(2);
+    const std::string why =
+        messageOf<ArgumentError>([&] { (worker.self().rank == 1 ? second : first).sum().backward(); });
+    EXPECT_TRUE(contains(why, "different forward calls"));
+    EXPECT_FALSE(norm->weight.grad().defined());
+    output(3).sum().backward();
+    EXPECT_TRUE(norm->weight.grad().defined());
+  });
+}
+
 TEST(SyncBatchNorm, AGraphMayBeKeptButHasNoSecondDerivative) {
   TensorJob job(ranks(1));
   SyncBatchNorm norm(2, job[0], ProcessGroup::make(job[0], job.names()));
@@ -364,6 +401,10 @@ TEST(SyncBatchNorm, ComputesInFloat32ForSmallerTypes) {
       EXPECT_TRUE(close(norm->running_var.to(at::kDouble), alone.runningVar, 1e-2)) << dtype;
     }
     SyncBatchNorm norm(3, worker, group);
+    norm->eval();
+    for (const at::ScalarType dtype : {at::kHalf, at::kBFloat16})
+      EXPECT_EQ(norm->forward(batchOf(shape, rank, 0).to(dtype)).scalar_type(), dtype);
+    norm->train();
     Autocast bfloat16(at::kBFloat16);
     EXPECT_EQ(norm->forward(batchOf(shape, rank, 0).to(at::kBFloat16)).scalar_type(), at::kBFloat16);
   });

@@ -68,7 +68,7 @@ void blend(at::Tensor& running, double momentum, const std::vector<double>& late
 
 SyncBatchNormImpl::SyncBatchNormImpl(const torch::nn::BatchNormOptions& options, group::Job& job,
                                      const ProcessGroup& group)
-    : NormImplBase(checked(options)), group_(groupOfItsOwn(job, group)) {}
+    : NormImplBase(checked(options)), group_{groupOfItsOwn(job, group)} {}
 
 void SyncBatchNormImpl::_check_input_dim(const at::Tensor& input) {
   throwIfError(checkShape(input, options.num_features()));
@@ -82,11 +82,12 @@ at::Tensor SyncBatchNormImpl::forward(const at::Tensor& input) {
   throwIfError(checkSameType(input, running_mean, "running_mean"));
   throwIfError(checkSameType(input, running_var, "running_var"));
   if (!is_training()) return forwardAlone(input);
+  const uint64_t use = *group_.called;
   ddp::BatchMoments moments = momentsOfAllRanks(input);
   if (moments.count == 1)
     raise(invalidArgument("all ranks together gave SyncBatchNorm one value for each channel, which has no variance"));
   if (running_mean.defined() && moments.count > 0) updateRunning(moments);
-  return ddp::normalizeSynced(input, weight, bias, std::move(moments), options.eps(), group_);
+  return ddp::normalizeSynced(input, weight, bias, std::move(moments), options.eps(), group_, use);
 }
 
 at::Tensor SyncBatchNormImpl::forwardAlone(const at::Tensor& input) const {
@@ -97,8 +98,10 @@ at::Tensor SyncBatchNormImpl::forwardAlone(const at::Tensor& input) const {
 ddp::BatchMoments SyncBatchNormImpl::momentsOfAllRanks(const at::Tensor& input) const {
   const at::NoGradGuard noGrad;
   const at::Tensor own = ddp::packed(ddp::momentsOf(is16Bit(input.scalar_type()) ? input.to(at::kFloat) : input));
-  at::Tensor all = at::empty({group_.size(), own.numel()}, at::kDouble);
-  allGather(group_, own, all).wait();
+  at::Tensor all = at::empty({group_.group.size(), own.numel()}, at::kDouble);
+  Future<void> done = allGather(group_.group, own, all);
+  ++*group_.called;
+  done.wait();
   return ddp::merged(all);
 }
 

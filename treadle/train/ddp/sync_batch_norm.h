@@ -21,6 +21,7 @@
 
 #include "treadle/core/group/group.h"
 #include "treadle/train/ddp/batch_moments.h"
+#include "treadle/train/ddp/synced_normalize.h"
 
 namespace treadle {
 
@@ -43,7 +44,9 @@ class SyncBatchNormImpl : public torch::nn::NormImplBase<1, SyncBatchNormImpl, t
   // all-reduce (synced_normalize.h), whether the input needs a gradient or not. Each distributed pass blocks the thread
   // that runs the node meanwhile. The result equals one process on the joined batch whose loss is the sum of the ranks'
   // losses; DistributedDataParallel divides it by their number, and averages the gradients of weight and bias, which
-  // are this rank's own.
+  // are this rank's own. All ranks run the outputs backward in the same order: ArgumentError on all ranks if they meet
+  // in outputs of different calls, TimeoutError if they wait in different modules. A distributed pass has no fixed
+  // order where the gradients of two outputs come from other workers, neither of which depends on the other.
   //
   // In evaluation nothing is sent: it normalizes by the running mean and variance, or by those of this rank's batch if
   // it keeps none.
@@ -54,7 +57,7 @@ class SyncBatchNormImpl : public torch::nn::NormImplBase<1, SyncBatchNormImpl, t
   // channels differ. Throws what the group's operations throw: TimeoutError names the ranks that did not call it.
   at::Tensor forward(const at::Tensor& input);
 
-  const ProcessGroup& group() const { return group_; }
+  const ProcessGroup& group() const { return group_.group; }
   void pretty_print(std::ostream& stream) const override;
 
  protected:
@@ -65,7 +68,7 @@ class SyncBatchNormImpl : public torch::nn::NormImplBase<1, SyncBatchNormImpl, t
   ddp::BatchMoments momentsOfAllRanks(const at::Tensor& input) const;
   void updateRunning(const ddp::BatchMoments& moments);
 
-  ProcessGroup group_;
+  ddp::CountedGroup group_;
 };
 // Copies mean the same module. `clone` makes another one, which shares the group: run one of them at a time.
 TORCH_MODULE(SyncBatchNorm);

@@ -2,9 +2,11 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/addcmul.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/sum.h>
+#include <ATen/ops/tensor.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/custom_class.h>
 
@@ -44,17 +46,19 @@ at::Tensor perChannel(size_t channels, F value) {
 
 // Backward needs these of the whole batch.
 struct WholeBatch final : torch::CustomClassHolder {
-  WholeBatch(const BatchMoments& moments, double eps, ProcessGroup group)
+  WholeBatch(const BatchMoments& moments, double eps, CountedGroup group, uint64_t use)
       : count(moments.count),
         mean(perChannel(moments.mean.size(), [&](size_t c) { return moments.mean[c]; })),
         scale(perChannel(moments.mean.size(), [&](size_t c) { return 1 / std::sqrt(moments.variance(c) + eps); })),
-        group(std::move(group)) {}
+        group(std::move(group)),
+        use(static_cast<double>(use % 65536)) {}
 
   at::Tensor scaleTimes(const at::Tensor& weight) const { return weight.defined() ? scale * weight : scale; }
 
   const double count;
   const at::Tensor mean, scale;  // [C], float64; scale: 1 / sqrt(var + eps)
-  const ProcessGroup group;
+  const CountedGroup group;
+  const double use;  // its square, times the number of ranks, is exact
 };
 
 const char* const kWholeBatch = "wholeBatch";
@@ -86,8 +90,7 @@ struct SyncedNormalize : torch::autograd::Function<SyncedNormalize> {
     const at::Tensor dy = gradients[0].to(computeType(input));
     const at::Tensor deviation = input.to(computeType(input)) - alongChannels(batch->mean, input);
     const at::Tensor own = ownSums(dy, deviation);
-    at::Tensor all = own.clone();
-    allReduce(batch->group, all).wait();
+    const at::Tensor all = sumOverRanks(own, *batch);
     torch::autograd::variable_list result(5);
     if (context->needs_input_grad(0)) result[0] = inputGradient(dy, deviation, weight, all, *batch).to(input.dtype());
     if (weight.defined()) {
@@ -103,6 +106,22 @@ struct SyncedNormalize : torch::autograd::Function<SyncedNormalize> {
     return at::stack({at::sum(dy, dims), at::sum(dy * deviation, dims)}).to(at::kDouble);
   }
 
+  // Passes of other ranks that meet this one in the node of another forward call give sums of another batch: so the
+  // number of the call travels along. sum (use_r - use)^2 = 0 only if all are equal.
+  static at::Tensor sumOverRanks(const at::Tensor& own, const WholeBatch& batch) {
+    const double use = batch.use;
+    at::Tensor all = at::cat({own.flatten(), at::tensor({use, use * use}, at::kDouble)});
+    Future<void> done = allReduce(batch.group.group, all);
+    ++*batch.group.called;
+    done.wait();
+    const double *uses = all.const_data_ptr<double>() + own.numel(), ranks = batch.group.group.size();
+    if (uses[1] - 2 * use * uses[0] + ranks * use * use != 0)
+      raise(invalidArgument(
+          "backward passes of the ranks met in outputs of different forward calls of one SyncBatchNorm: go through its "
+          "outputs in the same order on all ranks"));
+    return all.slice(0, 0, own.numel()).view(own.sizes());
+  }
+
   // w s (dy - S1/N - (x - mean) s^2 S2/N)
   static at::Tensor inputGradient(const at::Tensor& dy, const at::Tensor& deviation, const at::Tensor& weight,
                                   const at::Tensor& sums, const WholeBatch& batch) {
@@ -116,12 +135,12 @@ struct SyncedNormalize : torch::autograd::Function<SyncedNormalize> {
 }  // namespace
 
 at::Tensor normalizeSynced(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
-                           BatchMoments moments, double eps, ProcessGroup group) {
+                           BatchMoments moments, double eps, CountedGroup group, uint64_t use) {
   const at::Tensor token = at::empty({0}).requires_grad_();
   // An absent input is none to libtorch, not an undefined tensor.
   auto orNone = [](const at::Tensor& tensor) { return tensor.defined() ? std::optional(tensor) : std::nullopt; };
   return SyncedNormalize::apply(input, token, orNone(weight), orNone(bias),
-                                c10::make_intrusive<WholeBatch>(moments, eps, std::move(group)));
+                                c10::make_intrusive<WholeBatch>(moments, eps, std::move(group), use));
 }
 
 }  // namespace treadle::ddp
