@@ -104,8 +104,8 @@ Status finishEverywhere(Worker& worker, const ContextPtr& context, const FinishM
   std::shared_ptr<Pass> pass;
   const Left left = takeEnd(*context, message, pass);
   if (left == Left::kNothing) return {};
-  // All are told before it ends here, where a callback of the pass may wait for callbacks there, and all are waited for
-  // even when one fails: when backward returns, no worker is still at work on the pass, but lost ones.
+  // Sends the end to all others before the pass ends here: a callback of the pass may wait for callbacks there. Waits
+  // for all, also when one fails: when backward returns, only lost workers may still be at work on the pass.
   std::vector<std::pair<int, Future<void>>> ending;
   Status notTold;
   {
@@ -115,7 +115,7 @@ Status finishEverywhere(Worker& worker, const ContextPtr& context, const FinishM
       try {
         ending.emplace_back(rank, caller.async<&onFinish>(rank, message));
       } catch (const Error& error) {
-        // Of a rank that is not there yet; the others are told all the same.
+        // That worker cannot be reached. The end still goes to the others.
         if (notTold.ok()) notTold = error.status();
       }
     }

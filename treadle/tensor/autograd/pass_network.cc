@@ -144,7 +144,7 @@ bool PassNetwork::nobodyIsBehind(int64_t passId) {
 
 void PassNetwork::endAndAnswer(Pass& pass, Promise<EndedRanks> engagedBy) {
   Status status = pass.status();
-  // Callbacks may wait for those on other workers, which must be told then; and they are told after this answer.
+  // A callback may wait for callbacks on other workers. They hear of the end after this answer only.
   if (status.ok() && pass.passId() != ownPass_ && pass.complete() && !pass.hasCallbacks() &&
       nobodyIsBehind(pass.passId())) {
     if (finishHere(worker_, context_, {idOf(pass), ""}, status)) ended({worker_.self().rank});
