@@ -55,7 +55,7 @@ chaos: ## the same through a proxy that delays, stalls, cuts and changes what is
 test-long: build ## all tests four times, each time the property tests with new seeds and five times as many (SEED=...)
 	@$(in_env) seed=$(or $(SEED),$$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')); \
 	  for round in 0 1 2 3; do first=$$((seed + round * 1000000)); echo "test-long: seeds from $$first on"; \
-	    TREADLE_TEST_FIRST_SEED=$$first TREADLE_TEST_SEED_FACTOR=5 "$$TREADLE_PYTHON" tools/run_tests.py build/$(PRESET) -LE long -j$$(nproc) --timeout 1200 $(ARGS) || exit; done; \
+	    TREADLE_TEST_FIRST_SEED=$$first TREADLE_TEST_SEED_FACTOR=5 "$$TREADLE_PYTHON" tools/run_tests.py build/$(PRESET) -LE long -j$$(nproc) $(ARGS) || exit; done; \
 	  echo "test-long: ok SEED=$$seed"
 
 check-long: ## all that looks for new faults, in two hours: kill storms, property tests, fuzz, soak, chaos, oracles, coverage, release

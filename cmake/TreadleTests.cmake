@@ -3,12 +3,8 @@
 
 find_package(GTest REQUIRED)
 
-# A test program of a folder that hangs is ended after this long; sanitizers and counters make everything
-# several times slower.
-set(TREADLE_TEST_TIMEOUT 300)
-if(TREADLE_SANITIZE OR TREADLE_COVERAGE)
-  set(TREADLE_TEST_TIMEOUT 900)
-endif()
+# A test that hangs is ended after this long: many times what the longest takes under a sanitizer on a busy machine.
+set(TREADLE_TEST_TIMEOUT 900)
 
 # The thread sanitizer of g++ 12 cannot place its shadow memory where the kernel spreads mappings over many bits: without
 # randomised addresses it can. Not every container lets a process ask for that.
@@ -37,12 +33,9 @@ function(treadle_compile_test target torch)
   endif()
 endfunction()
 
-# treadle_test(NAME SOURCES files... DEPENDS targets... [TORCH] [TIMEOUT seconds])
+# treadle_test(NAME SOURCES files... DEPENDS targets... [TORCH])
 function(treadle_test name)
-  cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH" "TIMEOUT" "SOURCES;DEPENDS")
-  if(NOT arg_TIMEOUT)
-    set(arg_TIMEOUT ${TREADLE_TEST_TIMEOUT})
-  endif()
+  cmake_parse_arguments(PARSE_ARGV 1 arg "TORCH" "" "SOURCES;DEPENDS")
   add_executable(${name} ${arg_SOURCES})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests")
   target_include_directories(${name} PRIVATE "${PROJECT_SOURCE_DIR}")
@@ -59,7 +52,7 @@ function(treadle_test name)
                                 "--gtest_output=xml:${PROJECT_BINARY_DIR}/test-results/${name}.xml")
   # Those with the most files take longest as a rule: they begin first, or the others would be done before them.
   list(LENGTH arg_SOURCES cost)
-  set_tests_properties(${name} PROPERTIES TIMEOUT ${arg_TIMEOUT} COST ${cost} ENVIRONMENT "${TREADLE_TEST_ENVIRONMENT}")
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${TREADLE_TEST_TIMEOUT} COST ${cost} ENVIRONMENT "${TREADLE_TEST_ENVIRONMENT}")
 endfunction()
 
 # treadle_test_needs(FOLDER targets...): what the tests of a folder link besides their room.
