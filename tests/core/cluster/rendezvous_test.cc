@@ -290,6 +290,24 @@ TEST(Rendezvous, failsForAllWithTheFirstReason) {
     EXPECT_EQ(why.toString(), told.toString());
 }
 
+// On a busy machine rank 0's own wait may end before its reactor looks at the clock. It knows who is late all the same.
+TEST(Rendezvous, namesTheLateRanksIfTheReactorIsLateToo) {
+  const io::Address address = *io::Address::tcp("127.0.0.1", test::freePort());
+  test::ReactorThread reactor;
+  test::Gate held, letGo;
+  reactor->at(Clock::now(), [&] {
+    held.open();
+    letGo.wait();
+  });
+  held.wait();
+  auto server = valueOrThrow(RendezvousServer::start(*reactor, {address}, credentialsOf("w0", 0), 2, 3s, Clock::now()));
+  expectTold(server->fail(deadlineExceeded("the wait is over")), Code::kDeadlineExceeded,
+             "rank 0, 1 of 2 did not arrive within the join timeout of 3 s");
+  letGo.open();
+  server->stop();
+  reactor.stop();
+}
+
 // The roster and the bad news that follows it may come in one piece.
 TEST(Rendezvous, losesNoNewsThatComeTogether) {
   for (int round = 0; round < 30; ++round) {

@@ -49,6 +49,7 @@ class RendezvousServer::Core : public std::enable_shared_from_this<Core> {
   void failAll(const Status& why) TREADLE_REQUIRES(mutex_);
   static void say(Guest& guest, Bytes message);
   void sayToAll(Bytes message) TREADLE_REQUIRES(mutex_);
+  Status late() const TREADLE_REQUIRES(mutex_);
   std::string missing() const TREADLE_REQUIRES(mutex_);
   std::vector<std::shared_ptr<Guest>> allConnected() const TREADLE_REQUIRES(mutex_);
 
@@ -191,17 +192,20 @@ void RendezvousServer::Core::onClosed(int rank, const Status& why) {
 
 void RendezvousServer::Core::onDeadline() {
   MutexLock lock(mutex_);
-  if (stage_ == Stage::kOver) return;
-  std::string late = missing();
-  if (late.empty()) {
-    for (const auto& [rank, guest] : guests_)
-      if (!guest->ready) late += (late.empty() ? "" : ", ") + std::to_string(rank);
-    return failAll(deadlineExceeded("rank " + late + " could not connect to all others within the join timeout of " +
-                                    toText(joinTimeout_)));
-  }
-  failAll(deadlineExceeded("rank " + late + " of " + std::to_string(worldSize_) +
-                           " did not arrive within the join timeout of " + toText(joinTimeout_) +
-                           "; look at its output, or raise joinTimeout"));
+  if (stage_ != Stage::kOver) failAll(late());
+}
+
+// Why not all have joined by the deadline.
+Status RendezvousServer::Core::late() const {
+  if (const std::string absent = missing(); !absent.empty())
+    return deadlineExceeded("rank " + absent + " of " + std::to_string(worldSize_) +
+                            " did not arrive within the join timeout of " + toText(joinTimeout_) +
+                            "; look at its output, or raise joinTimeout");
+  std::string unconnected;
+  for (const auto& [rank, guest] : guests_)
+    if (!guest->ready) unconnected += (unconnected.empty() ? "" : ", ") + std::to_string(rank);
+  return deadlineExceeded("rank " + unconnected + " could not connect to all others within the join timeout of " +
+                          toText(joinTimeout_));
 }
 
 std::string RendezvousServer::Core::missing() const {
@@ -225,9 +229,11 @@ void RendezvousServer::Core::failAll(const Status& why) {
   sayToAll(encodeFailure(failure_));
 }
 
+// On a busy machine who waits may notice the deadline before the reactor does. Then the late ranks are the reason.
 Status RendezvousServer::Core::fail(const Status& why) {
   MutexLock lock(mutex_);
-  if (stage_ != Stage::kOver) failAll(why);
+  const bool isLate = why.code() == Code::kDeadlineExceeded && Clock::now() >= deadline_;
+  if (stage_ != Stage::kOver) failAll(isLate ? late() : why);
   return failure_.ok() ? why : failure_;
 }
 

@@ -165,12 +165,12 @@ Status Worker::Core::meetAt(const cluster::MasterAddresses& masters, TimePoint d
     io::Interruption ended(launcher.fd(), [this] { return launcher.ended(); });
     met = connectToAll(masters, deadline, client);
   }
-  if (!cluster::mayBeConsequence(met) || !launcher.ended()) return met;
-  met = launcher.causeOf(met);
+  const bool othersEnded = cluster::mayBeConsequence(met) && launcher.ended();
+  if (othersEnded) met = launcher.causeOf(met);
   // Rank 0 may have found another reason before. If not, it passes this one on, and takes no worker that gives up for
   // the one that was lost first.
-  if (rendezvous) return launcher.causeOf(rendezvous->fail(met));
-  return client ? launcher.causeOf(client->giveUp(met, deadlineAfter(kVerdictTime))) : met;
+  if (rendezvous && !met.ok()) return launcher.causeOf(rendezvous->fail(met));
+  return othersEnded && client ? launcher.causeOf(client->giveUp(met, deadlineAfter(kVerdictTime))) : met;
 }
 
 // One that cannot be connected to may itself have left because of another: rank 0 knows whom the job lost first.
