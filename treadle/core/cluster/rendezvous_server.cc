@@ -229,7 +229,7 @@ void RendezvousServer::Core::failAll(const Status& why) {
   sayToAll(encodeFailure(failure_));
 }
 
-// On a busy machine who waits may notice the deadline before the reactor does. Then the late ranks are the reason.
+// The waiting thread may notice the deadline before a busy reactor does. Then the late ranks are the reason.
 Status RendezvousServer::Core::fail(const Status& why) {
   MutexLock lock(mutex_);
   const bool isLate = why.code() == Code::kDeadlineExceeded && Clock::now() >= deadline_;
