@@ -4,10 +4,10 @@
 
 #include <torch/nn/functional/loss.h>
 
-#include "examples/data_parallel/causal_transformer.h"
+#include "examples/common/causal_transformer.h"
+#include "examples/common/text_windows.h"
 #include "examples/data_parallel/digit_cnn.h"
 #include "examples/data_parallel/digit_images.h"
-#include "examples/data_parallel/text_windows.h"
 
 namespace bench {
 
@@ -20,7 +20,7 @@ std::vector<size_t> samplesOf(int64_t step, int rank, int ranks, size_t batch, s
 
 // What differs between the two cases. kPairs: timed pairs of steps for each repetition that was asked for.
 struct TransformerCase {
-  using Model = data_parallel::CausalTransformer;
+  using Model = example::CausalTransformer;
   static constexpr size_t kBatch = 16, kStride = 97;
   static constexpr int kPairs = 2;
   // With 0.1 a difference by rounding grows to hundredths of the loss within 45 steps.
@@ -28,11 +28,11 @@ struct TransformerCase {
 
   std::shared_ptr<Model> makeModel() const { return std::make_shared<Model>(options); }
   static at::Tensor lossOf(Model& model, const torch::data::Example<>& batch) {
-    return data_parallel::nextTokenLoss(model.forward(batch.data), batch.target);
+    return example::nextTokenLoss(model.forward(batch.data), batch.target);
   }
 
-  data_parallel::TransformerOptions options;
-  data_parallel::TextWindows samples{data_parallel::kDefaultText, options.length};
+  example::TransformerOptions options;
+  example::TextWindows samples{example::kDefaultText, options.length};
 };
 
 struct CnnCase {

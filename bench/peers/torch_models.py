@@ -1,4 +1,5 @@
-"""The models of examples/data_parallel in Python, with the first weights and batches of bench/ours/ddp_models.cc.
+"""The models of examples/data_parallel and examples/common in Python, with the first weights and batches of
+bench/ours/ddp_models.cc.
 
 Layers have the order of the C++ models, and so have the parameters: a first weight depends on its place among them.
 """
@@ -12,8 +13,8 @@ from torch import nn
 from torch.nn import functional
 
 DIGITS = pathlib.Path(__file__).resolve().parents[2] / "examples" / "data" / "digits.csv"
-TEXT = pathlib.Path("/usr/share/common-licenses/GPL-3")  # as in examples/data_parallel/text_windows.h
-VOCABULARY, LENGTH, LAYERS, WIDTH, HEADS = 256, 128, 4, 256, 4  # as in examples/data_parallel/causal_transformer.h
+TEXT = pathlib.Path("/usr/share/common-licenses/GPL-3")  # as in examples/common/text_file.h
+VOCABULARY, LENGTH, LAYERS, WIDTH, HEADS = 256, 128, 4, 256, 4  # as in examples/common/causal_transformer.h
 
 
 class TransformerBlock(nn.Module):

@@ -8,6 +8,7 @@
 
 #include <iostream>
 
+#include "examples/common/train_options.h"
 #include "examples/data_parallel/digit_cnn.h"
 #include "examples/data_parallel/digit_images.h"
 #include "examples/data_parallel/job.h"
@@ -21,7 +22,7 @@ using Model = treadle::DistributedDataParallel<DigitCnn>;
 constexpr int64_t kTrainDigits = 1437;  // of 1,797; the rest is for the test
 
 struct Options {
-  TrainOptions training{.steps = 110, .batch = 64, .learningRate = 0.05};
+  example::TrainOptions training{.steps = 110, .batch = 64, .learningRate = 0.05};
   std::string data = digits::defaultPath();
 };
 
@@ -66,7 +67,7 @@ int main(int argc, char** argv) {
       "    treadle run -n 2 -- data_parallel_digits [options]",
       "data_parallel_digits");
   Options options;
-  addOptions(app, options.training);
+  example::addOptions(app, options.training);
   app.add_option("--data", options.data, "the file of digits")->capture_default_str();
   return runJob(app, argc, argv, [&](const treadle::ProcessGroup& group) { return train(options, group); });
 }

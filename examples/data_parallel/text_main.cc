@@ -5,29 +5,31 @@
 #include <torch/optim/adamw.h>
 #include <treadle/ddp.h>
 
-#include "examples/data_parallel/causal_transformer.h"
+#include "examples/common/text_windows.h"
+#include "examples/common/train_options.h"
+#include "examples/common/transformer_options.h"
 #include "examples/data_parallel/job.h"
 #include "examples/data_parallel/loss_report.h"
-#include "examples/data_parallel/text_windows.h"
 
 namespace {
 
 using namespace data_parallel;
+using Model = treadle::DistributedDataParallel<example::CausalTransformer>;
 
 struct Options {
-  TrainOptions training{.steps = 100, .batch = 16, .learningRate = 5e-4};
-  TransformerOptions model;
-  std::string text = kDefaultText;
+  example::TrainOptions training{.steps = 100, .batch = 16, .learningRate = 5e-4};
+  example::TransformerOptions model;
+  std::string text = example::kDefaultText;
 };
 
 // Whether the loss fell.
 bool train(const Options& options, const treadle::ProcessGroup& group) {
   at::manual_seed(options.training.seed);
   // Equal to rank 0's from here on, whatever the seeds of the others.
-  treadle::DistributedDataParallel<CausalTransformer> model(std::make_shared<CausalTransformer>(options.model), group);
+  Model model(std::make_shared<example::CausalTransformer>(options.model), group);
   torch::optim::AdamW optimizer(model->parameters(), torch::optim::AdamWOptions(options.training.learningRate));
 
-  TextWindows text(options.text, options.model.length);
+  example::TextWindows text(options.text, options.model.length);
   // Other windows for each rank, in a new order in each epoch.
   treadle::DistributedSampler sampler(text.size().value(), group, {.seed = options.training.seed});
   auto loader = torch::data::make_data_loader(text, sampler, torch::data::DataLoaderOptions(options.training.batch));
@@ -36,7 +38,7 @@ bool train(const Options& options, const treadle::ProcessGroup& group) {
   for (int64_t step = 0; step < options.training.steps;)
     for (auto& batch : *loader) {
       optimizer.zero_grad();
-      at::Tensor loss = nextTokenLoss(model.forward(batch.data), batch.target);
+      at::Tensor loss = example::nextTokenLoss(model.forward(batch.data), batch.target);
       loss.backward();  // returns with the averages over all ranks
       optimizer.step();
       report.step(loss);
@@ -53,14 +55,8 @@ int main(int argc, char** argv) {
       "    treadle run -n 2 -- data_parallel_text [options]",
       "data_parallel_text");
   Options options;
-  const auto atLeastOne = CLI::Range(int64_t{1}, int64_t{1} << 20);
-  addOptions(app, options.training);
+  example::addOptions(app, options.training);
   app.add_option("--text", options.text, "file to learn from")->capture_default_str();
-  app.add_option("--layers", options.model.layers, "of the transformer")->capture_default_str()->check(atLeastOne);
-  app.add_option("--width", options.model.width, "of the transformer")->capture_default_str()->check(atLeastOne);
-  app.add_option("--heads", options.model.heads, "by which the width is divided")
-      ->capture_default_str()
-      ->check(atLeastOne);
-  app.add_option("--length", options.model.length, "characters in a sample")->capture_default_str()->check(atLeastOne);
+  example::addOptions(app, options.model);
   return runJob(app, argc, argv, [&](const treadle::ProcessGroup& group) { return train(options, group); });
 }

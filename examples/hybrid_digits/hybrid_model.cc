@@ -9,7 +9,7 @@
 #include <tuple>
 #include <vector>
 
-#include "examples/hybrid_digits/stopwatch.h"
+#include "examples/common/stopwatch.h"
 
 namespace hybrid {
 namespace {
@@ -37,7 +37,7 @@ Epoch trainEpoch(SingleResult& model, torch::optim::SGD& optimizer, const Sample
                  const std::function<void(int64_t, double)>& onStep) {
   Epoch epoch;
   int64_t steps = stepsPerEpoch(train.size(), 1, options.batchSize);
-  Stopwatch watch;
+  example::Stopwatch watch;
   for (int64_t step = 0; step < steps; ++step) {
     double loss = trainStep(model, optimizer, batchOf(train, step, options.batchSize));
     epoch.loss += loss / static_cast<double>(steps);
@@ -83,7 +83,7 @@ SingleResult trainSingle(const Digits& digits, const TrainOptions& options, cons
   torch::optim::SGD optimizer(parameters, torch::optim::SGDOptions(options.learningRate));
   auto steps = static_cast<double>(stepsPerEpoch(digits.train.size(), 1, options.batchSize));
   double stepSeconds = 0;
-  Stopwatch watch;
+  example::Stopwatch watch;
   for (int64_t number = 1; number <= options.epochs; ++number) {
     Epoch epoch = trainEpoch(result, optimizer, digits.train, options, [&](int64_t step, double loss) {
       if (observer.onStep) observer.onStep(number, step, loss);

@@ -1,9 +1,8 @@
 #include "examples/hybrid_digits/options.h"
 
-#include <CLI/CLI.hpp>
-#include <cmath>
-#include <cstdio>
 #include <limits>
+
+#include "examples/common/command_line.h"
 
 namespace hybrid {
 namespace {
@@ -12,14 +11,6 @@ constexpr const char* kDescription =
     "Trains an embedding bag and a linear layer on handwritten digits, over four processes:\n"
     "    treadle run -n 4 -- hybrid_digits [options]\n"
     "rank 0 is the master, rank 1 the parameter server with the bag, ranks 2 and 3 are the trainers.";
-
-// CLI11's own Range lets "nan" pass.
-std::string checkLearningRate(const std::string& text) {
-  char* end = nullptr;
-  double value = std::strtod(text.c_str(), &end);
-  bool number = end != text.c_str() && *end == '\0';
-  return number && std::isfinite(value) && value > 0 ? "" : "must be a number above 0, not " + text;
-}
 
 void addOptions(CLI::App& app, Options& options) {
   // Half of the training digits is a trainer's share: a larger batch would leave no step to take.
@@ -36,7 +27,7 @@ void addOptions(CLI::App& app, Options& options) {
       ->check(CLI::Range(int64_t{1}, kLargestBatch));
   app.add_option("--lr", training.learningRate, "learning rate of SGD")
       ->capture_default_str()
-      ->check(checkLearningRate);
+      ->check(example::checkAboveZero);
   app.add_option("--seed", training.seed, "of the split into training and test data and of the first weights")
       ->capture_default_str()
       ->check(CLI::Range(int64_t{0}, kLargestSeed));
@@ -49,16 +40,7 @@ std::optional<int> parseOptions(int argc, char** argv, Options& options) {
   options.dataPath = digits::defaultPath();
   CLI::App app(kDescription, "hybrid_digits");
   addOptions(app, options);
-  try {
-    app.parse(argc, argv);
-    return std::nullopt;
-  } catch (const CLI::CallForHelp&) {
-    std::fputs(app.help().c_str(), stdout);
-    return 0;
-  } catch (const CLI::ParseError& error) {
-    std::fprintf(stderr, "hybrid_digits: %s (hybrid_digits --help lists the options)\n", error.what());
-    return 2;
-  }
+  return example::parse(app, argc, argv);
 }
 
 }  // namespace hybrid

@@ -6,8 +6,8 @@
 #include <iostream>
 #include <stdexcept>
 
+#include "examples/common/stopwatch.h"
 #include "examples/hybrid_digits/single.h"
-#include "examples/hybrid_digits/stopwatch.h"
 #include "examples/hybrid_digits/trainer.h"
 
 namespace hybrid {
@@ -59,8 +59,8 @@ struct Trained {
 };
 
 // Makes the bag on the parameter server, has both trainers train, and fetches what they made.
-Trained trainOnAll(treadle::Worker& worker, const Options& options, const RunFolder& folder) {
-  MetricsWriter metrics(folder.metricsPath());
+Trained trainOnAll(treadle::Worker& worker, const Options& options, const example::RunFolder& folder) {
+  example::MetricsFile metrics(folder.metricsPath());
   int64_t steps = stepsPerEpoch(kTrainDigits, kTrainers, options.training.batchSize);
   Progress progress(std::cout, Progress::styleOfStandardOutput(), options.training.epochs, steps);
   auto board = worker.makeRRef(std::make_shared<Board>(metrics, progress));
@@ -86,12 +86,12 @@ double testAccuracy(const Trained& trained, const Samples& test) {
 }
 
 void runMaster(treadle::Worker& worker, const Options& options, const Digits& digits) {
-  Stopwatch watch;
-  RunFolder folder = RunFolder::make(options.runFolder);
+  example::Stopwatch watch;
+  example::RunFolder folder = makeRunFolder(options);
   std::cout << "run folder " << folder.path() << std::endl;
   Trained trained = trainOnAll(worker, options, folder);
   worker.shutdown();
-  saveModel(folder.modelPath(), trained.embedding, trained.linear());
+  saveModel(folder.file(kModelFile), trained.embedding, trained.linear());
   double accuracy = testAccuracy(trained, digits.test);
   SingleResult single = trainSingle(digits, options.training);
   finishRun(folder);

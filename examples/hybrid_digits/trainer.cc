@@ -4,7 +4,7 @@
 #include <torch/optim/sgd.h>
 #include <treadle/optim.h>
 
-#include "examples/hybrid_digits/stopwatch.h"
+#include "examples/common/stopwatch.h"
 
 namespace hybrid {
 namespace {
@@ -41,7 +41,7 @@ double Trainer::trainStep(const Samples& batch) {
 EpochMetrics Trainer::trainEpoch(int64_t epoch, double& stepSeconds) {
   EpochMetrics metrics{.epoch = epoch, .trainer = trainerName(task.trainer)};
   int64_t steps = stepsPerEpoch(digits.train.size(), kTrainers, task.options.batchSize);
-  Stopwatch watch;
+  example::Stopwatch watch;
   double reported = 0;
   for (int64_t step = 0; step < steps; ++step) {
     double loss = trainStep(batchOf(share, step, task.options.batchSize));
@@ -85,14 +85,14 @@ void Board::step(int64_t epoch, int64_t step, double loss) {
 
 void Board::epochDone(const EpochMetrics& metrics) {
   std::lock_guard lock(mutex_);
-  metrics_.write(metrics);
+  metrics_.write(jsonOf(metrics));
   if (metrics.trainer == trainerName(0)) progress_.epochDone(metrics);
 }
 
 TrainResult train(treadle::CallContext& call, const Bag& bag, const treadle::RRef<Board>& board,
                   const TrainTask& task) {
   Trainer trainer = makeTrainer(call.worker(), bag, board, task);
-  Stopwatch watch;
+  example::Stopwatch watch;
   double stepSeconds = 0;
   for (int64_t epoch = 1; epoch <= task.options.epochs; ++epoch) {
     EpochMetrics metrics = trainer.trainEpoch(epoch, stepSeconds);

@@ -5,6 +5,7 @@
 #include <treadle/ddp.h>
 #include <treadle/nn.h>
 
+#include "examples/common/metrics_file.h"
 #include "examples/hybrid_digits/hybrid_model.h"
 #include "examples/hybrid_digits/progress.h"
 
@@ -16,13 +17,13 @@ TREADLE_FIELDS(TrainOptions, epochs, batchSize, learningRate, seed)
 // Lives at the master, which shows what the trainers report. Its functions are called one at a time.
 class Board {
  public:
-  Board(MetricsWriter& metrics, Progress& progress) : metrics_(metrics), progress_(progress) {}
+  Board(example::MetricsFile& metrics, Progress& progress) : metrics_(metrics), progress_(progress) {}
   void step(int64_t epoch, int64_t step, double loss);
   void epochDone(const EpochMetrics& metrics);
 
  private:
   std::mutex mutex_;
-  MetricsWriter& metrics_;
+  example::MetricsFile& metrics_;
   Progress& progress_;
 };
 

@@ -15,6 +15,8 @@
 namespace hybrid {
 namespace {
 
+using example::TempFolder, example::readFile, example::writeFile;
+
 const std::string kPath = treadle::test::sourcePath("examples/data/digits.csv");
 
 TEST(Digits, AreSplitBySeedAndComplete) {

@@ -1,18 +1,15 @@
-// What surrounds the training in hybrid_digits: command line, run folder, metrics, progress.
+// What surrounds the training in hybrid_digits: command line, metrics, progress.
 
 #include <gtest/gtest.h>
 
-#include <cmath>
-#include <cstdlib>
+#include <filesystem>
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <sstream>
-#include <stdexcept>
 #include <vector>
 
 #include "examples/hybrid_digits/options.h"
 #include "examples/hybrid_digits/progress.h"
-#include "tests/examples/temp_folder.h"
 
 namespace hybrid {
 namespace {
@@ -70,38 +67,10 @@ TEST(Options, WrongOnesAreOneLineAndExitCode2) {
   }
 }
 
-TEST(RunFolder, IsMadeOnceAndRefusedTwice) {
-  TempFolder temp;
-  RunFolder folder = RunFolder::make(temp / "new/one");
-  EXPECT_TRUE(std::filesystem::is_directory(folder.path()));
-  MetricsWriter(folder.metricsPath()).write(kEpoch);
-  EXPECT_THROW(RunFolder::make(temp / "new/one"), std::runtime_error);
-  writeFile(temp / "file", "");
-  EXPECT_THROW(RunFolder::make(temp / "file/below"), std::runtime_error);
-  EXPECT_THROW(MetricsWriter(temp / "missing/metrics.jsonl"), std::runtime_error);
-}
-
-TEST(RunFolder, DatedOnesNeverCollide) {
-  TempFolder temp;
-  std::filesystem::path before = std::filesystem::current_path();
-  std::filesystem::current_path(temp.path());
-  RunFolder first = RunFolder::make(""), second = RunFolder::make("");
-  EXPECT_NE(first.path(), second.path());
-  EXPECT_EQ(first.path().find("runs/hybrid_digits-20"), 0u) << first.path();
-  EXPECT_TRUE(std::filesystem::is_directory(second.path()));
-  std::filesystem::current_path(before);
-}
-
 TEST(Metrics, AreOneJsonObjectALine) {
-  TempFolder temp;
-  MetricsWriter first(temp / "m"), second(temp / "m");
-  first.write(kEpoch);
-  second.write({3, "trainer0", std::numeric_limits<double>::quiet_NaN(), 1, 2, 3});
-  std::istringstream lines(readFile(temp / "m"));
-  std::string line;
-  ASSERT_TRUE(std::getline(lines, line));
-  EXPECT_EQ(line, R"({"epoch":2,"trainer":"trainer1","loss":0.5,"accuracy":0.875,"steps_per_s":900.5,"seconds":1.25})");
-  ASSERT_TRUE(std::getline(lines, line));
+  EXPECT_EQ(jsonOf(kEpoch),
+            R"({"epoch":2,"trainer":"trainer1","loss":0.5,"accuracy":0.875,"steps_per_s":900.5,"seconds":1.25})");
+  const std::string line = jsonOf({3, "trainer0", std::numeric_limits<double>::quiet_NaN(), 1, 2, 3});
   EXPECT_TRUE(nlohmann::json::parse(line)["loss"].is_null()) << line;
 }
 

@@ -8,12 +8,12 @@
 #include <iterator>
 #include <string>
 
-namespace hybrid {
+namespace example {
 
 class TempFolder {
  public:
   TempFolder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "hybrid-digits-XXXXXX").string();
+    std::string pattern = (std::filesystem::temp_directory_path() / "treadle-example-XXXXXX").string();
     path_ = mkdtemp(pattern.data());
   }
   TempFolder(const TempFolder&) = delete;
@@ -37,4 +37,4 @@ inline void writeFile(const std::string& path, const std::string& bytes) {
       .write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
 }
 
-}  // namespace hybrid
+}  // namespace example

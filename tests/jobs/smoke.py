@@ -27,25 +27,26 @@ def drawing_problems(job, run):
     said = [line for _, _, line in job.lines if "plot_metrics.py" in line]
     if len(said) != 1:
         return ["it does not say how to draw the metrics"]
-    _, python, script, metrics, picture = shlex.split(said[0])
+    _, python, script, metrics, picture, title = shlex.split(said[0])
 
     def draw(of, *options):
-        return subprocess.run([python, *options, script, of, picture], env={**os.environ, "MPLCONFIGDIR": run},
+        return subprocess.run([python, *options, script, of, picture, title], env={**os.environ, "MPLCONFIGDIR": run},
                               capture_output=True, text=True, timeout=LIMIT_S)
 
-    def file(name, text):
+    def file(name, content):
         path = os.path.join(run, name)
-        with open(path, "w", encoding="utf-8") as to:
-            to.write(text)
+        with open(path, "wb") as to:
+            to.write(content)
         return path
 
     found = []
-    damaged = file("damaged", '{"epoch": 1}\n')
+    damaged, binary = file("damaged", b'{"epoch": 1}\n'), file("binary", b"\xff\xfe")
     for wanted, told in ((f"{damaged}:1: not a line of metrics", draw(damaged)),
+                         (f"{binary}: not a text in UTF-8", draw(binary)),
                          ("has no matplotlib", draw(metrics, "-S", "-E"))):
         if told.returncode != 1 or wanted not in told.stderr or told.stderr.count("\n") != 1:
             found.append(f"where there is no picture it says {told.stderr!r}")
-    infinite = file("infinite", '{"epoch": 1, "trainer": "t", "loss": null, "accuracy": 0.9, "seconds": 1}\n')
+    infinite = file("infinite", b'{"epoch": 1, "trainer": "t", "loss": null, "accuracy": 0.9, "seconds": 1}\n')
     for of in (infinite, metrics):
         drawn = draw(of)
         if drawn.returncode != 0 or not open(picture, "rb").read().startswith(b"\x89PNG"):

@@ -9,7 +9,7 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/normalization.h>
 
-namespace data_parallel {
+namespace example {
 
 struct TransformerOptions {
   int64_t vocabulary = 256;  // tokens are bytes
@@ -56,4 +56,4 @@ class CausalTransformer : public torch::nn::Module {
 // Cross-entropy in nats per token; `next` holds the tokens that followed, int64 [N, T].
 at::Tensor nextTokenLoss(const at::Tensor& logits, const at::Tensor& next);
 
-}  // namespace data_parallel
+}  // namespace example

@@ -1,4 +1,4 @@
-#include "examples/data_parallel/causal_transformer.h"
+#include "examples/common/causal_transformer.h"
 
 #include <ATen/ATen.h>
 #include <torch/nn/functional/activation.h>
@@ -6,7 +6,7 @@
 
 #include <stdexcept>
 
-namespace data_parallel {
+namespace example {
 namespace {
 
 torch::nn::LayerNorm layerNorm(int64_t width) { return torch::nn::LayerNorm(torch::nn::LayerNormOptions({width})); }
@@ -60,4 +60,4 @@ at::Tensor nextTokenLoss(const at::Tensor& logits, const at::Tensor& next) {
   return torch::nn::functional::cross_entropy(logits.flatten(0, 1), next.flatten());
 }
 
-}  // namespace data_parallel
+}  // namespace example

@@ -3,7 +3,7 @@
 
 #include <chrono>
 
-namespace hybrid {
+namespace example {
 
 class Stopwatch {
  public:
@@ -13,4 +13,4 @@ class Stopwatch {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
-}  // namespace hybrid
+}  // namespace example
