@@ -26,12 +26,18 @@ class GroupWorker final : public group::Job {
 
 class GroupJob {
  public:
-  explicit GroupJob(int size, LocalJobOptions options = {})
+  // The receiver of a worker's messages, which passes them on to the worker's group service; by default that service.
+  using Between = std::function<cluster::MessageHandler&(int rank, group::GroupService& service)>;
+
+  explicit GroupJob(int size, LocalJobOptions options = {}, const Between& between = {})
       : job_(std::make_unique<LocalJob>(
             size,
-            [this](LocalWorker& worker) {
+            [&](LocalWorker& worker) {
               workers_.push_back(std::make_unique<GroupWorker>(worker));
-              worker.membership->setHandler(link::Subject::kGroup, workers_.back()->groups());
+              group::GroupService& service = workers_.back()->groups();
+              cluster::MessageHandler* receiver = &service;
+              if (between) receiver = &between(worker.membership->self().rank, service);
+              worker.membership->setHandler(link::Subject::kGroup, *receiver);
             },
             options)) {}
 
@@ -66,11 +72,12 @@ inline void waitAll(std::vector<Future<void>>& futures) {
   for (Future<void>& future : futures) future.wait(kPatience);
 }
 
-// Why the future failed; OK when it did not.
+// Why the operation failed; OK when it did not. It must have ended.
 inline Status failureOf(Future<void> future) {
   try {
     future.wait(kPatience);
   } catch (const Error& error) {
+    if (!future.ready()) ADD_FAILURE() << waitedInVain("an operation did not end").message();
     return error.status();
   }
   return {};

@@ -280,22 +280,6 @@ TEST_P(CancellingMembers, LeaveAGroupThatGoesOn) {
 
 INSTANTIATE_TEST_SUITE_P(Bytes, CancellingMembers, ::testing::Values(100, 4 << 20));
 
-TEST(ManyMembersFail, AndAnyThatIsLostIsNamed) {
-  for (int lost : {0, 7, 16, 20}) {
-    GroupJob job(kMembers);
-    std::vector<ProcessGroup> groups = job.makeAll();
-    std::vector<Future<void>> futures;
-    for (int rank = 0; rank < kMembers; ++rank)
-      if (rank != lost) futures.push_back(barrier(groups[static_cast<size_t>(rank)]));
-    job.local().kill(lost);
-    for (const Future<void>& future : futures) {
-      const Status why = failureOf(future);
-      EXPECT_EQ(why.code(), Code::kPeerLost) << why.toString();
-      EXPECT_EQ(why.worker(), "w" + std::to_string(lost));
-    }
-  }
-}
-
 // The others report exactly those that have not begun: also one that has not made the group.
 TEST_F(ManyMembers, ThatAreMissingAreNamed) {
   for (const std::vector<int>& missing : std::vector<std::vector<int>>{{0}, {20}, {3, 16}, {0, 1}, {8, 9, 10}})

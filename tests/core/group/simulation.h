@@ -56,11 +56,12 @@ class Simulation {
       for (size_t channel = 0; channel < members_[self]->plan.channels.size(); ++channel) send(self, channel);
   }
 
-  // Until nothing can happen any more.
-  void run() {
+  // Until nothing can happen any more. The member `frozen` does nothing.
+  void run(std::optional<int> frozen = {}) {
     std::vector<std::function<bool()>> actors;
     for (size_t self = 0; self < members_.size(); ++self)
       for (size_t channel = 0; channel < members_[self]->plan.channels.size(); ++channel) {
+        if (static_cast<int>(self) == frozen) continue;
         actors.emplace_back([=, this] { return send(self, channel); });
         actors.emplace_back([=, this] { return take(self, channel); });
         actors.emplace_back([=, this] { return acknowledge(self, channel); });

@@ -1,0 +1,106 @@
+// The cells of the fault matrix: none is missing, and each operation by each algorithm gives what it promises.
+
+#include "tests/core/group/fault_job.h"
+
+namespace treadle::cells_test {
+namespace {
+
+using test::Cell;
+using test::CellData;
+using test::GroupJob;
+using test::Phase;
+using test::Setting;
+
+// "reduce by direct".
+std::string textOf(const Cell& cell) {
+  const std::string name = cell.name();
+  return name.substr(0, name.find(' ')) + " by " + std::string(group::nameOf(cell.algorithm));
+}
+
+using Names = std::vector<std::string>;
+
+// Without those of other roots.
+Names namesOf(const std::vector<Cell>& cells) {
+  Names names;
+  for (const Cell& cell : cells)
+    if (std::string text = textOf(cell); names.empty() || names.back() != text) names.push_back(std::move(text));
+  return names;
+}
+
+// The table of docs/protocol/group.md.
+TEST(Cells, HaveEachOperationByEachAlgorithmThatCanDoIt) {
+  const auto few = test::cellsOf({.size = 3, .victim = 1}), many = test::cellsOf({.size = 17, .victim = 12});
+  EXPECT_EQ(
+      namesOf(few),
+      (Names{"allReduce by exchange",   "allReduce by root",     "allReduce by ring",   "allReduce by circulant",
+             "allReduce by direct",     "broadcast by exchange", "broadcast by ring",   "barrier by exchange",
+             "reduce by exchange",      "reduce by root",        "reduce by direct",    "reduceScatter by exchange",
+             "reduceScatter by direct", "allGather by exchange", "allGather by direct", "gather by exchange",
+             "gather by direct",        "scatter by exchange",   "scatter by direct",   "allToAll by direct",
+             "send by exchange",        "send by ring"}));
+  EXPECT_EQ(few.size(), 34U);  // eleven are there with two roots, and a ring's broadcast with a third one
+  EXPECT_EQ(namesOf(many),
+            (Names{"allReduce by tree", "allReduce by root", "allReduce by ring", "allReduce by circulant",
+                   "allReduce by direct", "broadcast by tree", "broadcast by ring", "barrier by tree", "reduce by root",
+                   "reduce by direct", "reduceScatter by direct", "allGather by direct", "gather by direct",
+                   "scatter by direct", "allToAll by direct", "send by exchange", "send by ring"}));
+  EXPECT_EQ(many.size(), 26U);
+}
+
+// The cells in which the victim always ends last.
+Names withoutLastPhase(const Setting& setting) {
+  Names names;
+  for (const Cell& cell : test::cellsOf(setting))
+    if (!test::caseOf(cell, Phase::kDone, setting.victim))
+      names.push_back(textOf(cell) + (cell.root == setting.victim ? " from or to it" : " from or to another"));
+  return names;
+}
+
+// The victim takes the last chunk of a ring, or its result needs those of all others. In small groups a member also
+// waits for the start of another with which it exchanges no data; along the tree it does not.
+TEST(Cells, HaveALastPhaseUnlessTheVictimAlwaysEndsLast) {
+  const std::string ring = "broadcast by ring from or to another", reduce = "reduce by direct from or to it",
+                    send = "send by ring from or to another";
+  EXPECT_EQ(withoutLastPhase({.size = 3, .victim = 1}), (Names{ring, reduce, send}));
+  EXPECT_EQ(withoutLastPhase({.size = 5, .victim = 3}), (Names{reduce, send}));
+  EXPECT_EQ(withoutLastPhase({.size = 17, .victim = 12}),
+            (Names{ring, "reduce by root from or to it", reduce, "gather by direct from or to it", send}));
+}
+
+TEST(Cells, HaveDataOnTheirWayInAllPhasesUnlessTheyAreSmall) {
+  const auto cases = test::casesOf({.size = 3, .victim = 1, .most = 3}, {Phase::kAgreed, Phase::kMoving});
+  EXPECT_EQ(cases.size(), 4U * (34 - 14));  // 14 are small; three numbers of messages while data moves
+}
+
+// All members call the cell's operation.
+void check(const Cell& cell, const std::vector<ProcessGroup>& groups) {
+  std::vector<CellData> data;
+  std::vector<Future<void>> futures;
+  for (int rank = 0; rank < cell.size; ++rank) data.push_back(cell.dataOf(rank));
+  for (int rank = 0; rank < cell.size; ++rank)
+    if (const auto self = static_cast<size_t>(rank); cell.takesPart(rank))
+      futures.push_back(cell.start(groups[self], data[self]));
+  test::waitAll(futures);
+  for (int rank = 0; rank < cell.size; ++rank)
+    if (const auto& mine = data[static_cast<size_t>(rank)]; cell.takesPart(rank)) {
+      EXPECT_EQ(mine.output, mine.wanted) << cell.name() << ", rank " << rank;
+    }
+}
+
+class CellsAmong : public ::testing::TestWithParam<int> {};
+
+TEST_P(CellsAmong, GiveTheirClosedForms) {
+  GroupJob job(GetParam());
+  for (Cell cell : test::cellsOf({.size = GetParam(), .victim = GetParam() / 2})) {
+    const std::vector<ProcessGroup> groups = job.makeAll(cell.options("closed forms"));
+    for (size_t count : {size_t{0}, size_t{1}, size_t{1009}}) {
+      cell.count = cell.isBarrier() ? 0 : count;
+      check(cell, groups);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Members, CellsAmong, ::testing::Values(2, 3, 4, 5, 6, 7, 8, 9, 17));
+
+}  // namespace
+}  // namespace treadle::cells_test
