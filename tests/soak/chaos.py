@@ -5,9 +5,11 @@
   severe  the links of one worker are cut, half closed, silenced, or their bytes changed: every call ends right or with an
           error that names whom it concerns, within its time limit, and never with a wrong value; what was done to a link
           costs that link; nothing is left behind
+          (no collectives: an operation of a group that is late names several members, or none)
   joining the same while the workers meet, to the links to where they meet too: the job starts, or each says within its
           time limit why not, in one error with a name. What was not harmed, or only slowed down, starts. Some of the
           jobs are open: there each comes in or says why not, and whoever comes after the harm does
+          (no collectives: a member may not know all others)
 
 Some jobs have checksums over every byte, the others TLS.
 
@@ -155,7 +157,7 @@ class Chaos:
     def severe(self, proxy):
         kind, limit = self.random.choice([one for one in SEVERE if self.options.harm in (None, one[0])])
         at = f"w{self.random.randrange(SIZE)}"
-        with self.job(proxy, "--faults") as world:
+        with self.job(proxy, "--faults", "--no-groups") as world:
             self.begin_traffic(world)
             world.watch(self.random.uniform(0.2, 1.0))
             for worker in world.workers:
@@ -194,7 +196,7 @@ class Chaos:
         # Each that falls silent holds up those that want to join an open job after it.
         count = 1 if open_job and kind == "silence" else self.random.randrange(1, 4)
         proxy.say(f"await {at} {kind} {limit} {count}")
-        with self.job(proxy, "--faults", open_job=open_job) as world:
+        with self.job(proxy, "--faults", "--no-groups", open_job=open_job) as world:
             world.say("endanger *")
             refused = {worker.name: why for worker in world.workers if (why := worker.joined(JOIN_TIMEOUT_S + HANGS_S))}
             harmed = kind not in SLOW and bool(proxy.done())

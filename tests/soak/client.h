@@ -1,5 +1,6 @@
 #pragma once
-// One thread of calls in a soak: the worker it calls from, what it draws from, and a watch over every wait. One thread.
+// One thread of calls in a soak: the worker it calls from, its name in the job, what it draws from, and a watch over
+// every wait. One thread.
 
 #include <algorithm>
 #include <functional>
@@ -12,10 +13,15 @@ namespace treadle::soak {
 
 class Client {
  public:
-  Client(Worker& worker, Peers& peers, Duration timeout, Number seed)
-      : worker_(worker), peers_(peers), timeout_(timeout), random_(seed) {}
+  Client(Worker& worker, int thread, Peers& peers, Duration timeout, Number seed)
+      : worker_(worker),
+        name_(worker.self().name + "." + std::to_string(thread)),
+        peers_(peers),
+        timeout_(timeout),
+        random_(seed) {}
 
   Worker& worker() { return worker_; }
+  const std::string& name() const { return name_; }
   Peers& peers() { return peers_; }
   Duration timeout() const { return timeout_; }
 
@@ -68,6 +74,7 @@ class Client {
   }
 
   Worker& worker_;
+  const std::string name_;
   Peers& peers_;
   const Duration timeout_;
   std::mt19937_64 random_;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <thread>
 
+#include "tests/soak/ensemble.h"
 #include "tests/soak/shelf.h"
 
 namespace treadle::soak {
@@ -166,7 +167,7 @@ Functions handlers() {
   all.add<&readThrough>("readThrough").add<&passedThrough>("passedThrough").add<&addThrough>("addThrough");
   all.add<&sumOf>("sumOf").add<&exchanged>("exchanged").add<&nested>("nested").add<&gathered>("gathered");
   all.add<&mixedLater>("mixedLater").add<&waitsInTask>("waitsInTask").add<&waitsPlainly>("waitsPlainly");
-  all.add<&keep>("keep");
+  all.add<&keep>("keep").add<&takePart>("takePart");
   all.addType<Tally, Number>("Tally").add<&Tally::add>("Tally.add").add<&Tally::operator()>("Tally.call");
   all.add<&Tally::sum>("Tally.sum");
   return all;

@@ -14,11 +14,12 @@ struct Operation {
 };
 
 // By kind of what they need: the ones with blobs are left out where buffers are not safe from what is done to the
-// links.
+// links, those with groups where a member may not know all others, or links fail.
 std::vector<Operation> callOperations();
 std::vector<Operation> failureOperations();
 std::vector<Operation> referenceOperations();
 std::vector<Operation> blobOperations();
+std::vector<Operation> groupOperations();
 
 // What `f` must throw, on the way to be looked at.
 template <class E, class F>

@@ -56,6 +56,13 @@ class Peers {
       if (auto found = ranks->find(name); found != ranks->end()) lost_.insert(ranks->extract(found));
   }
 
+  // Those that are there, in the order of their names.
+  std::vector<std::string> names() const {
+    MutexLock lock(mutex_);
+    std::vector<std::string> names;
+    for (const auto& [name, rank] : present_) names.push_back(name);
+    return names;
+  }
   // One of those that are there, by a number drawn by the caller.
   int any(Number drawn) const { return pick(present_, drawn).value_or(0); }
   std::optional<int> anyLost(Number drawn) const { return pick(lost_, drawn); }

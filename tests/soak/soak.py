@@ -1,18 +1,20 @@
 #!/usr/bin/env python3
 """A long mixed load on real processes: calls, references passed on between third workers, errors, time limits,
-cancellations, coroutines, large buffers over every channel; then the same while workers are killed.
+cancellations, coroutines, large buffers over every channel, collectives; then the same while workers are killed.
 
 Part one: rounds of calls on a job of eight workers. Every result is what it must be; after each round no reference is
 left anywhere, and what the processes hold is measured. Resident memory and the heaps must not grow by more than
 MEMORY_MB from the end of the warm-up on.
 
 Part two: jobs in which a random worker is killed (or stopped until it is given up, and woken) every few seconds. What
-the survivors do among themselves stays exact, what needs the lost one fails with its name, and nothing hangs.
+the survivors do among themselves stays exact, what needs the lost one fails with its name, and nothing hangs. A group that
+has lost a member fails with its name, and a new group of the others works.
 
 Part three: open jobs in which workers are killed or stopped, leave and join. The keeper of a job, which lets them in,
-leaves too; that of every second job dies in the end.
+leaves too; that of every second job dies in the end. It has no collectives: a member may not know a newcomer yet.
 
-Part four: a flood of calls by four threads of each worker, while workers are stopped for up to 3 s. No worker is lost.
+Part four: a flood of calls by four threads of each worker, while workers are stopped for up to 3 s. No worker is lost. It has
+no collectives either: one that waits for a stopped worker holds up all members, so several stops may add up to its time limit.
 
 usage: soak.py [--seed N] [--calls N] [--rounds N] [--kill-seconds N] [--open-seconds N] [--flood-seconds N] [--workers N]
                [--only OPERATION] [--build FOLDER]
@@ -43,6 +45,7 @@ TOTAL_LIMIT_S = 1200  # of everything
 KILL_EVERY_S = (2.0, 5.0)
 SURVIVORS = 3         # so many are left when a job of part two is over
 OPEN_JOB_S = 30       # of a job of part three
+COLLECTIVES = {"together"}  # operations that parts three and four leave out
 
 
 class Soak:
@@ -205,23 +208,31 @@ class Soak:
     # ---- part three
 
     def open_phase(self):
-        jobs = max(2, round(self.options.open_seconds / OPEN_JOB_S)) if self.options.open_seconds > 0 else 0
+        if self.leaves_out("part three", self.options.open_seconds):
+            return
+        jobs = max(2, round(self.options.open_seconds / OPEN_JOB_S))
         for job in range(jobs):
             self.check_time("part three")
-            with self.world("--losses", open_job=True) as world:
+            with self.world("--losses", "--no-groups", open_job=True) as world:
                 Comings(self, world).run(time.monotonic() + self.options.open_seconds / jobs, keeper_dies=job % 2 == 0)
                 self.take_counts(world)
 
     # ---- part four
 
     def flood_phase(self):
-        if self.options.flood_seconds <= 0:
+        if self.leaves_out("part four", self.options.flood_seconds):
             return
-        with self.world("--threads", str(THREADS)) as world:
+        with self.world("--threads", str(THREADS), "--no-groups") as world:
             Flood(self, world).run(self.options.flood_seconds)
             self.take_counts(world)
 
     # ---- the end
+
+    def leaves_out(self, part, seconds):
+        """Whether there is nothing to do in a part without collectives."""
+        if self.options.only in COLLECTIVES:
+            self.tell(f"{part} is left out: it has no collectives")
+        return seconds <= 0 or self.options.only in COLLECTIVES
 
     def result(self, good):
         rss, heap = self.grown("rss"), self.grown("heap")

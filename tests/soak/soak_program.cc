@@ -2,7 +2,7 @@
 // by line, on standard input; each line is answered by one on standard output that begins with the same word.
 //
 //   soak_program NAME [--threads N] [--timeout SECONDS] [--heartbeat-timeout SECONDS] [--join-timeout SECONDS]
-//                     [--listen ADDRESS] [--announce ADDRESS] [--no-blobs] [--losses] [--faults]
+//                     [--listen ADDRESS] [--announce ADDRESS] [--no-blobs] [--no-groups] [--losses] [--faults]
 //                     [--only OPERATION]
 //
 //   run SEED CALLS     runs operations until it has sent so many calls; `ran` comes when it is done
@@ -63,6 +63,8 @@ Options parse(int argc, char** argv) {
       options.join.announceAddress = value();
     } else if (option == "--no-blobs") {
       options.traffic.blobs = false;
+    } else if (option == "--no-groups") {
+      options.traffic.groups = false;
     } else if (option == "--only") {
       options.traffic.only = value();
     } else if (option == "--losses") {

@@ -15,6 +15,7 @@ Traffic::Traffic(Worker& worker, Peers& peers, TrafficOptions options)
     : worker_(worker), peers_(peers), options_(std::move(options)) {
   std::vector<std::vector<Operation>> kinds = {callOperations(), failureOperations(), referenceOperations()};
   if (options_.blobs) kinds.push_back(blobOperations());
+  if (options_.groups) kinds.push_back(groupOperations());
   for (const auto& kind : kinds)
     for (const Operation& one : kind)
       if (options_.only.empty() || options_.only == one.name)
@@ -29,9 +30,8 @@ void Traffic::start(Number seed, uint64_t calls) {
   running_ = options_.threads;
   const uint64_t until = worker_.metrics().callsSent + calls;
   for (int i = 0; i < options_.threads; ++i) {
-    Lane& lane = *lanes_[static_cast<size_t>(i)];
     const Number own = mix(mix(seed, static_cast<Number>(worker_.self().rank)), static_cast<Number>(i));
-    lane.thread = std::thread([this, &lane, own, until] { run(lane, own, until); });
+    lanes_[static_cast<size_t>(i)]->thread = std::thread([this, i, own, until] { run(i, own, until); });
   }
 }
 
@@ -53,8 +53,9 @@ Traffic::Oldest Traffic::oldest() const {
   return oldest;
 }
 
-void Traffic::run(Lane& lane, Number seed, uint64_t until) {
-  Client client(worker_, peers_, options_.timeout, seed);
+void Traffic::run(int thread, Number seed, uint64_t until) {
+  Lane& lane = *lanes_[static_cast<size_t>(thread)];
+  Client client(worker_, thread, peers_, options_.timeout, seed);
   while (!stopping_ && worker_.metrics().callsSent < until)
     runOne(lane, client, operations_[client.below(operations_.size())]);
   lane.name = nullptr;

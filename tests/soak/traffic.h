@@ -20,7 +20,7 @@ struct Fairness {
 struct TrafficOptions {
   int threads = 4;
   Duration timeout = std::chrono::seconds(30);  // the worker's rpcTimeout
-  bool blobs = true;
+  bool blobs = true, groups = true;
   std::string only = {};  // the name of an operation; empty: all
   Fairness fair = {};
 };
@@ -56,7 +56,7 @@ class Traffic {
     std::thread thread;
   };
 
-  void run(Lane& lane, Number seed, uint64_t until);
+  void run(int thread, Number seed, uint64_t until);
   void runOne(Lane& lane, Client& client, const Operation& operation);
   bool isFair(const Error& error) const;
   void noteLoss(const std::string& name);
