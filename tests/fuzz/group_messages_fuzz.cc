@@ -29,7 +29,11 @@ Inputs seeds() {
       group::OperationKind::kAllReduce, group::DataType::kFloat32, group::ReduceOp::kSum, 0, 100, 0, 65'536, 262'144,
       group::Algorithm::kExchange};
   Inputs all = {group::encode(message)};
-  for (auto kind : {group::MessageKind::kChunk, group::MessageKind::kAck, group::MessageKind::kAbort}) {
+  message.description.operation = group::OperationKind::kSparseAllReduce;
+  message.description.shape = "[4, 25] with 1 sparse dimension";
+  all.push_back(group::encode(message));
+  for (auto kind : {group::MessageKind::kChunk, group::MessageKind::kAck, group::MessageKind::kAbort,
+                    group::MessageKind::kResult}) {
     message.kind = kind;
     message.status = peerLost("w1", "it died");
     all.push_back(group::encode(message));

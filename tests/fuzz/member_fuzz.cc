@@ -10,6 +10,7 @@
 #include "treadle/core/cluster/coordinator.h"
 #include "treadle/core/group/group.h"
 #include "treadle/core/group/group_service.h"
+#include "treadle/core/group/sparse.h"
 #include "treadle/core/rpc/engine.h"
 #include "treadle/core/rpc/rref.h"
 #include "treadle/core/rpc/typed_call.h"
@@ -219,11 +220,18 @@ class Play {
   void reduce() {
     numbers_.emplace_back(choices_.below(2) == 0 ? 4 : 100, 1.0F);
     const std::span<float> data(numbers_.back());
-    switch (choices_.below(4)) {
+    switch (choices_.below(5)) {
       case 2: return futures_.push_back(send(group_, data, kStranger));
       case 3: return futures_.push_back(recv(group_, data, kStranger));
+      case 4: return futures_.push_back(reduceRows(std::as_bytes(data)));
       default: return futures_.push_back(allReduce(group_, data));
     }
+  }
+  // The shape has as many elements as `describeRows` says.
+  Future<void> reduceRows(Bytes values) {
+    std::vector<uint64_t> indices;
+    for (size_t i = 0; i < values.size() / 16; ++i) indices.push_back(7 * i % 100);
+    return group::sparseAllReduce(group_, kRows, indices, values, group::DataType::kFloat32, sums_.emplace_back());
   }
   void request() {
     static const Functions known = functions();
@@ -271,6 +279,21 @@ class Play {
     message.description.algorithm = *group::choose({}, message.description, 2);
     message.elements = message.stream == group::Stream::kSends ? message.description.count : 0;
   }
+  // As a sparse all-reduce of the member describes itself.
+  static void describeRows(group::Message& message) {
+    message.description.operation = group::OperationKind::kSparseAllReduce;
+    message.description.count = 400;
+    message.description.shape = kRows.text();
+    message.description.root = 0;
+    message.description.algorithm = group::Algorithm::kDirect;
+  }
+  // Words and rows of the right size, in which a choice says which rows they are.
+  std::vector<std::byte> rows(uint64_t count) {
+    const group::RowLayout layout{50, count, 16};
+    std::vector<std::byte> data(layout.sizeBytes());
+    for (uint64_t i = 0; i < layout.words(); ++i) data[8 * i] = static_cast<std::byte>(i + choices_.below(3));
+    return data;
+  }
   // The group's number is in what has come to the stranger.
   void sayToGroup() {
     for (const auto& payload : member_.heard()) {
@@ -280,8 +303,8 @@ class Play {
     group::Message message;
     message.group = groupId_;
     message.sequence = choices_.below(8) == 7 ? group::kWholeGroup : choices_.below(4);
-    message.kind = group::MessageKind{static_cast<uint8_t>(1 + choices_.below(6))};
-    message.description = {group::OperationKind{static_cast<uint8_t>(1 + choices_.below(10))},
+    message.kind = group::MessageKind{static_cast<uint8_t>(1 + choices_.below(7))};
+    message.description = {group::OperationKind{static_cast<uint8_t>(1 + choices_.below(11))},
                            group::DataType::kFloat32,
                            group::ReduceOp::kSum,
                            static_cast<uint32_t>(choices_.below(3)),
@@ -295,11 +318,18 @@ class Play {
     std::vector<std::byte> data(choices_.below(4) * 16 + choices_.below(2));
     message.stream = group::Stream{std::array<uint8_t, 4>{0, 0, 1, 2}[choices_.below(4)]};
     if (message.stream != group::Stream::kAll && choices_.below(2) == 0) describeSend(message);
+    if (message.stream == group::Stream::kAll && choices_.below(3) == 2) {
+      message.elements = choices_.below(60);
+      describeRows(message);
+      if (choices_.below(4) != 3) data = rows(message.elements);
+    }
     say(link::Subject::kGroup, group::encode(message), false, data);
   }
 
   Choices choices_;
+  static inline const group::SparseShape kRows{{100, 4}, 1};
   std::deque<std::vector<float>> numbers_;
+  std::deque<group::RowSums> sums_;
   Member member_;
   ProcessGroup group_;
   uint64_t groupId_ = 0;
@@ -318,7 +348,9 @@ Inputs seeds() {
           row({11, 2, 0, 3, 0, 0, 0, 2, 1, 1, 1, 1, 2, 1, 1, 1, 1, 3, 0, 4}),
           row({2, 0, 0, 9, 0, 0, 0, 0, 0, 0, 1, 0, 0}),  // a reduction and its partner
           row({2, 1, 0, 9, 0, 0, 0, 0, 1, 0, 0, 0, 0, 9, 0, 0, 1, 0, 0, 1, 0, 3, 0, 0}),
-          row({2, 0, 3, 9, 0, 0, 9, 0, 0, 0, 1, 0, 2, 0}),  // a recv and its send
+          row({2, 0, 3, 9, 0, 0, 9, 0, 0, 0, 1, 0, 2, 0}),              // a recv and its send
+          row({2, 0, 4, 9, 0,  0, 0, 10, 0, 0, 0, 0, 0, 0, 2, 1, 0, 0,  // a sparse reduction and its partner
+               9, 0, 0, 6, 10, 0, 0, 0,  0, 0, 0, 2, 1, 0, 0}),
           row({8, 1}),
           row({4, 26, 1, 0})};
 }

@@ -1,6 +1,7 @@
 #pragma once
 // One operation by one algorithm among so many members: how each member calls it, on data whose result is known, and
-// the plans that the members execute. The table of all of them. Pure values, but for `start`.
+// the plans that the members execute. The table of all of them, but for the sparse all-reduce, whose plan depends on
+// its data (sparse_failure_test.cc). Pure values, but for `start`.
 
 #include <optional>
 #include <set>
@@ -150,6 +151,7 @@ inline CellData Cell::dataOf(int rank) const {
     case group::OperationKind::kSend:
       if (isRoot) return {cellValues(root, 0, count), {}, {}};
       return {{}, Values(count), cellValues(root, 0, count)};
+    case group::OperationKind::kSparseAllReduce: break;
   }
   return {};
 }
@@ -160,7 +162,8 @@ inline Future<void> Cell::start(const ProcessGroup& group, CellData& data) const
   switch (operation) {
     case group::OperationKind::kAllReduce: return allReduce(group, data.output.data(), count, dataType, reduceOp);
     case group::OperationKind::kBroadcast: return broadcast(group, output, root);
-    case group::OperationKind::kBarrier: break;
+    case group::OperationKind::kBarrier:
+    case group::OperationKind::kSparseAllReduce: break;
     case group::OperationKind::kReduce: return reduce(group, input, output, dataType, root, reduceOp);
     case group::OperationKind::kReduceScatter: return reduceScatter(group, input, output, dataType, reduceOp);
     case group::OperationKind::kAllGather: return allGather(group, input, output);

@@ -50,12 +50,13 @@ TEST(ChoiceTest, GoesByOperationSizeAndMembers) {
   for (int size : {2, 17}) {
     EXPECT_EQ(automatic(reduction(kLarge, DataType::kBFloat16), size), Algorithm::kDirect);
     EXPECT_EQ(automatic(of(OperationKind::kAllToAll, 0), size), Algorithm::kDirect);
+    EXPECT_EQ(automatic(of(OperationKind::kSparseAllReduce, kSmall), size), Algorithm::kDirect);
   }
 }
 
 TEST(ChoiceTest, ChoosesOnlyAlgorithmsThatServe) {
   for (int size : {2, 3, 16, 17, 64})
-    for (uint8_t operation = 1; operation <= static_cast<uint8_t>(OperationKind::kSend); ++operation)
+    for (uint8_t operation = 1; operation <= static_cast<uint8_t>(OperationKind::kSparseAllReduce); ++operation)
       for (uint64_t count : {0, 1, 16'384, 16'385})
         for (DataType type : {DataType::kFloat32, DataType::kFloat16}) {
           Description what = reduction(count, type);

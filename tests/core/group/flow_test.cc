@@ -3,6 +3,7 @@
 #include <atomic>
 
 #include "tests/core/group/group_job.h"
+#include "tests/core/group/sparse_rows.h"
 #include "treadle/core/group/half.h"
 
 namespace treadle::flow_test {
@@ -39,6 +40,30 @@ TEST(FlowTest, AHundredMegabytesEachWayThroughSmallSockets) {
   EXPECT_LE(most, 8U << 20);
   for (auto& mine : data)
     for (float value : mine) ASSERT_EQ(value, 3);
+}
+
+// 26 MB of rows on each of three members, and as many of sums.
+TEST(FlowTest, SparseRowsThroughSmallSockets) {
+  constexpr uint64_t kRows = 100'000, kWidth = 64;
+  GroupJob job(3, {.sendBufferBytes = 16 << 10});
+  const std::vector<ProcessGroup> groups = job.makeAll();
+  test::SparseMembers<float> members(3);
+  std::vector<Future<void>> futures;
+  for (size_t rank = 0; rank < 3; ++rank) {
+    for (uint64_t row = 0; row < kRows; ++row) members[rank].add(row, kWidth, 1);
+    futures.push_back(members[rank].start(groups[rank], {{kRows, kWidth}, 1}));
+  }
+  size_t most = 0;
+  for (Future<void>& future : futures)
+    while (!future.ready()) {
+      most = std::max(most, mostQueued(job.local()));
+      try {
+        future.wait(std::chrono::milliseconds(2));
+      } catch (const TimeoutError&) {}
+    }
+  test::waitAll(futures);
+  EXPECT_LE(most, 8U << 20);
+  test::expectSums({{kRows, kWidth}, 1}, members);
 }
 
 TEST(FlowTest, HalvesOfThreeMembersThroughSmallSockets) {

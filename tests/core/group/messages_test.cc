@@ -19,14 +19,16 @@ Message example(MessageKind kind) {
     message.status = peerLost("ps", "worker 'ps' (rank 1) was lost");
   } else if (kind == MessageKind::kAnswer) {
     message.begun = true;
+  } else if (kind == MessageKind::kResult) {
+    message.elements = 77;
   } else if (kind != MessageKind::kAsk) {
     message.position = 99;
   }
   return message;
 }
 
-constexpr MessageKind kKinds[] = {MessageKind::kStart, MessageKind::kChunk, MessageKind::kAck,
-                                  MessageKind::kAbort, MessageKind::kAsk,   MessageKind::kAnswer};
+constexpr MessageKind kKinds[] = {MessageKind::kStart, MessageKind::kChunk,  MessageKind::kAck,   MessageKind::kAbort,
+                                  MessageKind::kAsk,   MessageKind::kAnswer, MessageKind::kResult};
 
 link::Message received(std::vector<std::byte> payload, size_t buffers = 0) {
   link::Message message{link::Subject::kGroup, std::move(payload), {}};
@@ -52,6 +54,19 @@ TEST(GroupMessagesTest, SurviveTheWire) {
   }
 }
 
+TEST(GroupMessagesTest, TheStartOfASparseAllReduceHasItsShape) {
+  Message sent = example(MessageKind::kStart);
+  sent.description.operation = OperationKind::kSparseAllReduce;
+  sent.description.shape = "[5, 200] with 1 sparse dimension";
+  Result<Message> got = parse(received(encode(sent)));
+  ASSERT_TRUE(got.ok()) << got.status().toString();
+  EXPECT_EQ(got->description, sent.description);
+  EXPECT_EQ(got->elements, sent.elements);
+  EXPECT_EQ(describe(got->description), "sparseAllReduce (max) of 1000 int64 in [5, 200] with 1 sparse dimension");
+  sent.description.shape = std::string(2049, ' ');
+  EXPECT_FALSE(parse(received(encode(sent))).ok());
+}
+
 TEST(GroupMessagesTest, EveryOtherLengthIsRefused) {
   for (MessageKind kind : kKinds) {
     std::vector<std::byte> whole = encode(example(kind));
@@ -66,6 +81,7 @@ TEST(GroupMessagesTest, EveryOtherLengthIsRefused) {
 TEST(GroupMessagesTest, BuffersComeWithDataOnly) {
   EXPECT_EQ(parse(received(encode(example(MessageKind::kStart)), 1))->data.sizeBytes, 8U);
   EXPECT_EQ(parse(received(encode(example(MessageKind::kChunk)), 1))->data.sizeBytes, 8U);
+  EXPECT_EQ(parse(received(encode(example(MessageKind::kResult)), 1))->data.sizeBytes, 8U);
   EXPECT_FALSE(parse(received(encode(example(MessageKind::kChunk)), 2)).ok());
   EXPECT_FALSE(parse(received(encode(example(MessageKind::kAck)), 1)).ok());
   EXPECT_FALSE(parse(received(encode(example(MessageKind::kAbort)), 1)).ok());

@@ -125,6 +125,35 @@ TEST(ProgressCombining, WaitsForAllMembersAndTakesFromAllAtOnce) {
   EXPECT_EQ(progress.taken(1), 1);
 }
 
+// The last chunk of a plan is not acknowledged, until the plan grows: then a window of one must open.
+TEST(GrowingProgress, GoesOnWhereItWas) {
+  Plan plan;
+  plan.send(1, elements(0, 2));
+  plan.receive(1, elements(0, 2));
+  plan.setWindow(1);
+  Progress progress(plan, 2);
+  ASSERT_TRUE(progress.send(0));
+  ASSERT_TRUE(progress.arrive(0, 0));
+  ASSERT_TRUE(progress.take(0));
+  EXPECT_FALSE(progress.acknowledge(0));
+  EXPECT_FALSE(progress.acknowledged(0, 1));
+  EXPECT_FALSE(progress.arrive(0, 1));
+  EXPECT_TRUE(progress.done());
+  plan.send(1, elements(2, 4));
+  plan.receive(1, elements(2, 3));
+  progress.grow(0);
+  EXPECT_FALSE(progress.done());
+  EXPECT_FALSE(progress.send(0)) << "the first chunk has not been taken";
+  EXPECT_EQ(progress.acknowledge(0), 1U);
+  EXPECT_TRUE(progress.acknowledged(0, 1));
+  const auto sent = progress.send(0), due = progress.arrive(0, 1);
+  ASSERT_TRUE(sent && due);
+  EXPECT_EQ(sent->transfer, 1U);
+  EXPECT_EQ(due->count(), 1U);
+  ASSERT_TRUE(progress.take(0));
+  EXPECT_TRUE(progress.done());
+}
+
 // Nothing is stored per element or chunk.
 TEST(ProgressSizes, MayBeLargerThanAnyMemory) {
   constexpr uint64_t kCount = uint64_t{1} << 60, kChunk = uint64_t{1} << 56;

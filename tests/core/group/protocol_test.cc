@@ -1,8 +1,8 @@
-// What comes early, what is too much, and what no member would send. A bare membership plays the second worker.
+// What comes early, what is too much, and what no member would send.
 
 #include <thread>
 
-#include "tests/core/group/group_job.h"
+#include "tests/core/group/strange_member.h"
 #include "tests/support/gate.h"
 #include "treadle/core/io/serving.h"
 
@@ -56,61 +56,12 @@ TEST(EarlyTest, TooMuchFailsTheGroupThatSentItOnAllMembers) {
   EXPECT_EQ(failureOf(allReduce(theirs.back(), std::span(other))).code(), Code::kResourceExhausted);
 }
 
-Message abortOfGroup() {
-  Message abort;
-  abort.kind = MessageKind::kAbort;
-  abort.sequence = group::kWholeGroup;
-  abort.status = peerLost("w7", "worker 'w7' (rank 7) was lost");
-  return abort;
-}
-
-// Sends what it likes as rank 1 to a worker with a real service, rank 0.
-class StrangeMemberTest : public ::testing::Test {
+class StrangeMemberTest : public test::StrangeMember {
  protected:
-  class Listener final : public cluster::MessageHandler {
-   public:
-    void onMessage(int, const std::shared_ptr<link::Connection>&, link::Message message) override {
-      auto parsed = group::parse(std::move(message));
-      if (!parsed.ok() || group_.ready()) return;
-      groupId_.set(parsed->group);
-    }
-    void onLost(int, const Status& why) override { lost_.set(why.message()); }
-
-    Promise<uint64_t> groupId_;
-    Future<uint64_t> group_ = groupId_.future();
-    Promise<std::string> lost_;
-    Future<std::string> lostFuture_ = lost_.future();
-  };
-
-  // Another room of the worker. It hears of a loss on the thread that closed the connection, and keeps it there.
-  struct Bystander final : cluster::MessageHandler {
-    void onMessage(int, const std::shared_ptr<link::Connection>&, link::Message) override {}
-    void onLost(int, const Status&) override {
-      heard.open();
-      goesOn.wait();
-    }
-    test::Gate heard, goesOn;
-  };
-
-  void SetUp() override {
-    if (!holdsALoss_) bystander_.goesOn.open();
-    job_ = std::make_unique<test::LocalJob>(size_, [&](test::LocalWorker& worker) {
-      if (worker.membership->self().rank > 0) return worker.membership->setHandler(link::Subject::kGroup, listener_);
-      worker_ = std::make_unique<test::GroupWorker>(worker);
-      worker.membership->setHandler(link::Subject::kGroup, worker_->groups());
-      worker.membership->setHandler(link::Subject::kRpc, bystander_);
-    });
-    group_ = ProcessGroup::make(*worker_, job_->names(),
-                                {.smallBytes = smallBytes_, .chunkBytes = chunkBytes_, .algorithm = algorithm_});
-    // Tells the listener the group's number.
-    future_ = allReduce(group_, data_.data(), count_, type_);
-    id_ = listener_.group_.wait(test::kPatience);
+  GroupOptions options() const override {
+    return {.smallBytes = smallBytes_, .chunkBytes = chunkBytes_, .algorithm = algorithm_};
   }
-
-  void TearDown() override {
-    worker_->groups().close(cancelled("the test is over"));
-    job_.reset();
-  }
+  Future<void> begin() override { return allReduce(group_, data_.data(), count_, type_); }
 
   Message start() const {
     Message message;
@@ -123,49 +74,29 @@ class StrangeMemberTest : public ::testing::Test {
     return message;
   }
 
-  void send(Message message, size_t dataBytes = 0) {
-    message.group = id_;
-    sendRaw(encode(message), dataBytes);
-  }
-  void sendRaw(const std::vector<std::byte>& payload, size_t dataBytes = 0) {
-    std::vector<std::byte> bytes(dataBytes);
-    Buffer data = Buffer::borrow(bytes.data(), bytes.size());
-    job_->worker(1)
-        .membership
-        ->send(0, link::Subject::kGroup, payload, {&data, dataBytes > 0 ? 1U : 0U}, link::SendMode::kCapture, kNever)
-        .ignore();
-  }
+  void send(Message message, size_t dataBytes = 0) { sendWith(std::move(message), std::vector<std::byte>(dataBytes)); }
 
   void failGroup() {
-    send(abortOfGroup());
+    send(test::abortOfGroup());
     EXPECT_EQ(failureOf(future_).worker(), "w7");
   }
 
-  void expectCutOff(const std::string& reason) {
-    EXPECT_FALSE(listener_.lostFuture_.wait(test::kPatience).empty());
-    Status first = failureOf(future_);
-    EXPECT_TRUE(first.code() == Code::kPeerLost || first.code() == Code::kDataLoss) << first.toString();
-    EXPECT_TRUE(contains(first.message(), reason)) << first.message();
-    Status later = failureOf(barrier(group_));
-    EXPECT_EQ(later.code(), Code::kPeerLost) << later.toString();
-    EXPECT_EQ(later.worker(), "w1");
-  }
-
-  int size_ = 2;
   size_t count_ = 1000;
   group::DataType type_ = group::DataType::kFloat32;
   size_t smallBytes_ = 0, chunkBytes_ = GroupOptions{}.chunkBytes;
   group::Algorithm algorithm_ = group::Algorithm::kAutomatic;
-  bool holdsALoss_ = false;
-  Bystander bystander_;
-  Listener listener_;
-  std::unique_ptr<test::GroupWorker> worker_;
-  std::unique_ptr<test::LocalJob> job_;
   std::vector<float> data_ = std::vector<float>(1000);  // as large as 2,000 16-bit floats
-  ProcessGroup group_;
-  Future<void> future_;
-  uint64_t id_ = 0;
 };
+
+// 68 MB of texts, in far fewer messages than may come early.
+TEST_F(StrangeMemberTest, TextsThatComeEarlyCountAgainstTheLimit) {
+  Message abort = test::abortOfGroup();
+  abort.group = first_.group + 1;
+  abort.status = cancelled(std::string(4096, 'x'));
+  const std::vector<std::byte> bytes = encode(abort);
+  for (int i = 0; i < 17'000; ++i) sendRaw(bytes);
+  listener_.aborts_.waitFor(1);
+}
 
 TEST_F(StrangeMemberTest, BytesThatAreNoMessage) {
   sendRaw({std::byte{1}, std::byte{2}});
@@ -244,7 +175,7 @@ TEST(MemberLinkTest, TheAbortOfAGroupHasNoStream) {
   test::LocalJob job(
       2, [&](test::LocalWorker& worker) { worker.membership->setHandler(link::Subject::kGroup, listener); });
   const group::MemberLink all(*job.worker(0).membership, 7, {{"w0", 0}, {"w1", 1}}, 0);
-  EXPECT_TRUE(all.between(1, group::Stream::kSends).sendToOthers(abortOfGroup()).ok());
+  EXPECT_TRUE(all.between(1, group::Stream::kSends).sendToOthers(test::abortOfGroup()).ok());
   const Message got = heard.wait(test::kPatience);
   EXPECT_EQ(got.group, 7U);
   EXPECT_EQ(got.stream, group::Stream::kAll);

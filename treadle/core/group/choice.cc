@@ -44,6 +44,7 @@ Plan directPlan(OperationKind operation, const Shape& shape) {
     case OperationKind::kAllToAll: return directAllToAll(shape);
     case OperationKind::kBroadcast:
     case OperationKind::kSend:
+    case OperationKind::kSparseAllReduce:
     case OperationKind::kBarrier: break;
   }
   return {};
@@ -75,7 +76,7 @@ Plan withStarts(Plan plan) {
 }  // namespace
 
 Agreement::Kind agreementOf(const Description& description, int size) {
-  const bool allToAll = size <= kMostAllToAll || description.operation == OperationKind::kAllToAll;
+  const bool allToAll = size <= kMostAllToAll || description.sizesVary();
   return allToAll ? Agreement::Kind::kAllToAll : Agreement::Kind::kTree;
 }
 
@@ -92,7 +93,7 @@ std::string_view obstacleTo(Algorithm algorithm, const Description& what, int si
   switch (algorithm) {
     case Algorithm::kExchange:
       if (size > kMostAllToAll) return "the group has more than 16 members";
-      return what.operation == kAllToAll ? kOther : what.small() ? "" : kLarge;
+      return what.sizesVary() ? kOther : what.small() ? "" : kLarge;
     case Algorithm::kTree:
       if (size <= kMostAllToAll) return "the group has at most 16 members";
       if (!isOneOf(what.operation, {kBroadcast, kBarrier}) && !inParts.empty()) return inParts;

@@ -2,6 +2,8 @@
 // A call of an operation, and which algorithm does it. Pure functions of what all members agree on, so all choose the
 // same one.
 
+#include <memory>
+
 #include "treadle/core/group/agreement.h"
 #include "treadle/core/group/messages.h"
 #include "treadle/core/group/options.h"
@@ -9,15 +11,18 @@
 
 namespace treadle::group {
 
+struct SparseData;
+
 struct Call {
   Description description;
   Bytes input;
   MutableBytes output;
   std::vector<uint64_t> counts = {}, incoming = {};  // as in Shape
+  std::shared_ptr<SparseData> sparse = {};           // of a sparse all-reduce, in place of all these
 };
 
-// Up to this many members an operation begins with a message from each to each. Above, only an all-to-all does, whose
-// data goes so as well.
+// Up to this many members an operation begins with a message from each to each. Above, only those do whose data goes so
+// as well: all-to-all and sparse all-reduce.
 inline constexpr int kMostAllToAll = 16;
 
 Agreement::Kind agreementOf(const Description& description, int size);
@@ -32,7 +37,8 @@ inline bool serves(Algorithm algorithm, const Description& what, int size, SumOr
 // choice. InvalidArgument: the forced one cannot do the operation; names those that can.
 Result<Algorithm> choose(const GroupOptions& options, const Description& what, int size);
 
-// The plan of the member `self` of `size`, at least 2, by the algorithm in the call's description.
+// The plan of the member `self` of `size`, at least 2, by the algorithm in the call's description. That of a sparse
+// all-reduce is empty: it is made as the sizes become known.
 Plan planOf(const Call& call, int size, int self);
 
 }  // namespace treadle::group

@@ -5,9 +5,8 @@
 namespace treadle::group {
 namespace {
 
-// Twice a ring's for all others together. So what is under way, and kept, grows with the group only above 17 members.
 Plan withWindow(Plan plan, const Shape& shape) {
-  plan.setWindow(std::max<uint64_t>(1, 16 / static_cast<uint64_t>(shape.size - 1)));
+  plan.setWindow(directWindow(shape.size));
   return plan;
 }
 
@@ -28,6 +27,8 @@ Plan moved(const Shape& shape, From sent, To received) {
 }
 
 }  // namespace
+
+uint64_t directWindow(int size) { return std::max<uint64_t>(1, 16 / static_cast<uint64_t>(size - 1)); }
 
 Plan directAllReduce(const Shape& shape) {
   const Blocks blocks = shape.blocks();

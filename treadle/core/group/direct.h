@@ -5,6 +5,10 @@
 
 namespace treadle::group {
 
+// Chunks that may be under way on each channel: twice a ring's for all others together. So what is under way, and kept,
+// grows with the group only above 17 members.
+uint64_t directWindow(int size);
+
 // All-reduce in two steps (reduce-scatter and all-gather by direct exchange: E. Chan et al., "Collective communication:
 // theory, practice, and experience", 2007). Each member combines one block: all others send it their elements of the
 // block, and it sends them the result. That moves as many bytes as a ring, 2 (n-1)/n times the data, and brings the

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "treadle/core/group/plan_operation.h"
+#include "treadle/core/group/sparse_operation.h"
 
 namespace treadle::group {
 namespace {
@@ -62,19 +63,25 @@ GroupCore::GroupCore(io::Reactor& reactor, io::Executor& executor, MemberLink li
       options_(std::move(options)),
       text_(std::move(text)) {}
 
-std::shared_ptr<Operation> GroupCore::makeOperation(uint64_t sequence, const Call& call, Plan plan, Duration timeout) {
+std::shared_ptr<Operation> GroupCore::makeOperation(uint64_t sequence, Call call, Plan plan, Duration timeout) {
+  const Agreement::Kind agreement = agreementOf(call.description, link_.size());
   Operation::Setup setup{
       .host = *this,
       .link = link_,
       .group = text(),
       .sequence = sequence,
-      .description = call.description,
-      .agreement = agreementOf(call.description, link_.size()),
+      .description = std::move(call.description),
+      .agreement = agreement,
       .input = call.input,
       .output = call.output,
       .timeout = timeout,
   };
-  auto operation = std::make_shared<PlanOperation>(std::move(setup), std::move(plan));
+  std::shared_ptr<Operation> operation;
+  if (call.sparse) {
+    operation = std::make_shared<SparseOperation>(std::move(setup), std::move(*call.sparse));
+  } else {
+    operation = std::make_shared<PlanOperation>(std::move(setup), std::move(plan));
+  }
   operation->state()->executor = pool_;
   operation->state()->endsByItself = true;
   operation->state()->cancelHook = [weak = weak_from_this(), weakOperation = std::weak_ptr(operation)] {
@@ -98,7 +105,7 @@ Future<void> GroupCore::start(Call call, Duration timeout) {
   {
     MutexLock lock(mutex_);
     if (!failure_.ok() || link_.size() == 1) return readyFuture(failure_);
-    operation = makeOperation(next_, call, std::move(plan), timeout);
+    operation = makeOperation(next_, std::move(call), std::move(plan), timeout);
     Entry& entry = entryOf(next_++);
     entry.operation = operation;
     Todo todo;  // for the new operation alone: what could be done for others has been

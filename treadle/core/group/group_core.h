@@ -9,8 +9,11 @@
 // * Large data goes only to a member that has begun the operation, a window of chunks at most before it acknowledges
 //   some, and only for the first kMoving large operations that have not ended. The oldest of them anywhere is
 //   among these on every member that has begun it, so there is always one that moves.
-// Later operations wait for their turn with their plans and the caller's memory. These bounds hold for each stream:
-// that of all members, and two with each other one, which are groups of two.
+// * A small result of a sparse all-reduce goes to each other member as soon as it is there: one for each operation that
+//   has begun, so kAhead at most.
+// Later operations wait for their turn with their plans and the caller's memory; a sparse all-reduce with a packed copy
+// of its rows. These bounds hold for each stream: that of all members, and two with each other one, which are groups of
+// two.
 
 #include <map>
 #include <set>
@@ -105,7 +108,7 @@ class GroupCore final : public OperationHost, public std::enable_shared_from_thi
   void onAnswersDue(uint64_t sequence);
   // False when it had failed before. `operations`: those that were under way; they have been told.
   bool fail(const Status& why, std::vector<std::shared_ptr<Operation>>& operations);
-  std::shared_ptr<Operation> makeOperation(uint64_t sequence, const Call& call, Plan plan, Duration timeout);
+  std::shared_ptr<Operation> makeOperation(uint64_t sequence, Call call, Plan plan, Duration timeout);
   static Message abortMessage(uint64_t sequence, Status status);
 
   io::Reactor& reactor_;

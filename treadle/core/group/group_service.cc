@@ -97,8 +97,7 @@ Result<std::shared_ptr<GroupCore>> GroupService::make(const std::vector<std::str
     groups_[id] = group;
     violations = handOver(id, *group);
   }
-  for (auto& [rank, why] : violations)
-    if (auto connection = membership_.outgoing(rank); connection.ok()) (*connection)->close(why);
+  for (auto& [rank, why] : violations) membership_.lose(rank, why);
   // Who was lost before the group was known here was not told to it.
   for (int rank = 0; rank < group->link().size(); ++rank)
     if (Status connected = group->link().connected(rank); !connected.ok() && rank != group->link().self())
@@ -153,7 +152,8 @@ void GroupService::onMessage(int rank, const std::shared_ptr<link::Connection>& 
 
 bool GroupService::keep(int rank, Message message) {
   Use& use = earlyUse_[rank];
-  size_t sizeBytes = sizeof(Early) + message.data.sizeBytes;
+  const size_t textBytes = message.description.shape.size() + message.status.message().size();
+  const size_t sizeBytes = sizeof(Early) + message.data.sizeBytes + textBytes;
   if (use.messages >= kEarlyMessages || use.sizeBytes + sizeBytes > kEarlyBytes) {
     if (!std::exchange(use.exceeded, true))
       logWarn(membership_.self().name, "too much has come from rank " + std::to_string(rank) +

@@ -50,9 +50,6 @@ Status MemberLink::sendPayload(int rank, Bytes payload, const Buffer& data) cons
   return peerLost(member(rank).name, nameOf(rank) + " cannot be reached: " + sent.message());
 }
 
-void MemberLink::closeConnection(int rank, const Status& why) const {
-  auto connection = membership_.outgoing(member(rank).rank);
-  if (connection.ok()) (*connection)->close(why);
-}
+void MemberLink::lose(int rank, const Status& why) const { membership_.lose(member(rank).rank, why); }
 
 }  // namespace treadle::group

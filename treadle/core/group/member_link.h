@@ -38,8 +38,9 @@ class MemberLink {
 
   // Why this member cannot be sent to; OK when it can.
   Status connected(int rank) const { return membership_.outgoing(member(rank).rank).status(); }
-  // Ends the connection to a member that does not keep to the protocol: it is lost from then on.
-  void closeConnection(int rank, const Status& why) const;
+  // A member that does not keep to the protocol is lost from now on. Its connections are closed when that is known with
+  // this reason: closing one of them first, its end of another might be noticed before.
+  void lose(int rank, const Status& why) const;
 
  private:
   std::vector<std::byte> encoded(Message message) const;

@@ -12,6 +12,7 @@ namespace treadle::group {
 namespace {
 
 constexpr size_t kReasonBytes = 4096;
+constexpr size_t kShapeBytes = 2048;  // 64 sizes of 20 digits
 
 void write(wire::Writer& writer, const Description& description) {
   writer.number(static_cast<uint8_t>(description.operation));
@@ -23,12 +24,13 @@ void write(wire::Writer& writer, const Description& description) {
   writer.number(description.smallBytes);
   writer.number(description.chunkBytes);
   writer.number(static_cast<uint8_t>(description.algorithm));
+  if (description.operation == OperationKind::kSparseAllReduce) writer.string(description.shape);
 }
 
 Description readDescription(wire::Reader& reader) {
   auto operation = reader.number<uint8_t>(), dataType = reader.number<uint8_t>(), reduceOp = reader.number<uint8_t>();
-  bool known = operation >= 1 && operation <= static_cast<uint8_t>(OperationKind::kSend) && isDataType(dataType) &&
-               isReduceOp(reduceOp);
+  bool known = operation >= 1 && operation <= static_cast<uint8_t>(OperationKind::kSparseAllReduce) &&
+               isDataType(dataType) && isReduceOp(reduceOp);
   if (!known) return reader.fail(), Description{};
   Description description;
   description.operation = static_cast<OperationKind>(operation);
@@ -42,6 +44,7 @@ Description readDescription(wire::Reader& reader) {
   auto algorithm = reader.number<uint8_t>();
   if (!isAlgorithm(algorithm)) reader.fail();
   description.algorithm = static_cast<Algorithm>(algorithm);
+  if (description.operation == OperationKind::kSparseAllReduce) description.shape = reader.string(kShapeBytes);
   return description;
 }
 
@@ -72,6 +75,7 @@ std::string describe(const Description& description, int caller) {
     case OperationKind::kSend:
       return (caller == static_cast<int>(description.root) ? "send of " : "recv of ") +
              std::to_string(description.count) + " bytes";
+    case OperationKind::kSparseAllReduce: return "sparseAllReduce" + op + elements + " in " + description.shape;
     case OperationKind::kBarrier: break;
   }
   return "barrier";
@@ -116,6 +120,7 @@ std::vector<std::byte> encode(const Message& message) {
       break;
     case MessageKind::kAsk: break;
     case MessageKind::kAnswer: writer.number(static_cast<uint8_t>(message.begun)); break;
+    case MessageKind::kResult: writer.number(message.elements); break;
   }
   return writer.take();
 }
@@ -129,7 +134,7 @@ Result<Message> parse(link::Message message) {
   parsed.stream = static_cast<Stream>(stream);
   parsed.sequence = reader.number<uint64_t>();
   auto kind = reader.number<uint8_t>();
-  if (kind < 1 || kind > static_cast<uint8_t>(MessageKind::kAnswer)) reader.fail();
+  if (kind < 1 || kind > static_cast<uint8_t>(MessageKind::kResult)) reader.fail();
   parsed.kind = static_cast<MessageKind>(kind);
   if (reader.ok()) switch (parsed.kind) {
       case MessageKind::kStart:
@@ -141,9 +146,11 @@ Result<Message> parse(link::Message message) {
       case MessageKind::kAbort: parsed.status = readStatus(reader); break;
       case MessageKind::kAsk: break;
       case MessageKind::kAnswer: parsed.begun = reader.boolean(); break;
+      case MessageKind::kResult: parsed.elements = reader.number<uint64_t>(); break;
     }
   TREADLE_RETURN_IF_ERROR(reader.finished("a group's message"));
-  bool mayHaveData = parsed.kind == MessageKind::kStart || parsed.kind == MessageKind::kChunk;
+  const bool mayHaveData =
+      parsed.kind == MessageKind::kStart || parsed.kind == MessageKind::kChunk || parsed.kind == MessageKind::kResult;
   if (message.buffers.size() > (mayHaveData ? 1U : 0U)) return dataLoss("a group's message has too many buffers");
   const bool isForAll = parsed.kind == MessageKind::kAbort && parsed.stream == Stream::kAll;
   if (parsed.sequence == kWholeGroup && !isForAll) return dataLoss("a group's message has an impossible number");

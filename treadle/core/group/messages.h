@@ -3,12 +3,13 @@
 //
 //   message := group:u64 stream:u8 sequence:u64 kind:u8 body
 //   start   := operation:u8 dataType:u8 reduceOp:u8 root:u32 count:u64 blocks:u64 smallBytes:u64 chunkBytes:u64
-//              algorithm:u8 elements:u64   [buffer]
+//              algorithm:u8 [shape:string] elements:u64   [buffer]
 //   chunk   := position:u64   [buffer]
 //   ack     := positions:u64
 //   abort   := code:u8 worker:string message:string
 //   ask     :=
 //   answer  := begun:u8
+//   result  := rows:u64   [buffer]
 
 #include "treadle/core/base/status.h"
 #include "treadle/core/group/algorithm.h"
@@ -29,6 +30,7 @@ enum class OperationKind : uint8_t {
   kScatter = 8,
   kAllToAll = 9,
   kSend = 10,  // between two members
+  kSparseAllReduce = 11,
 };
 enum class MessageKind : uint8_t {
   kStart = 1,  // "I have begun this operation": what exactly, and small data
@@ -37,6 +39,7 @@ enum class MessageKind : uint8_t {
   kAbort = 4,  // this operation has failed, or the whole group has
   kAsk = 5,    // "have you begun this operation?"
   kAnswer = 6,
+  kResult = 7,  // of a sparse all-reduce: how many rows the sender has combined, and small data
 };
 
 // A group's operations are numbered by stream: those of all members, and between two of them those of each direction.
@@ -55,16 +58,21 @@ struct Description {
   DataType dataType = DataType::kUint8;
   ReduceOp reduceOp = ReduceOp::kSum;
   uint32_t root = 0;
-  // Elements of the whole data: of a reduction what each member gives, of the others all blocks together. An
-  // all-to-all, whose members agree on no number, has none.
+  // Elements of the whole data. Each member of a reduction gives so many; of a sparse one, so many if its data were
+  // dense. Operations on blocks count all blocks together. An all-to-all has none: its members agree on no number.
   uint64_t count = 0;
   uint64_t blocks = 0;  // a hash of the elements of each member's block; 0 where there are no blocks
   uint64_t smallBytes = 0, chunkBytes = 0;
   Algorithm algorithm = Algorithm::kAutomatic;  // set when it is called
+  std::string shape = {};  // of a sparse all-reduce, as messages have it: "[4, 3] with 1 sparse dimension"
 
   uint64_t sizeBytes() const { return count * sizeOf(dataType); }
   // Small data may travel with the starts; see options.h.
-  bool small() const { return operation != OperationKind::kAllToAll && sizeBytes() <= smallBytes; }
+  bool small() const { return !sizesVary() && sizeBytes() <= smallBytes; }
+  // What members send to each other is of any size, which no third member knows.
+  bool sizesVary() const {
+    return operation == OperationKind::kAllToAll || operation == OperationKind::kSparseAllReduce;
+  }
   bool operator==(const Description&) const = default;
 };
 
@@ -79,11 +87,11 @@ struct Message {
   uint64_t sequence = 0;  // the how-manieth operation of the stream, from 0
   MessageKind kind = MessageKind::kStart;
   Description description;  // kStart
-  uint64_t elements = 0;    // kStart: what the sender is going to send to the receiver
+  uint64_t elements = 0;    // kStart: what the sender is going to send to the receiver; kResult: rows
   uint64_t position = 0;    // kChunk: which; kAck: how many are taken
   bool begun = false;       // kAnswer
   Status status;            // kAbort
-  Buffer data;              // kStart, kChunk; empty or one buffer of the frame
+  Buffer data;              // kStart, kChunk, kResult; empty or one buffer of the frame
 };
 
 // The hash of blocks of so many elements.

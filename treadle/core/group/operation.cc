@@ -31,6 +31,7 @@ void Operation::onMessage(int member, Message message) {
   // Data only comes from members that agree on its meaning.
   if (!agreement_.takesDataFrom(member)) return violated(member, "data of an operation that it had not begun");
   if (message.kind == MessageKind::kChunk) return onChunk(member, message.position, std::move(message.data));
+  if (message.kind == MessageKind::kResult) return onResult(member, message.elements, std::move(message.data));
   onAck(member, message.position);
 }
 
@@ -39,9 +40,10 @@ void Operation::onStart(int member, Message message) {
   silent_.erase(member);
   notBegun_.erase(member);
   if (!agreement_.hear(member)) return violated(member, "the start of an operation where none was due");
-  if (message.elements != elementsFrom(member)) return finish(mismatch(member, message.elements));
-  onStarted(member, std::move(message.data));
+  onStarted(member, message.elements, std::move(message.data));
 }
+
+void Operation::onResult(int member, uint64_t, Buffer) { violated(member, "a result where none was due"); }
 
 void Operation::sendStarts() {
   const std::vector<int> members = agreement_.due();
@@ -58,6 +60,10 @@ void Operation::sendStarts() {
   if (!first.ok()) finish(first.withContext(text()));
 }
 
+void Operation::send(int member, Message message) {
+  if (Status sent = link().send(member, std::move(message)); !sent.ok()) finish(sent.withContext(text()));
+}
+
 void Operation::finish(Status status, FailedBy failedBy) {
   if (ended_) return;
   ended_ = true;
@@ -71,7 +77,7 @@ void Operation::finish(Status status, FailedBy failedBy) {
 
 void Operation::violated(int member, const std::string& what) {
   Status why = dataLoss("it sent " + what + ": " + text());
-  link().closeConnection(member, why);
+  link().lose(member, why);
   finish(std::move(why).withWorker(link().member(member).name));
 }
 
@@ -131,10 +137,10 @@ Status Operation::mismatch(int member, const Description& theirs) const {
                          " calls " + other + "; " + rule);
 }
 
-Status Operation::mismatch(int member, uint64_t elements) const {
+Status Operation::mismatch(int member, uint64_t sent, uint64_t expected) const {
   const std::string sender = link().nameOf(member), receiver = link().nameOf(link().self());
-  return invalidArgument(text() + ": " + sender + " sends " + std::to_string(elements) + " elements to " + receiver +
-                         ", which expects " + std::to_string(elementsFrom(member)));
+  return invalidArgument(text() + ": " + sender + " sends " + std::to_string(sent) + " elements to " + receiver +
+                         ", which expects " + std::to_string(expected));
 }
 
 Message Operation::message(MessageKind kind) const {

@@ -24,7 +24,7 @@ struct Event {
   enum class Kind {
     kBegin,    // its turn has come: start it with the others
     kPermit,   // it may send large data
-    kMessage,  // start, chunk, ack or answer of a member
+    kMessage,  // start, chunk, ack, answer or result of a member
     kFail,     // it has failed elsewhere, or the group has
     kDeadline,
     kAnswersDue,
@@ -80,15 +80,16 @@ class Operation {
   // All of these run in the inbox's turn, before the operation has ended.
   virtual void onBegin() = 0;
   virtual void onPermit() = 0;
-  // `member` has begun the same operation.
-  virtual void onStarted(int member, Buffer data) = 0;
+  // `member` has begun the same operation, and sends this one so many elements.
+  virtual void onStarted(int member, uint64_t elements, Buffer data) = 0;
   virtual void onChunk(int member, uint64_t position, Buffer data) = 0;
+  // `member` has combined its part. Only a sparse all-reduce sends this; by default it is a violation.
+  virtual void onResult(int member, uint64_t elements, Buffer data);
   virtual void onAck(int member, uint64_t positions) = 0;
   // It has ended, and frees what it kept. Called before the future is ready.
   virtual void onFinished() {}
-  // Elements that go to a member, and that are to come from it.
+  // How many elements go to a member, as its start says.
   virtual uint64_t elementsTo(int member) const = 0;
-  virtual uint64_t elementsFrom(int member) const = 0;
   // What it waits for when all have begun.
   virtual std::string waitsFor() const = 0;
 
@@ -97,7 +98,10 @@ class Operation {
 
   // Sends the starts that are due, even when one cannot be reached.
   void sendStarts();
+  void send(int member, Message message);
   void finish(Status status, FailedBy failedBy = FailedBy::kThisWorker);
+  // A member sends another number of elements than this one expects.
+  Status mismatch(int member, uint64_t sent, uint64_t expected) const;
   // A member does what no member does: it is cut off, which ends the group.
   void violated(int member, const std::string& what);
 
@@ -121,7 +125,6 @@ class Operation {
   // The reason for a late operation, as far as members have answered.
   std::string answers() const;
   Status mismatch(int member, const Description& theirs) const;
-  Status mismatch(int member, uint64_t elements) const;
 
   const Setup setup_;
   const TimePoint due_;

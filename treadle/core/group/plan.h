@@ -1,7 +1,7 @@
 #pragma once
 // One member's part in a collective operation, as data: the elements that it sends to each peer, those that it receives
 // and their effect, and the transfers that come before. An algorithm is a pure function that yields the plan of one
-// member; PlanOperation executes any plan, and tests execute the plans of all members together. Pure values.
+// member; ChunkedOperation executes it, and tests execute the plans of all members together. Pure values.
 //
 // A transfer moves elements from one member to another, in chunks. A channel joins two members: its transfers go over
 // it in their order, each direction by itself. The n-th transfer that a member sends is the n-th that its peer

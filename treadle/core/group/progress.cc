@@ -10,15 +10,22 @@ Progress::Progress(const Plan& plan, uint64_t chunkElements)
     : plan_(plan), chunkElements_(std::max<uint64_t>(1, chunkElements)) {
   for (const Channel& channel : plan.channels) {
     State& state = states_.emplace_back();
-    state.sends = chunksOf(channel.sends);
-    state.receives = chunksOf(channel.receives);
     for (const Receive& receive : channel.receives) {
       if (receive.action != Action::kCombine) continue;
       TREADLE_CHECK(&receive == &channel.receives.front(), "what is combined comes first");
       state.combines = true;
     }
-    left_ += state.sends + state.receives;
+    grow(states_.size() - 1);
   }
+}
+
+void Progress::grow(size_t channel) {
+  State& state = states_[channel];
+  const uint64_t sends = chunksOf(plan_.channels[channel].sends);
+  const uint64_t receives = chunksOf(plan_.channels[channel].receives);
+  left_ += sends - state.sends + receives - state.receives;
+  state.sends = sends;
+  state.receives = receives;
 }
 
 std::optional<Chunk> Progress::send(size_t channel) {

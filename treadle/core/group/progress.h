@@ -24,6 +24,9 @@ class Progress {
   // `plan` outlives it.
   Progress(const Plan& plan, uint64_t chunkElements);
 
+  // The plan has got more transfers, at the end of this channel.
+  void grow(size_t channel);
+
   // The chunk of this channel that is to be sent now; the next call yields the next one. None: not now, or no more.
   std::optional<Chunk> send(size_t channel);
   // The peer has taken so many chunks. False for what no member says.
