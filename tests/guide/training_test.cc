@@ -300,6 +300,23 @@ TEST(CollectivesGuide, TensorsOfAllMembersAreCombined) {
   });
 }
 
+TEST(CollectivesGuide, SparseTensorsOfAllMembersAreSummed) {
+  treadle::test::TensorJob job({"trainer0", "trainer1"});
+  job.onAll([&](treadle::Worker& worker) {
+    auto group = treadle::ProcessGroup::make(worker, {"trainer0", "trainer1"});
+    // [sparse-all-reduce]
+    torch::nn::Embedding words(torch::nn::EmbeddingOptions(10'000, 64).sparse(true));
+    words->forward(at::arange(3) + group.rank()).sum().backward();  // rows 0 to 2 here, 1 to 3 on rank 1
+    treadle::Future<at::Tensor> average =
+        treadle::sparseAllReduce(group, words->weight.grad(), treadle::ReduceOp::kAverage);
+    words->weight.mutable_grad() = average.wait();  // rows 0 to 3, on both
+    // [/sparse-all-reduce]
+    const at::Tensor& gradient = words->weight.grad();
+    EXPECT_TRUE(at::equal(gradient.indices(), at::arange(4).view({1, 4})));
+    EXPECT_TRUE(at::equal(gradient.values().select(1, 63), at::tensor({0.5F, 1.0F, 1.0F, 0.5F})));
+  });
+}
+
 TEST(CheckpointGuide, ComesBackAsItWas) {
   std::string folder = std::filesystem::temp_directory_path() / "treadle-guide-XXXXXX";
   ASSERT_NE(::mkdtemp(folder.data()), nullptr);

@@ -7,47 +7,16 @@
 #include <memory>
 
 #include "treadle/core/base/error.h"
+#include "treadle/tensor/collective/flat.h"
 
 namespace treadle {
 namespace {
 
-// The types that core/group reduces: no 8-bit floats, whose sums overflow, no quantized or packed numbers.
-group::DataType dataTypeOf(at::ScalarType type) {
-  switch (type) {
-    case at::kHalf: return group::DataType::kFloat16;
-    case at::kBFloat16: return group::DataType::kBFloat16;
-    case at::kFloat: return group::DataType::kFloat32;
-    case at::kDouble: return group::DataType::kFloat64;
-    case at::kChar: return group::DataType::kInt8;
-    case at::kShort: return group::DataType::kInt16;
-    case at::kInt: return group::DataType::kInt32;
-    case at::kLong: return group::DataType::kInt64;
-    case at::kByte: return group::DataType::kUint8;
-    case at::kBool: return group::DataType::kBool;
-    case at::kUInt16: return group::DataType::kUint16;
-    case at::kUInt32: return group::DataType::kUint32;
-    case at::kUInt64: return group::DataType::kUint64;
-    case at::kComplexFloat: return group::DataType::kComplex64;
-    case at::kComplexDouble: return group::DataType::kComplex128;
-    default: break;
-  }
-  raise(invalidArgument(std::string("a tensor of dtype ") + c10::toString(type) + " cannot be reduced"));
-}
-
-void checkDense(const at::Tensor& tensor) {
-  bool dense = tensor.defined() && tensor.layout() == at::kStrided && tensor.device().is_cpu();
-  if (!dense) raise(invalidArgument("collectives take dense tensors on the CPU"));
-}
-
-// The numbers of a tensor in one piece: its own memory where they lie so, else a copy. A parameter may be given: the
-// operation is not part of any graph. Not what lies behind a conjugated or negated view, but the numbers themselves.
-at::Tensor flatOf(const at::Tensor& tensor) {
-  checkDense(tensor);
-  return tensor.detach().resolve_conj().resolve_neg().contiguous();
-}
-
-Bytes bytesOf(const at::Tensor& flat) { return {static_cast<const std::byte*>(flat.data_ptr()), flat.nbytes()}; }
-MutableBytes memoryOf(const at::Tensor& flat) { return {static_cast<std::byte*>(flat.data_ptr()), flat.nbytes()}; }
+using collective::bytesOf;
+using collective::checkDense;
+using collective::dataTypeOf;
+using collective::flatOf;
+using collective::memoryOf;
 
 // The tensor lives until the operation has ended. No `then`: its future would become ready on a thread of the pool,
 // later than the operation.

@@ -1,7 +1,7 @@
 #pragma once
-// Collective operations on tensors: those of core/group, for dense CPU tensors of any strides. An operation owns the
-// memory of its tensor until its future is ready, and keeps the tensor alive until then. Any thread; members match
-// operations by the order of the calls, so use one thread at a time.
+// Collective operations on tensors: those of core/group, for dense CPU tensors of any strides, and a sum of sparse
+// ones. An operation owns the memory of its tensor until its future is ready, and keeps the tensor alive until then.
+// Any thread; members match operations by the order of the calls, so use one thread at a time.
 //
 // Autograd does not see what they write: do not give a tensor that a pending backward pass has saved, because nothing
 // would detect the change. A contiguous tensor is used directly; another tensor is copied to a contiguous one, and an
@@ -22,6 +22,22 @@ namespace treadle {
 // float64, int8 to int64, uint8 to uint64; complex64 and complex128 without kMin and kMax; bool with these alone (and,
 // or). ArgumentError at once for other dtypes, devices and layouts.
 Future<void> allReduce(const ProcessGroup& group, at::Tensor& tensor, ReduceOp op = ReduceOp::kSum);
+
+// The sum of the sparse tensors (COO) of all members, or their average over all members, as a new sparse tensor of the
+// same shape and dtype; it is coalesced and has the same bits on all. The first sparse_dim() indices name a row. A row
+// is in the result when any member has it, also where its values cancel out. The input need not be coalesced, is read
+// before this returns, and stays as it is.
+//
+// Values are added in the order of ranks, 16-bit floats in double, and the sum is rounded once. A member first adds its
+// rows with the same indices, 16-bit floats in float. Let a member have k rows, the result K rows, and the group n
+// members. The member sends (n-1)/n (k + K) rows if these are spread evenly over the shape's rows, which the members
+// add in runs of up to 256, in turn; at worst one member sends (n-1) K rows. Own rows of 16-bit floats travel as float.
+// Besides the input a member holds its own rows, those that others send to it, and twice the result.
+//
+// Dtypes as for allReduce, without bool. Members give the same shape, sparse_dim, dtype and reduction. ArgumentError at
+// once for reductions other than kSum and kAverage, other dtypes, devices and layouts, indices outside of the shape,
+// 2^59 elements or more, and groups whose GroupOptions::algorithm is neither kAutomatic nor kDirect.
+Future<at::Tensor> sparseAllReduce(const ProcessGroup& group, const at::Tensor& input, ReduceOp op = ReduceOp::kSum);
 
 // As allReduce, but only the group's rank `root` gets the result, in place; the tensors of the others stay as they are.
 // Values are combined in the order of ranks, 16-bit floats in double. ArgumentError when the group has no such rank.
