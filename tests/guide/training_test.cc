@@ -181,6 +181,25 @@ TEST(NoSyncGuide, SeveralBatchesCostOneExchange) {
   });
 }
 
+TEST(VerifyGuide, EqualReplicasNeedNoBroadcast) {
+  treadle::test::TensorJob job({"trainer0", "trainer1"});
+  torch::nn::Linear loaded(8, 2);
+  job.onAll([&](treadle::Worker& worker) {
+    torch::nn::Linear model(8, 2);
+    auto group = treadle::ProcessGroup::make(worker, job.names());
+    EXPECT_THROW(treadle::DistributedDataParallel<torch::nn::Linear>(model, group,
+                                                                     {.start = treadle::StartCheck::kVerifyValues}),
+                 treadle::StateError);
+    treadle::loadState(*model, treadle::stateOf(*loaded));
+    // [verify]
+    treadle::DistributedDataParallel<torch::nn::Linear> ddp(model, group,
+                                                            {.start = treadle::StartCheck::kVerifyValues});
+    ddp.verifyReplicas();  // on all ranks, between steps
+    // [/verify]
+    EXPECT_TRUE(at::equal(model->weight, loaded->weight));
+  });
+}
+
 TEST(ClipGuide, AllRanksClipByOneNorm) {
   treadle::test::TensorJob job({"trainer0", "trainer1"});
   std::vector<double> norms(2);

@@ -28,13 +28,16 @@ TEST(Parameters, ASharedTensorIsSentOnce) {
   TensorJob job(ranks(2));
   job.onAll([&](Worker& worker) {
     ProcessGroup group = ProcessGroup::make(worker, job.names());
+    const DdpOptions options{.start = StartCheck::kTrust};
     Tied net;
     if (worker.self().rank == 0) {
-      DistributedDataParallel<Tied> ddp(net, group);
+      ddp::broadcastValues(*net, group);
+      DistributedDataParallel<Tied> ddp(net, group, options);
       ddp.forward(inputOf(0, 0)).square().mean().backward();
     } else {
       for (at::Tensor tensor : {net->weight.variable_data(), net->scale}) broadcast(group, tensor, 0).wait();
-      answerPass(group, {net->weight}, {});
+      ddp::startReplicas(*net, group, options);
+      answerPass(group, {net->weight}, options);
     }
     barrier(group).wait();
   });

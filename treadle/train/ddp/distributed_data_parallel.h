@@ -27,12 +27,14 @@
 
 #include "treadle/core/group/group.h"
 #include "treadle/train/ddp/buckets.h"
+#include "treadle/train/ddp/replica_check.h"
 
 namespace treadle {
 
 // Must be the same on all ranks.
 struct DdpOptions {
-  ddp::BucketLimits buckets;
+  ddp::BucketLimits buckets = {};
+  StartCheck start = StartCheck::kBroadcast;
 };
 
 namespace ddp {
@@ -51,9 +53,8 @@ class [[nodiscard]] NoSync {
   std::shared_ptr<Reducer> reducer_;  // null when moved from
 };
 
-// Copies the parameters and buffers of rank 0 to all ranks, as bytes. Throws ArgumentError when the replicas differ in
-// the size of a tensor, TimeoutError when a rank does not come, PeerLostError.
-void broadcastState(torch::nn::Module& module, const ProcessGroup& group);
+// Compares the replicas of all ranks, and does with their values what DdpOptions::start says.
+void startReplicas(const torch::nn::Module& module, const ProcessGroup& group, const DdpOptions& options);
 // Hooks the parameters that require a gradient now; others are never averaged.
 std::shared_ptr<Reducer> makeReducer(torch::nn::Module& module, const ProcessGroup& group, const DdpOptions& options);
 
@@ -76,11 +77,13 @@ class DistributedDataParallel {
  public:
   using Module = typename ddp::ModuleOf<M>::Type;
 
-  // Makes all replicas equal to rank 0's. Every member of the group must call it, with a module of the same shape; it
-  // returns when all have. Buffers (such as running means) are made equal only here. Throws what broadcastState throws.
+  // Every member of the group must call it; it returns when all have. Makes all replicas equal to rank 0's, unless
+  // DdpOptions::start says something else. Buffers (such as running means) are made equal only here. ArgumentError on
+  // all ranks if the replicas differ in what they are made of or in their options: it names the first difference and
+  // the ranks. TimeoutError when a rank does not come, PeerLostError.
   DistributedDataParallel(std::shared_ptr<Module> module, ProcessGroup group, DdpOptions options = {})
       : module_(std::move(module)), group_(std::move(group)) {
-    ddp::broadcastState(*module_, group_);
+    ddp::startReplicas(*module_, group_, options);
     reducer_ = ddp::makeReducer(*module_, group_, options);
   }
   explicit DistributedDataParallel(const M& holder, ProcessGroup group, DdpOptions options = {})
@@ -92,6 +95,11 @@ class DistributedDataParallel {
   // skip the same passes, and begin them themselves: a pass of another worker begins here when its first gradient
   // arrives. Guards may be nested.
   ddp::NoSync noSync() { return ddp::NoSync(reducer_); }
+
+  // Compares the parameters of all ranks, bit by bit, by hashes of 128 bits. Buffers are each rank's own, and are not
+  // compared. Every rank calls it, between passes: its exchange, of 24 bytes for each rank if all are equal, is the
+  // group's next operation. StateError on all ranks names the first parameter that differs, and the ranks.
+  void verifyReplicas() const { ddp::checkValues(*module_, group_, /*buffers=*/false); }
 
   // The module's own forward, called locally; nothing is sent.
   template <class... A>

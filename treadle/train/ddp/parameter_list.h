@@ -11,9 +11,6 @@
 
 namespace treadle::ddp {
 
-// Each tensor once, in the order of their first places.
-std::vector<at::Tensor> eachOnce(const std::vector<at::Tensor>& tensors);
-
 class ParameterList {
  public:
   // The parameters of `module` and its submodules, in the order of their first names. Those that require a gradient now

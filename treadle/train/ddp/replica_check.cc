@@ -1,0 +1,82 @@
+#include "treadle/train/ddp/replica_check.h"
+
+#include <sstream>
+#include <utility>
+
+#include "treadle/core/base/error.h"
+#include "treadle/tensor/collective/collectives.h"
+#include "treadle/train/ddp/first_difference.h"
+#include "treadle/train/ddp/hash128.h"
+#include "treadle/train/ddp/named_tensors.h"
+
+namespace treadle::ddp {
+namespace {
+
+// Of what ranks exchange in a pass, and in which order. Raise it when that changes.
+constexpr const char* kRules = "version 1 of the rules of DistributedDataParallel";
+
+// "parameter 'first'", "buffer 'offset'".
+std::vector<NamedTensor> tensorsOf(const torch::nn::Module& module, bool buffers) {
+  std::vector<NamedTensor> tensors;
+  for (const auto& [names, tensor] : parametersOf(module)) tensors.push_back({"parameter " + names, tensor});
+  if (buffers)
+    for (const auto& [names, tensor] : buffersOf(module)) tensors.push_back({"buffer " + names, tensor});
+  return tensors;
+}
+
+std::string structureOf(const at::Tensor& tensor) {
+  std::ostringstream text;
+  text << c10::toString(tensor.scalar_type()) << " " << tensor.sizes();
+  tensor.layout() == at::kStrided ? text << " with strides " << tensor.strides() : text << " " << tensor.layout();
+  text << " on " << tensor.device() << (tensor.requires_grad() ? ", trained" : ", not trained");
+  return text.str();
+}
+
+std::string hashOfValues(const NamedTensor& named) {
+  if (named.tensor.layout() != at::kStrided || !named.tensor.device().is_cpu())
+    raise(invalidArgument("the values of " + named.names + " cannot be compared: it is no dense tensor on the CPU"));
+  const at::Tensor flat = named.tensor.detach().resolve_conj().resolve_neg().contiguous();
+  return inHex(hashed({}, {static_cast<const std::byte*>(flat.const_data_ptr()), flat.nbytes()}));
+}
+
+}  // namespace
+
+const char* nameOf(StartCheck start) {
+  switch (start) {
+    case StartCheck::kBroadcast: return "kBroadcast";
+    case StartCheck::kVerifyValues: return "kVerifyValues";
+    case StartCheck::kTrust: break;
+  }
+  return "kTrust";
+}
+
+void checkStructure(const torch::nn::Module& module, const ProcessGroup& group,
+                    const std::vector<std::string>& settings) {
+  std::vector<std::string> lines = {kRules};
+  lines.insert(lines.end(), settings.begin(), settings.end());
+  for (const auto& [names, tensor] : tensorsOf(module, /*buffers=*/true))
+    lines.push_back(names + ": " + structureOf(tensor));
+  if (auto difference = firstDifference(group, lines))
+    raise(invalidArgument("the replicas of a DistributedDataParallel are not alike: " + *difference));
+}
+
+void checkValues(const torch::nn::Module& module, const ProcessGroup& group, bool buffers) {
+  std::vector<std::string> lines;
+  for (const NamedTensor& named : tensorsOf(module, buffers))
+    lines.push_back(named.names + " with the hash " + hashOfValues(named) + " of its values");
+  if (auto difference = firstDifference(group, lines))
+    raise(failedPrecondition("the values of the replicas of a DistributedDataParallel differ: " + *difference));
+}
+
+void broadcastValues(const torch::nn::Module& module, const ProcessGroup& group) {
+  std::vector<Future<void>> broadcasts;
+  for (const NamedTensor& named : tensorsOf(module, /*buffers=*/true)) {
+    // Not the parameter itself: its version counter must not move, nor autograd see a write to a leaf.
+    at::Tensor data = named.tensor.variable_data();
+    broadcasts.push_back(broadcast(group, data, 0));
+  }
+  // All are under way at once, in the same order on every rank.
+  whenAll(std::move(broadcasts)).wait();
+}
+
+}  // namespace treadle::ddp
