@@ -7,25 +7,11 @@
 #include "treadle/core/base/error.h"
 #include "treadle/core/io/executor.h"
 #include "treadle/tensor/autograd/plain_backward.h"
-#include "treadle/tensor/collective/collectives.h"
 
 namespace treadle::ddp {
 namespace {
 
 using Role = PassTracker::Role;
-
-// Not OK: this thread must not wait.
-Status waitForEnd(const std::vector<Future<void>>& operations) {
-  for (const Future<void>& operation : operations)
-    TREADLE_RETURN_IF_ERROR(sharedStateOf(operation)->waitUntil(kNever).status());
-  return {};
-}
-
-// The operations have ended.
-Status firstFailure(const std::vector<Future<void>>& operations) {
-  for (const Future<void>& operation : operations) TREADLE_RETURN_IF_ERROR(sharedStateOf(operation)->result().status());
-  return {};
-}
 
 void keepFirst(Status& failure, Status another) {
   if (failure.ok()) failure = std::move(another);
@@ -34,16 +20,7 @@ void keepFirst(Status& failure, Status another) {
 }  // namespace
 
 Reducer::Reducer(ParameterList parameters, ProcessGroup group, const BucketLimits& limits)
-    : list_(std::move(parameters)),
-      group_(std::move(group)),
-      limits_(limits),
-      buckets_(makeBuckets(list_.trained(), limits_)),
-      placeOf_(list_.trained().size()),
-      channel_(group_, list_.trained().size(), buckets_.size()),
-      arrived_(list_.trained().size()) {
-  for (size_t bucket = 0; bucket < buckets_.size(); ++bucket)
-    for (size_t position = 0; position < buckets_[bucket].parameters.size(); ++position)
-      placeOf_[buckets_[bucket].parameters[position]] = {bucket, position};
+    : list_(std::move(parameters)), group_(std::move(group)), exchange_(list_, group_, limits) {
   autograd::refusePlainBackwardInNodes();  // from here on the depth of passes is counted
   hooks_ = std::make_unique<GradientHooks>(list_.trained(), [this](size_t index) { onGradient(index); });
 }
@@ -66,7 +43,7 @@ void Reducer::resume() {
 void Reducer::onGradient(size_t index) {
   at::NoGradGuard noGrad;
   bool begins;
-  std::vector<Future<void>> earlier;
+  Operations earlier;
   {
     MutexLock lock(mutex_);
     begins = tracker_.role() == Role::kNone;
@@ -77,7 +54,7 @@ void Reducer::onGradient(size_t index) {
   MutexLock lock(mutex_);
   if (begins)
     if (Status unchanged = list_.checkUnchanged(); !unchanged.ok()) refuse(std::move(unchanged));
-  addGradient(index);
+  if (Status added = exchange_.add(index, operations_); !added.ok()) refuse(std::move(added));
 }
 
 bool Reducer::takesPart() {
@@ -91,60 +68,22 @@ bool Reducer::takesPart() {
 }
 
 // From here on the pass begins all of its operations, well or badly. Returns those of a pass before it.
-std::vector<Future<void>> Reducer::beginPass() {
+Operations Reducer::beginPass() {
   phase_ = Phase::kGradients;
-  launched_ = 0;
   failure_ = {};
-  arrived_.assign(arrived_.size(), false);
-  for (Bucket& bucket : buckets_) bucket.arrived = 0;
-  channel_.renew();
-  if (autograd::Pass* distributed = tracker_.distributed()) {
-    store_ = std::make_unique<ContextGradients>(*distributed);
-  } else {
-    store_ = std::make_unique<LocalGradients>();
-  }
+  exchange_.begin(tracker_.distributed());
   return std::exchange(operations_, {});
 }
 
 // A pass that failed left its operations to the group, which may still use the buckets. Each has its time limit, and
 // its failure is that of its own pass. Waiting also limits how many of them are under way. Where this thread must not
 // wait, the pass fails, and its operations get memory of their own.
-void Reducer::takeMemory(const std::vector<Future<void>>& earlier) {
+void Reducer::takeMemory(const Operations& earlier) {
   Status mayWait = waitForEnd(earlier);
   if (mayWait.ok()) return;
   MutexLock lock(mutex_);
-  buckets_ = makeBuckets(list_.trained(), limits_);
+  exchange_.renewMemory();
   refuse(std::move(mayWait));
-}
-
-void Reducer::addGradient(size_t index) {
-  checkNoHistory(index);
-  const auto [number, position] = placeOf_[index];
-  Bucket& bucket = buckets_[number];
-  // Within one pass a parameter is accumulated once, after its last use; but anew in each local pass that a node
-  // starts.
-  const bool isFirst = !arrived_[index];
-  arrived_[index] = true;
-  if (number < launched_) {
-    channel_.markAgain(number);
-    if (parameter(index).grad().defined()) channel_.markUsed(index);
-    return;
-  }
-  // A copy, not a gradient that lies in the bucket from the start: `.grad` belongs to the user or to the
-  // context.
-  fill(bucket, position);
-  if (isFirst) ++bucket.arrived;
-  launchReady(false);
-}
-
-// In a local pass `.grad` may also have one from a pass under noSync.
-void Reducer::checkNoHistory(size_t index) {
-  const at::Tensor& gradient = parameter(index).grad();
-  if (!gradient.defined() || !gradient.requires_grad()) return;
-  refuse(invalidArgument("the gradient of parameter " + list_.nameOf(index) +
-                         " has a history, from backward with create_graph in this pass or in an earlier one under "
-                         "noSync, which its average would lose: clear .grad, make the inner derivative by "
-                         "torch::autograd::grad, and call backward without create_graph"));
 }
 
 // Fails the pass, also if the node that started a local pass catches this.
@@ -152,37 +91,6 @@ void Reducer::refuse(Status why) {
   keepFirst(failure_, why);
   raise(std::move(why));
 }
-
-// With what this rank has for a parameter. One that the pass has not come to may have a gradient of earlier passes,
-// which the ranks that go on with theirs have in it too, and which need not have been averaged.
-void Reducer::fill(Bucket& bucket, size_t position) {
-  const size_t index = bucket.parameters[position];
-  if (store_->copyTo(bucket.views[position], parameter(index), arrived_[index])) channel_.markUsed(index);
-}
-
-// In a distributed pass the `.grad` of parameters that it has not come to is no part of it.
-void Reducer::fillAbsent(Bucket& bucket) {
-  for (size_t position = 0; position < bucket.parameters.size(); ++position) {
-    const size_t index = bucket.parameters[position];
-    if (arrived_[index]) continue;
-    if (tracker_.distributed() == nullptr) checkNoHistory(index);
-    fill(bucket, position);
-  }
-}
-
-// One order for all ranks: a full bucket waits for those before it. In a pass that has failed here they go as they are:
-// nobody uses them.
-void Reducer::launchReady(bool all) {
-  for (; launched_ < buckets_.size(); ++launched_) {
-    Bucket& bucket = buckets_[launched_];
-    if (!all && bucket.arrived < bucket.parameters.size()) return;
-    if (failure_.ok()) fillAbsent(bucket);
-    reduce(bucket);
-  }
-}
-
-// The same all-reduces on every rank, whatever got a gradient where: a rank without one adds zeros.
-void Reducer::reduce(Bucket& bucket) { operations_.push_back(allReduce(group_, bucket.flat, ReduceOp::kAverage)); }
 
 bool Reducer::passEnds() {
   try {
@@ -228,19 +136,14 @@ void Reducer::beginLast(const Status& failure) {
   keepFirst(failure_, failure);
   // Asked before the channel goes, which reports it: a rank that must not wait gets no averages.
   if (group_.size() > 1) keepFirst(failure_, io::Executor::Permit().status());
-  try {
-    launchReady(true);
-  } catch (...) {
-    keepFirst(failure_, statusOfCurrentException("the averaging of gradients"));
-    launchReady(true);
-  }
-  operations_.push_back(channel_.send(!failure_.ok()));
+  keepFirst(failure_, exchange_.sendRest(!failure_.ok(), operations_));
+  exchange_.sendChannel(!failure_.ok(), operations_);
 }
 
 // The averages of buckets to which a gradient was added on some rank after they had gone are replaced. Each rank does
 // that which has heard from all, also if the pass has failed here since: the numbers of operations must match.
 void Reducer::beginAgain() {
-  const std::vector<Future<void>> operations = operationsOfPass();
+  const Operations operations = operationsOfPass();
   const Status mayWait = waitForEnd(operations);
   MutexLock lock(mutex_);
   phase_ = Phase::kAgain;
@@ -248,39 +151,25 @@ void Reducer::beginAgain() {
   if (!mayWait.ok() || operations.empty()) return;
   keepFirst(failure_, firstFailure(operations));
   if (!firstFailure({operations.back()}).ok()) return;
-  const Status outcome = channel_.outcome();
+  const Status outcome = exchange_.channel().outcome();
   keepFirst(failure_, outcome);
-  if (outcome.ok()) launchAgain();
+  if (outcome.ok()) exchange_.sendAgain(operations_);
 }
 
-void Reducer::launchAgain() {
-  for (size_t number = 0; number < buckets_.size(); ++number) {
-    if (!channel_.again(number)) continue;
-    Bucket& bucket = buckets_[number];
-    for (size_t position = 0; position < bucket.parameters.size(); ++position) fill(bucket, position);
-    reduce(bucket);
-  }
-}
-
-// A parameter that no rank used keeps what it has, like in one process: a gradient of zero is not the same as none to
-// an optimizer with momentum or weight decay.
 void Reducer::putAverages() {
-  const std::vector<Future<void>> operations = operationsOfPass();
+  const Operations operations = operationsOfPass();
   Status ended = waitForEnd(operations);
   if (ended.ok()) ended = firstFailure(operations);
   MutexLock lock(mutex_);
   keepFirst(failure_, std::move(ended));
   throwIfError(failure_);
-  for (const Bucket& bucket : buckets_)
-    for (size_t position = 0; position < bucket.parameters.size(); ++position)
-      if (const size_t index = bucket.parameters[position]; channel_.used(index))
-        store_->put(bucket.views[position], parameter(index), arrived_[index]);
+  exchange_.put();
 }
 
 // Those to be waited for: none where the pass has failed, as its averages are of no use.
-std::vector<Future<void>> Reducer::operationsOfPass() {
+Operations Reducer::operationsOfPass() {
   MutexLock lock(mutex_);
-  return failure_.ok() ? operations_ : std::vector<Future<void>>();
+  return failure_.ok() ? operations_ : Operations();
 }
 
 // Waits for nothing before the first step of the end. Between two it makes the one that others wait for.

@@ -17,10 +17,9 @@
 
 #include "treadle/core/base/mutex.h"
 #include "treadle/core/group/group.h"
-#include "treadle/train/ddp/bucket.h"
-#include "treadle/train/ddp/exact_channel.h"
+#include "treadle/train/ddp/gradient_exchange.h"
 #include "treadle/train/ddp/gradient_hooks.h"
-#include "treadle/train/ddp/gradient_store.h"
+#include "treadle/train/ddp/operations.h"
 #include "treadle/train/ddp/parameter_list.h"
 #include "treadle/train/ddp/pass_tracker.h"
 
@@ -48,15 +47,9 @@ class Reducer final : public PassEvents, public std::enable_shared_from_this<Red
 
   void onGradient(size_t index);
   bool takesPart() TREADLE_REQUIRES(mutex_);
-  std::vector<Future<void>> beginPass() TREADLE_REQUIRES(mutex_);
-  void takeMemory(const std::vector<Future<void>>& earlier);
-  void addGradient(size_t index) TREADLE_REQUIRES(mutex_);
-  void checkNoHistory(size_t index) TREADLE_REQUIRES(mutex_);
+  Operations beginPass() TREADLE_REQUIRES(mutex_);
+  void takeMemory(const Operations& earlier);
   void refuse(Status why) TREADLE_REQUIRES(mutex_);
-  void fill(Bucket& bucket, size_t position) TREADLE_REQUIRES(mutex_);
-  void fillAbsent(Bucket& bucket) TREADLE_REQUIRES(mutex_);
-  void launchReady(bool all) TREADLE_REQUIRES(mutex_);
-  void reduce(Bucket& bucket) TREADLE_REQUIRES(mutex_);
 
   bool passEnds() override;
   void passFailed() noexcept override;
@@ -65,30 +58,21 @@ class Reducer final : public PassEvents, public std::enable_shared_from_this<Red
   void over();
   void beginLast(const Status& failure);
   void beginAgain();
-  void launchAgain() TREADLE_REQUIRES(mutex_);
   void putAverages();
-  std::vector<Future<void>> operationsOfPass();
-
-  const at::Tensor& parameter(size_t index) const { return list_.trained()[index]; }
+  Operations operationsOfPass();
 
   const ParameterList list_;
   const ProcessGroup group_;
-  const BucketLimits limits_;
 
   Mutex mutex_;
-  std::vector<Bucket> buckets_ TREADLE_GUARDED_BY(mutex_);
-  std::vector<std::pair<size_t, size_t>> placeOf_;  // bucket and position, by parameter
-  ExactChannel channel_ TREADLE_GUARDED_BY(mutex_);
+  GradientExchange exchange_ TREADLE_GUARDED_BY(mutex_);
   PassTracker tracker_ TREADLE_GUARDED_BY(mutex_);
   int suspended_ TREADLE_GUARDED_BY(mutex_) = 0;
   // These belong to the pass that is averaged, or to the last one.
   Phase phase_ TREADLE_GUARDED_BY(mutex_) = Phase::kGradients;
-  std::unique_ptr<GradientStore> store_ TREADLE_GUARDED_BY(mutex_);
-  std::vector<bool> arrived_ TREADLE_GUARDED_BY(mutex_);
-  size_t launched_ TREADLE_GUARDED_BY(mutex_) = 0;                   // buckets
-  std::vector<Future<void>> operations_ TREADLE_GUARDED_BY(mutex_);  // as begun
-  Status failure_ TREADLE_GUARDED_BY(mutex_);                        // the first one on this rank
-  std::unique_ptr<GradientHooks> hooks_;                             // last: no hook comes once it is gone
+  Operations operations_ TREADLE_GUARDED_BY(mutex_);  // as begun
+  Status failure_ TREADLE_GUARDED_BY(mutex_);         // the first one on this rank
+  std::unique_ptr<GradientHooks> hooks_;              // last: no hook comes once it is gone
 };
 
 }  // namespace treadle::ddp

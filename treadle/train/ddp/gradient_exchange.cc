@@ -1,0 +1,130 @@
+#include "treadle/train/ddp/gradient_exchange.h"
+
+#include <utility>
+
+#include "treadle/core/base/error.h"
+#include "treadle/tensor/collective/collectives.h"
+
+namespace treadle::ddp {
+
+GradientExchange::GradientExchange(const ParameterList& list, ProcessGroup group, const BucketLimits& limits)
+    : list_(list),
+      group_(std::move(group)),
+      limits_(limits),
+      buckets_(makeBuckets(list_.trained(), limits_)),
+      placeOf_(list_.trained().size()),
+      channel_(group_, list_.trained().size(), buckets_.size()),
+      arrived_(list_.trained().size()) {
+  for (size_t bucket = 0; bucket < buckets_.size(); ++bucket)
+    for (size_t position = 0; position < buckets_[bucket].parameters.size(); ++position)
+      placeOf_[buckets_[bucket].parameters[position]] = {bucket, position};
+}
+
+void GradientExchange::begin(autograd::Pass* distributed) {
+  isLocal_ = distributed == nullptr;
+  if (isLocal_) {
+    store_ = std::make_unique<LocalGradients>();
+  } else {
+    store_ = std::make_unique<ContextGradients>(*distributed);
+  }
+  launched_ = 0;
+  arrived_.assign(arrived_.size(), false);
+  for (Bucket& bucket : buckets_) bucket.arrived = 0;
+  channel_.renew();
+}
+
+void GradientExchange::renewMemory() { buckets_ = makeBuckets(list_.trained(), limits_); }
+
+Status GradientExchange::add(size_t index, Operations& operations) {
+  TREADLE_RETURN_IF_ERROR(checkNoHistory(index));
+  const auto [number, position] = placeOf_[index];
+  Bucket& bucket = buckets_[number];
+  // Within one pass a parameter is accumulated once, after its last use; but anew in each local pass that a node
+  // starts.
+  const bool isFirst = !arrived_[index];
+  arrived_[index] = true;
+  if (number < launched_) {
+    channel_.markAgain(number);
+    if (parameter(index).grad().defined()) channel_.markUsed(index);
+    return {};
+  }
+  // A copy, not a gradient that lies in the bucket from the start: `.grad` belongs to the user or to the context.
+  fill(bucket, position);
+  if (isFirst) ++bucket.arrived;
+  launchFull(operations);
+  return {};
+}
+
+void GradientExchange::launchFull(Operations& operations) {
+  for (; launched_ < buckets_.size(); ++launched_) {
+    Bucket& bucket = buckets_[launched_];
+    if (bucket.arrived < bucket.parameters.size()) return;
+    reduce(bucket, operations);
+  }
+}
+
+Status GradientExchange::sendRest(bool failed, Operations& operations) {
+  Status filled;
+  for (; launched_ < buckets_.size(); ++launched_) {
+    if (!failed && filled.ok()) filled = fillAbsent(buckets_[launched_]);
+    reduce(buckets_[launched_], operations);
+  }
+  return filled;
+}
+
+void GradientExchange::sendChannel(bool failed, Operations& operations) { operations.push_back(channel_.send(failed)); }
+
+void GradientExchange::sendAgain(Operations& operations) {
+  for (size_t number = 0; number < buckets_.size(); ++number) {
+    if (!channel_.again(number)) continue;
+    Bucket& bucket = buckets_[number];
+    for (size_t position = 0; position < bucket.parameters.size(); ++position) fill(bucket, position);
+    reduce(bucket, operations);
+  }
+}
+
+// With what this rank has for a parameter. One that the pass has not come to may have a gradient of earlier passes,
+// which the ranks that go on with theirs have in it too, and which need not have been averaged.
+void GradientExchange::fill(Bucket& bucket, size_t position) {
+  const size_t index = bucket.parameters[position];
+  if (store_->copyTo(bucket.views[position], parameter(index), arrived_[index])) channel_.markUsed(index);
+}
+
+// In a distributed pass the `.grad` of parameters that it has not come to is no part of it.
+Status GradientExchange::fillAbsent(Bucket& bucket) try {
+  for (size_t position = 0; position < bucket.parameters.size(); ++position) {
+    const size_t index = bucket.parameters[position];
+    if (arrived_[index]) continue;
+    if (isLocal_) TREADLE_RETURN_IF_ERROR(checkNoHistory(index));
+    fill(bucket, position);
+  }
+  return {};
+} catch (...) {
+  return statusOfCurrentException("the averaging of gradients");
+}
+
+// In a local pass `.grad` may also have one from a pass under noSync.
+Status GradientExchange::checkNoHistory(size_t index) const {
+  const at::Tensor& gradient = parameter(index).grad();
+  if (!gradient.defined() || !gradient.requires_grad()) return {};
+  return invalidArgument("the gradient of parameter " + list_.nameOf(index) +
+                         " has a history, from backward with create_graph in this pass or in an earlier one under "
+                         "noSync, which its average would lose: clear .grad, make the inner derivative by "
+                         "torch::autograd::grad, and call backward without create_graph");
+}
+
+// The same all-reduces on every rank, whatever got a gradient where: a rank without one adds zeros.
+void GradientExchange::reduce(Bucket& bucket, Operations& operations) {
+  operations.push_back(allReduce(group_, bucket.flat, ReduceOp::kAverage));
+}
+
+// A parameter that no rank used keeps what it has, like in one process: a gradient of zero is not the same as none to
+// an optimizer with momentum or weight decay.
+void GradientExchange::put() {
+  for (const Bucket& bucket : buckets_)
+    for (size_t position = 0; position < bucket.parameters.size(); ++position)
+      if (const size_t index = bucket.parameters[position]; channel_.used(index))
+        store_->put(bucket.views[position], parameter(index), arrived_[index]);
+}
+
+}  // namespace treadle::ddp

@@ -1,0 +1,66 @@
+#pragma once
+// The gradients of one pass on their way: each is copied into its bucket when it comes, full buckets are all-reduced in
+// one order on all ranks, then the exact channel goes, and the averages take the place of the gradients. Begins
+// operations, which it appends to a list, and waits for none.
+//
+// Owned by a reducer, and used under its lock with grad mode off. Memory: one copy of the gradients, in the buckets.
+
+#include "treadle/core/group/group.h"
+#include "treadle/train/ddp/bucket.h"
+#include "treadle/train/ddp/exact_channel.h"
+#include "treadle/train/ddp/gradient_store.h"
+#include "treadle/train/ddp/operations.h"
+#include "treadle/train/ddp/parameter_list.h"
+
+namespace treadle::ddp {
+
+class GradientExchange {
+ public:
+  // Of the trained ones, which are dense and the same on all ranks. `list` outlives it.
+  GradientExchange(const ParameterList& list, ProcessGroup group, const BucketLimits& limits);
+
+  // A pass begins; null for a local one.
+  void begin(autograd::Pass* distributed);
+  // Leaves the buckets to operations that may still be under way, and takes others.
+  void renewMemory();
+
+  // The gradient of a parameter is there; again for each pass within the pass that comes to it. Begins the buckets that
+  // are full, each after those before it. InvalidArgument: the gradient has a history.
+  Status add(size_t parameter, Operations& operations);
+  // No gradient comes any more. Begins the other buckets, in which a parameter without a gradient here is zero. Buckets
+  // of a pass that has `failed` here, or that fails by this, go as they are: nobody uses them.
+  Status sendRest(bool failed, Operations& operations);
+  // Begins the exact channel, which comes after the buckets.
+  void sendChannel(bool failed, Operations& operations);
+
+  // Its account of the pass, once that operation has ended well.
+  const ExactChannel& channel() const { return channel_; }
+  // Begins the buckets again to which a gradient was added on some rank after they had gone.
+  void sendAgain(Operations& operations);
+  // All operations have ended well: averages take the place of gradients.
+  void put();
+
+ private:
+  // A full bucket waits for those before it, so all ranks have one order.
+  void launchFull(Operations& operations);
+  void fill(Bucket& bucket, size_t position);
+  Status fillAbsent(Bucket& bucket);
+  Status checkNoHistory(size_t parameter) const;
+  void reduce(Bucket& bucket, Operations& operations);
+
+  const at::Tensor& parameter(size_t index) const { return list_.trained()[index]; }
+
+  const ParameterList& list_;
+  const ProcessGroup group_;
+  const BucketLimits limits_;
+  std::vector<Bucket> buckets_;
+  std::vector<std::pair<size_t, size_t>> placeOf_;  // bucket and position, by parameter
+  ExactChannel channel_;
+  // These belong to the pass that is under way, or to the last one.
+  bool isLocal_ = true;
+  std::unique_ptr<GradientStore> store_;
+  std::vector<bool> arrived_;
+  size_t launched_ = 0;  // buckets
+};
+
+}  // namespace treadle::ddp
