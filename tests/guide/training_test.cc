@@ -7,6 +7,7 @@
 #include <torch/data/datasets/tensor.h>
 #include <torch/data/transforms/stack.h>
 #include <torch/nn/functional/loss.h>
+#include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
@@ -197,6 +198,20 @@ TEST(VerifyGuide, EqualReplicasNeedNoBroadcast) {
     ddp.verifyReplicas();  // on all ranks, between steps
     // [/verify]
     EXPECT_TRUE(at::equal(model->weight, loaded->weight));
+  });
+}
+
+TEST(BuffersGuide, RunningMeansAreAveraged) {
+  treadle::test::TensorJob job({"trainer0", "trainer1"});
+  job.onAll([&](treadle::Worker& worker) {
+    auto group = treadle::ProcessGroup::make(worker, job.names());
+    torch::nn::BatchNorm1d model(8);
+    at::Tensor inputs = at::ones({4, 8}) * group.rank();
+    // [buffers]
+    treadle::DistributedDataParallel<torch::nn::BatchNorm1d> ddp(model, group, {.buffers = treadle::Buffers::kAverage});
+    ddp.forward(inputs).square().mean().backward();
+    // [/buffers]
+    EXPECT_TRUE(at::allclose(model->running_mean, at::full({8}, 0.05)));  // momentum 0.1, means 0 and 1
   });
 }
 

@@ -1,5 +1,5 @@
 #pragma once
-// Memory of the gradients that are sent as one.
+// Memory of the gradients, or buffers, that are sent as one.
 
 #include <ATen/core/Tensor.h>
 
@@ -11,7 +11,7 @@ namespace treadle::ddp {
 
 struct Bucket {
   std::vector<size_t> parameters;
-  at::Tensor flat;                // [elements of all], their gradients one after the other
+  at::Tensor flat;                // [elements of all], one after the other
   std::vector<at::Tensor> views;  // of each within `flat`, in the parameter's shape
   size_t arrived = 0;             // how many of them the pass has come to
 };

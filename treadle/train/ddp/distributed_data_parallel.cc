@@ -10,7 +10,8 @@ namespace {
 std::vector<std::string> settingsOf(const DdpOptions& options) {
   return {"DdpOptions::buckets of " + std::to_string(options.buckets.firstBytes) + ", then " +
               std::to_string(options.buckets.bytes) + " bytes",
-          std::string("DdpOptions::start ") + nameOf(options.start)};
+          std::string("DdpOptions::start ") + nameOf(options.start),
+          std::string("DdpOptions::buffers ") + nameOf(options.buffers)};
 }
 
 }  // namespace
@@ -30,8 +31,9 @@ void startReplicas(const torch::nn::Module& module, const ProcessGroup& group, c
   }
 }
 
-std::shared_ptr<Reducer> makeReducer(torch::nn::Module& module, const ProcessGroup& group, const DdpOptions& options) {
-  return std::make_shared<Reducer>(ParameterList(module), group, options.buckets);
+std::shared_ptr<Reducer> makeReducer(const torch::nn::Module& module, const ProcessGroup& group,
+                                     const DdpOptions& options) {
+  return std::make_shared<Reducer>(module, group, options);
 }
 
 }  // namespace treadle::ddp

@@ -27,6 +27,7 @@
 
 #include "treadle/core/group/group.h"
 #include "treadle/train/ddp/buckets.h"
+#include "treadle/train/ddp/buffer_sync.h"
 #include "treadle/train/ddp/replica_check.h"
 
 namespace treadle {
@@ -35,6 +36,7 @@ namespace treadle {
 struct DdpOptions {
   ddp::BucketLimits buckets = {};
   StartCheck start = StartCheck::kBroadcast;
+  Buffers buffers = Buffers::kOnce;
 };
 
 namespace ddp {
@@ -56,7 +58,8 @@ class [[nodiscard]] NoSync {
 // Compares the replicas of all ranks, and does with their values what DdpOptions::start says.
 void startReplicas(const torch::nn::Module& module, const ProcessGroup& group, const DdpOptions& options);
 // Hooks the parameters that require a gradient now; others are never averaged.
-std::shared_ptr<Reducer> makeReducer(torch::nn::Module& module, const ProcessGroup& group, const DdpOptions& options);
+std::shared_ptr<Reducer> makeReducer(const torch::nn::Module& module, const ProcessGroup& group,
+                                     const DdpOptions& options);
 
 template <class M>
 struct ModuleOf {
@@ -78,13 +81,13 @@ class DistributedDataParallel {
   using Module = typename ddp::ModuleOf<M>::Type;
 
   // Every member of the group must call it; it returns when all have. Makes all replicas equal to rank 0's, unless
-  // DdpOptions::start says something else. Buffers (such as running means) are made equal only here. ArgumentError on
-  // all ranks if the replicas differ in what they are made of or in their options: it names the first difference and
-  // the ranks. TimeoutError when a rank does not come, PeerLostError.
+  // DdpOptions::start says something else. ArgumentError on all ranks if the replicas differ in what they are made of
+  // or in their options: it names the first difference and the ranks. TimeoutError when a rank does not come,
+  // PeerLostError.
   DistributedDataParallel(std::shared_ptr<Module> module, ProcessGroup group, DdpOptions options = {})
-      : module_(std::move(module)), group_(std::move(group)) {
-    ddp::startReplicas(*module_, group_, options);
-    reducer_ = ddp::makeReducer(*module_, group_, options);
+      : module_(std::move(module)), group_(std::move(group)), options_(options) {
+    ddp::startReplicas(*module_, group_, options_);
+    reducer_ = ddp::makeReducer(*module_, group_, options_);
   }
   explicit DistributedDataParallel(const M& holder, ProcessGroup group, DdpOptions options = {})
     requires(!std::is_same_v<M, Module>)
@@ -96,10 +99,11 @@ class DistributedDataParallel {
   // arrives. Guards may be nested.
   ddp::NoSync noSync() { return ddp::NoSync(reducer_); }
 
-  // Compares the parameters of all ranks, bit by bit, by hashes of 128 bits. Buffers are each rank's own, and are not
-  // compared. Every rank calls it, between passes: its exchange, of 24 bytes for each rank if all are equal, is the
-  // group's next operation. StateError on all ranks names the first parameter that differs, and the ranks.
-  void verifyReplicas() const { ddp::checkValues(*module_, group_, /*buffers=*/false); }
+  // Compares the parameters of all ranks, bit by bit, by hashes of 128 bits, and the buffers unless they are each
+  // rank's own (Buffers::kOnce). Every rank calls it, between an averaged pass and the next forward: its exchange, of
+  // 24 bytes for each rank if all are equal, is the group's next operation. StateError on all ranks names the first
+  // tensor that differs, and the ranks.
+  void verifyReplicas() const { ddp::checkValues(*module_, group_, options_.buffers != Buffers::kOnce); }
 
   // The module's own forward, called locally; nothing is sent.
   template <class... A>
@@ -114,6 +118,7 @@ class DistributedDataParallel {
  private:
   std::shared_ptr<Module> module_;
   ProcessGroup group_;
+  DdpOptions options_;
   std::shared_ptr<ddp::Reducer> reducer_;
 };
 

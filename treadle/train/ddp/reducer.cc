@@ -7,6 +7,7 @@
 #include "treadle/core/base/error.h"
 #include "treadle/core/io/executor.h"
 #include "treadle/tensor/autograd/plain_backward.h"
+#include "treadle/train/ddp/distributed_data_parallel.h"
 
 namespace treadle::ddp {
 namespace {
@@ -19,8 +20,11 @@ void keepFirst(Status& failure, Status another) {
 
 }  // namespace
 
-Reducer::Reducer(ParameterList parameters, ProcessGroup group, const BucketLimits& limits)
-    : list_(std::move(parameters)), group_(std::move(group)), exchange_(list_, group_, limits) {
+Reducer::Reducer(const torch::nn::Module& module, ProcessGroup group, const DdpOptions& options)
+    : list_(module),
+      group_(std::move(group)),
+      exchange_(list_, group_, options.buckets),
+      buffers_(module, options.buffers) {
   autograd::refusePlainBackwardInNodes();  // from here on the depth of passes is counted
   hooks_ = std::make_unique<GradientHooks>(list_.trained(), [this](size_t index) { onGradient(index); });
 }
@@ -83,6 +87,7 @@ void Reducer::takeMemory(const Operations& earlier) {
   if (mayWait.ok()) return;
   MutexLock lock(mutex_);
   exchange_.renewMemory();
+  buffers_.renewMemory();
   refuse(std::move(mayWait));
 }
 
@@ -140,8 +145,9 @@ void Reducer::beginLast(const Status& failure) {
   exchange_.sendChannel(!failure_.ok(), operations_);
 }
 
-// The averages of buckets to which a gradient was added on some rank after they had gone are replaced. Each rank does
-// that which has heard from all, also if the pass has failed here since: the numbers of operations must match.
+// The averages of buckets to which a gradient was added on some rank after they had gone are replaced, and buffers are
+// exchanged. Each rank that has heard from all does so, also if the pass has failed here since: the numbers of
+// operations must match.
 void Reducer::beginAgain() {
   const Operations operations = operationsOfPass();
   const Status mayWait = waitForEnd(operations);
@@ -153,7 +159,9 @@ void Reducer::beginAgain() {
   if (!firstFailure({operations.back()}).ok()) return;
   const Status outcome = exchange_.channel().outcome();
   keepFirst(failure_, outcome);
-  if (outcome.ok()) exchange_.sendAgain(operations_);
+  if (!outcome.ok()) return;
+  exchange_.sendAgain(operations_);
+  buffers_.begin(group_, operations_);
 }
 
 void Reducer::putAverages() {
@@ -164,6 +172,7 @@ void Reducer::putAverages() {
   keepFirst(failure_, std::move(ended));
   throwIfError(failure_);
   exchange_.put();
+  buffers_.put();
 }
 
 // Those to be waited for: none where the pass has failed, as its averages are of no use.

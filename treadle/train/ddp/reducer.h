@@ -2,7 +2,8 @@
 // Averages the gradients of a module's parameters over a group while the backward pass still runs: each
 // bucket is all-reduced as soon as its last gradient is there, in the same order on every rank, and when the
 // pass ends the averages take the place of the gradients. The operations of a pass are its buckets in order, then the
-// exact channel, also where it fails; what has failed on a rank before its channel fails the pass on all. What is
+// exact channel, also where it fails, then what the channel calls for: buckets again, and the buffers unless a rank has
+// failed. What has failed on a rank before its channel fails the pass on all. What is
 // averaged is the sum of this pass and of those before it, which are in `.grad` or in the context: the next averaged
 // pass includes earlier passes that were not averaged. A parameter that has no gradient on this rank counts as zero;
 // one that has none on any rank is left alone. Works in a plain `loss.backward()`, which then returns when the averages
@@ -17,19 +18,24 @@
 
 #include "treadle/core/base/mutex.h"
 #include "treadle/core/group/group.h"
+#include "treadle/train/ddp/buffer_sync.h"
 #include "treadle/train/ddp/gradient_exchange.h"
 #include "treadle/train/ddp/gradient_hooks.h"
 #include "treadle/train/ddp/operations.h"
 #include "treadle/train/ddp/parameter_list.h"
 #include "treadle/train/ddp/pass_tracker.h"
 
+namespace treadle {
+struct DdpOptions;
+}
+
 namespace treadle::ddp {
 
 class Reducer final : public PassEvents, public std::enable_shared_from_this<Reducer> {
  public:
-  // Averages the trained ones, which are dense and the same on all ranks. The all-reduces are the group's next
-  // operations, so the group must be used for nothing else while a pass runs.
-  Reducer(ParameterList parameters, ProcessGroup group, const BucketLimits& limits);
+  // Averages the parameters that require a gradient now, which are dense and the same on all ranks. The operations of a
+  // pass are the group's next ones, so the group must be used for nothing else while it runs.
+  Reducer(const torch::nn::Module& module, ProcessGroup group, const DdpOptions& options);
   // Gives up a pass that is under way, so that the other ranks need not wait for it.
   ~Reducer() override;
 
@@ -42,7 +48,7 @@ class Reducer final : public PassEvents, public std::enable_shared_from_this<Red
   enum class Phase {
     kGradients,  // they come, and full buckets are launched in order
     kLast,       // the remaining buckets and the exact channel have been begun
-    kAgain,      // and the buckets that the channel calls for
+    kAgain,      // and the buckets that the channel calls for, and buffers
   };
 
   void onGradient(size_t index);
@@ -66,6 +72,7 @@ class Reducer final : public PassEvents, public std::enable_shared_from_this<Red
 
   Mutex mutex_;
   GradientExchange exchange_ TREADLE_GUARDED_BY(mutex_);
+  BufferSync buffers_ TREADLE_GUARDED_BY(mutex_);
   PassTracker tracker_ TREADLE_GUARDED_BY(mutex_);
   int suspended_ TREADLE_GUARDED_BY(mutex_) = 0;
   // These belong to the pass that is averaged, or to the last one.

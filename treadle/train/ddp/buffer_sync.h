@@ -1,0 +1,49 @@
+#pragma once
+// Keeps the buffers of a module, such as running means, equal on all ranks during training. They are exchanged at the
+// end of each averaged pass, with its gradients, and never in forward: a rank may evaluate alone.
+//
+// Owned by a reducer, and used under its lock with grad mode off. Memory: one copy of the buffers; none for kOnce.
+
+#include <torch/nn/module.h>
+
+#include <vector>
+
+#include "treadle/core/group/group.h"
+#include "treadle/train/ddp/bucket.h"
+#include "treadle/train/ddp/operations.h"
+
+namespace treadle {
+
+// The values of buffers after an averaged pass. Passes under noSync exchange none, and neither do passes that fail.
+enum class Buffers {
+  kOnce,       // each rank's own, once they were made equal when DistributedDataParallel was constructed
+  kFromRank0,  // those of rank 0
+  kAverage,    // the mean over all ranks; of integers, booleans and complex numbers those of rank 0
+};
+
+}  // namespace treadle
+
+namespace treadle::ddp {
+
+const char* nameOf(Buffers mode);
+
+class BufferSync {
+ public:
+  // Of the buffers that `module` has now. ArgumentError: one is not a dense tensor on the CPU, unless for kOnce.
+  BufferSync(const torch::nn::Module& module, Buffers mode);
+
+  // Begins the exchange of what the buffers hold now: an operation for each dtype.
+  void begin(const ProcessGroup& group, Operations& operations);
+  // These have ended well: writes what came to the buffers. A buffer whose values stay the same is not written, so
+  // graphs that have saved it stay valid.
+  void put();
+  // Leaves its memory to operations that may still be under way, and takes other memory.
+  void renewMemory();
+
+ private:
+  const Buffers mode_;
+  std::vector<at::Tensor> buffers_;
+  std::vector<Bucket> packs_;  // of one dtype each
+};
+
+}  // namespace treadle::ddp
