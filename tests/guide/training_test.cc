@@ -215,6 +215,25 @@ TEST(BuffersGuide, RunningMeansAreAveraged) {
   });
 }
 
+TEST(WeightsGuide, AMeanOverAllSamplesCanBeOfOtherNumbersOfThem) {
+  treadle::test::TensorJob job({"trainer0", "trainer1"});
+  const at::Tensor all = at::rand({7, 8});
+  torch::nn::Linear alone(8, 2);
+  job.onAll([&](treadle::Worker& worker) {
+    auto group = treadle::ProcessGroup::make(worker, job.names());
+    const at::Tensor inputs = group.rank() == 0 ? all.slice(0, 0, 2) : all.slice(0, 2);
+    torch::nn::Linear model(8, 2);
+    treadle::loadState(*model, treadle::stateOf(*alone));
+    // [weights]
+    treadle::DistributedDataParallel<torch::nn::Linear> ddp(model, group, {.divisor = treadle::Divisor::kWeights});
+    ddp.setWeight(static_cast<double>(inputs.size(0)));  // before each pass
+    ddp.forward(inputs).square().sum().backward();
+    // [/weights]
+    at::Tensor expected = torch::autograd::grad({alone->forward(all).square().sum() / 7}, {alone->weight})[0];
+    EXPECT_TRUE(at::allclose(model->weight.grad(), expected, 1e-4, 1e-5));
+  });
+}
+
 TEST(ClipGuide, AllRanksClipByOneNorm) {
   treadle::test::TensorJob job({"trainer0", "trainer1"});
   std::vector<double> norms(2);

@@ -2,6 +2,8 @@
 
 #include <torch/nn/modules/batchnorm.h>
 
+#include <limits>
+
 #include "tests/support/expect_error.h"
 #include "tests/train/ddp/net.h"
 
@@ -201,6 +203,32 @@ TEST(Buffers, OfAllDtypesAndShapesAreKeptEqual) {
       EXPECT_EQ(net->count.item<int64_t>(), 10);
       EXPECT_TRUE(net->flag.all().item<bool>());
       EXPECT_TRUE(at::equal(net->transposed, at::arange(6, at::kDouble).view({2, 3}).t() + more));
+      ddp.verifyReplicas();
+    });
+}
+
+// Rank 0 holds a NaN, which must not spread: its weight is 0, or it has no batch.
+TEST(Buffers, AreWeightedAsGradientsAre) {
+  TensorJob job(ranks(3));
+  for (const Divisor divisor : {Divisor::kWeights, Divisor::kActiveRanks})
+    job.onAll([&](Worker& worker) {
+      const int rank = worker.self().rank;
+      Mixed net(rank);
+      if (rank == 0) net->single.fill_(std::numeric_limits<float>::quiet_NaN());
+      DdpOptions options = with(Buffers::kAverage);
+      options.start = StartCheck::kTrust;
+      options.divisor = divisor;
+      DistributedDataParallel<Mixed> ddp(net, ProcessGroup::make(worker, job.names()), options);
+      if (divisor == Divisor::kWeights) {
+        ddp.setWeight(std::vector<double>{0, 3, 1}[static_cast<size_t>(rank)]);
+        net->weight.sum().backward();
+        EXPECT_TRUE(at::equal(net->single, at::full({2, 2}, 3.5, at::kFloat)));  // of 3 and 5
+        EXPECT_EQ(net->count.item<int64_t>(), 10);
+      } else {
+        rank == 0 ? ddp.synchronize() : net->weight.sum().backward();
+        EXPECT_TRUE(close(net->single, at::full({2, 2}, 4, at::kFloat), 1e-6));
+        EXPECT_EQ(net->count.item<int64_t>(), 11) << "of the lowest rank with a batch";
+      }
       ddp.verifyReplicas();
     });
 }

@@ -131,11 +131,37 @@ TEST(DestroyedReplica, WithinItsPassGivesThePassUp) {
   });
 }
 
+// Weights are copied bit by bit, with the marks of all ranks beside them.
+TEST(ExactChannel, GivesAllRanksTheSameAccount) {
+  TensorJob job(ranks(3));
+  job.onAll([&](Worker& worker) {
+    const int rank = worker.self().rank;
+    ddp::ExactChannel channel(ProcessGroup::make(worker, job.names()), 3, 3);
+    for (int round = 0; round < 2; ++round) {
+      EXPECT_FALSE(channel.anyUsed());
+      if (rank > 0) channel.markUsed(static_cast<size_t>(rank));
+      if (rank == 2) channel.markAgain(0);
+      channel.send({.active = rank != 1, .weight = rank / 3.0 + round}).wait();
+      for (size_t i = 0; i < 3; ++i) {
+        EXPECT_EQ(channel.used(i), i > 0);
+        EXPECT_EQ(channel.again(i), i == 0);
+        const ddp::RankReport report = channel.reports()[i];
+        EXPECT_EQ(report.weight, static_cast<double>(i) / 3.0 + round);
+        EXPECT_EQ(report.active, i != 1);
+        EXPECT_FALSE(report.failed);
+      }
+      EXPECT_TRUE(channel.anyUsed());
+      EXPECT_TRUE(channel.outcome().ok());
+      channel.renew();
+    }
+  });
+}
+
 TEST(ExactChannel, NamesTheFirstRankThatFailedAndCountsTheOthers) {
   TensorJob job(ranks(3));
   job.onAll([&](Worker& worker) {
     ddp::ExactChannel channel(ProcessGroup::make(worker, job.names()), 2, 1);
-    channel.send(/*failed=*/worker.self().rank > 0).wait();
+    channel.send({.failed = worker.self().rank > 0}).wait();
     const Status outcome = channel.outcome();
     EXPECT_TRUE(contains(outcome.message(), "failed on worker 'rank1' (rank 1 of the group) and on 1 more"));
     EXPECT_EQ(outcome.worker(), "rank1");

@@ -70,7 +70,7 @@ inline void answerPass(
     allReduce(group, flat, ReduceOp::kAverage).wait();
     sent();
   }
-  ddp::ExactChannel(group, parameters.size(), plan.size()).send(/*failed=*/false).wait();
+  ddp::ExactChannel(group, parameters.size(), plan.size()).send({.active = true}).wait();
 }
 
 struct Broken : torch::autograd::Function<Broken> {

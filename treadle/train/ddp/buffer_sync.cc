@@ -20,6 +20,15 @@ bool isAveraged(at::ScalarType dtype) {
   return dtype == at::kHalf || dtype == at::kBFloat16 || dtype == at::kFloat || dtype == at::kDouble;
 }
 
+// The mean over all ranks is the weighted one then. Nothing that a rank without a share holds counts, NaN neither.
+void weigh(at::Tensor& values, double share) {
+  if (share == 0) {
+    values.zero_();
+  } else if (share != 1) {
+    values.mul_(share);
+  }
+}
+
 }  // namespace
 
 const char* nameOf(Buffers mode) {
@@ -42,12 +51,16 @@ BufferSync::BufferSync(const torch::nn::Module& module, Buffers mode) : mode_(mo
   packs_ = packsOf(buffers_);
 }
 
-void BufferSync::begin(const ProcessGroup& group, Operations& operations) {
+void BufferSync::begin(const ProcessGroup& group, const Shares& shares, Operations& operations) {
   for (Bucket& pack : packs_) {
     for (size_t position = 0; position < pack.parameters.size(); ++position)
       pack.views[position].copy_(buffers_[pack.parameters[position]]);
-    const bool averages = mode_ == Buffers::kAverage && isAveraged(pack.flat.scalar_type());
-    operations.push_back(averages ? allReduce(group, pack.flat, ReduceOp::kAverage) : broadcast(group, pack.flat, 0));
+    if (mode_ == Buffers::kAverage && isAveraged(pack.flat.scalar_type())) {
+      weigh(pack.flat, shares.ofRanks[static_cast<size_t>(group.rank())]);
+      operations.push_back(allReduce(group, pack.flat, ReduceOp::kAverage));
+    } else {
+      operations.push_back(broadcast(group, pack.flat, shares.authority));
+    }
   }
 }
 

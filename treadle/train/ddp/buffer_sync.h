@@ -10,6 +10,7 @@
 
 #include "treadle/core/group/group.h"
 #include "treadle/train/ddp/bucket.h"
+#include "treadle/train/ddp/divisor.h"
 #include "treadle/train/ddp/operations.h"
 
 namespace treadle {
@@ -17,8 +18,9 @@ namespace treadle {
 // The values of buffers after an averaged pass. Passes under noSync exchange none, and neither do passes that fail.
 enum class Buffers {
   kOnce,       // each rank's own, once they were made equal when DistributedDataParallel was constructed
-  kFromRank0,  // those of rank 0
-  kAverage,    // the mean over all ranks; of integers, booleans and complex numbers those of rank 0
+  kFromRank0,  // those of rank 0, or of the lowest rank that has had a batch
+  kAverage,    // the mean over all ranks, weighted as DdpOptions::divisor says; integers, booleans and complex numbers
+               // are those of kFromRank0
 };
 
 }  // namespace treadle
@@ -33,7 +35,7 @@ class BufferSync {
   BufferSync(const torch::nn::Module& module, Buffers mode);
 
   // Begins the exchange of what the buffers hold now: an operation for each dtype.
-  void begin(const ProcessGroup& group, Operations& operations);
+  void begin(const ProcessGroup& group, const Shares& shares, Operations& operations);
   // These have ended well: writes what came to the buffers. A buffer whose values stay the same is not written, so
   // graphs that have saved it stay valid.
   void put();

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "treadle/tensor/autograd/autograd_context.h"
 #include "treadle/train/ddp/reducer.h"
 
 namespace treadle::ddp {
@@ -11,7 +12,8 @@ std::vector<std::string> settingsOf(const DdpOptions& options) {
   return {"DdpOptions::buckets of " + std::to_string(options.buckets.firstBytes) + ", then " +
               std::to_string(options.buckets.bytes) + " bytes",
           std::string("DdpOptions::start ") + nameOf(options.start),
-          std::string("DdpOptions::buffers ") + nameOf(options.buffers)};
+          std::string("DdpOptions::buffers ") + nameOf(options.buffers),
+          std::string("DdpOptions::divisor ") + nameOf(options.divisor)};
 }
 
 }  // namespace
@@ -34,6 +36,16 @@ void startReplicas(const torch::nn::Module& module, const ProcessGroup& group, c
 std::shared_ptr<Reducer> makeReducer(const torch::nn::Module& module, const ProcessGroup& group,
                                      const DdpOptions& options) {
   return std::make_shared<Reducer>(module, group, options);
+}
+
+void setWeight(Reducer& reducer, double weight) { reducer.setWeight(weight); }
+
+size_t pendingPasses(Reducer& reducer) { return reducer.pendingPasses(); }
+
+void synchronize(Reducer& reducer, AutogradContext* context) {
+  reducer.checkAverages();
+  const at::Tensor loss = reducer.emptyLoss();
+  context == nullptr ? loss.backward() : context->backward({loss});
 }
 
 }  // namespace treadle::ddp

@@ -3,9 +3,10 @@
 // averaged over the group during each backward pass, so that the replicas stay equal. Used by one thread at a time.
 //
 // Works in a plain `loss.backward()`, where the averages end up in `.grad`, and in AutogradContext::backward, where
-// they end up in the context. All ranks have the same weight: the result equals one process on the whole batch when
-// every rank's loss is a mean over the same number of samples. In each pass every rank must reach at least one of the
-// parameters: a rank that reaches none takes no part, and the others wait for it until the group's timeout.
+// they end up in the context. The result equals one process on the whole batch when every rank's loss is a mean over
+// the same number of samples, or with other numbers, when it is a sum and the divisor is kWeights. In each pass every
+// rank must reach at least one of the parameters: a rank that reaches none takes no part, and the others wait for it
+// until the group's timeout.
 //
 // The parameters that require a gradient when it is constructed are averaged, each tensor once however many modules
 // share it. An averaged pass throws StateError, on the ranks concerned, when one has been frozen or unfrozen since,
@@ -28,6 +29,7 @@
 #include "treadle/core/group/group.h"
 #include "treadle/train/ddp/buckets.h"
 #include "treadle/train/ddp/buffer_sync.h"
+#include "treadle/train/ddp/divisor.h"
 #include "treadle/train/ddp/replica_check.h"
 
 namespace treadle {
@@ -37,7 +39,10 @@ struct DdpOptions {
   ddp::BucketLimits buckets = {};
   StartCheck start = StartCheck::kBroadcast;
   Buffers buffers = Buffers::kOnce;
+  Divisor divisor = Divisor::kWorldSize;
 };
+
+class AutogradContext;
 
 namespace ddp {
 
@@ -60,6 +65,10 @@ void startReplicas(const torch::nn::Module& module, const ProcessGroup& group, c
 // Hooks the parameters that require a gradient now; others are never averaged.
 std::shared_ptr<Reducer> makeReducer(const torch::nn::Module& module, const ProcessGroup& group,
                                      const DdpOptions& options);
+void setWeight(Reducer& reducer, double weight);
+size_t pendingPasses(Reducer& reducer);
+// In `.grad` if there is no context.
+void synchronize(Reducer& reducer, AutogradContext* context);
 
 template <class M>
 struct ModuleOf {
@@ -98,6 +107,23 @@ class DistributedDataParallel {
   // skip the same passes, and begin them themselves: a pass of another worker begins here when its first gradient
   // arrives. Guards may be nested.
   ddp::NoSync noSync() { return ddp::NoSync(reducer_); }
+
+  // How many passes of this rank are not averaged: under noSync, or because they failed. A step would use this rank's
+  // own gradients unless it is 0. Passes whose gradients were cleared since by `zero_grad()`, which makes `.grad`
+  // undefined, do not count. It counts passes over the place of the last one: `.grad`, or that context. Sends nothing.
+  size_t pendingPasses() const { return ddp::pendingPasses(*reducer_); }
+
+  // Averages the gradients of passes under noSync without another batch, in `.grad` or in `context`. Every rank calls
+  // it between passes, or makes an averaged pass meanwhile, which sends the same. Throws what an averaged pass throws,
+  // and StateError while a guard of noSync lives.
+  void synchronize() { ddp::synchronize(*reducer_, nullptr); }
+  void synchronize(AutogradContext& context) { ddp::synchronize(*reducer_, &context); }
+
+  // The weight of this rank's next pass, as a rule its number of samples or tokens, which may be 0: gradients become
+  // their sum over all ranks divided by the sum of the weights. So each loss is a sum over its samples. Call it before
+  // each pass; weights of passes under noSync add up until the averaged one. StateError unless DdpOptions::divisor is
+  // kWeights; ArgumentError for a negative or infinite weight. A pass for which it was not called fails.
+  void setWeight(double weight) { ddp::setWeight(*reducer_, weight); }
 
   // Compares the parameters of all ranks, bit by bit, by hashes of 128 bits, and the buffers unless they are each
   // rank's own (Buffers::kOnce). Every rank calls it, between an averaged pass and the next forward: its exchange, of

@@ -3,16 +3,26 @@
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
+#include <algorithm>
+#include <cstring>
+
 #include "treadle/core/base/error.h"
 #include "treadle/tensor/collective/collectives.h"
 
 namespace treadle::ddp {
+namespace {
+
+constexpr uint8_t kFailedFlag = 1, kActiveFlag = 2;
+constexpr size_t kReportBytes = 1 + sizeof(double);
+
+}  // namespace
 
 ExactChannel::ExactChannel(ProcessGroup group, size_t parameters, size_t buckets)
     : group_(std::move(group)),
       buckets_(parameters),
       ranks_(parameters + buckets),
-      bytes_(at::zeros({static_cast<int64_t>(ranks_) + group_.size()}, at::kByte)) {}
+      bytes_(at::zeros({static_cast<int64_t>(ranks_ + kReportBytes * static_cast<size_t>(group_.size()))}, at::kByte)) {
+}
 
 uint8_t& ExactChannel::at(size_t place) const { return bytes_.data_ptr<uint8_t>()[place]; }
 
@@ -22,19 +32,37 @@ void ExactChannel::markUsed(size_t parameter) { at(parameter) = 1; }
 
 void ExactChannel::markAgain(size_t bucket) { at(buckets_ + bucket) = 1; }
 
-Future<void> ExactChannel::send(bool failed) {
-  at(ranks_ + static_cast<size_t>(group_.rank())) = failed ? 1 : 0;
+Future<void> ExactChannel::send(const RankReport& own) {
+  uint8_t* report = &at(ranks_ + kReportBytes * static_cast<size_t>(group_.rank()));
+  *report = static_cast<uint8_t>((own.failed ? kFailedFlag : 0) | (own.active ? kActiveFlag : 0));
+  std::memcpy(report + 1, &own.weight, sizeof own.weight);
   return allReduce(group_, bytes_, ReduceOp::kMax);
 }
 
 bool ExactChannel::used(size_t parameter) const { return at(parameter) != 0; }
 
+bool ExactChannel::anyUsed() const {
+  const uint8_t* bytes = bytes_.const_data_ptr<uint8_t>();
+  return std::any_of(bytes, bytes + buckets_, [](uint8_t byte) { return byte != 0; });
+}
+
 bool ExactChannel::again(size_t bucket) const { return at(buckets_ + bucket) != 0; }
 
+std::vector<RankReport> ExactChannel::reports() const {
+  std::vector<RankReport> reports;
+  for (size_t place = ranks_; place < static_cast<size_t>(bytes_.numel()); place += kReportBytes) {
+    const uint8_t* report = &at(place);
+    reports.push_back({.failed = (*report & kFailedFlag) != 0, .active = (*report & kActiveFlag) != 0});
+    std::memcpy(&reports.back().weight, report + 1, sizeof(double));
+  }
+  return reports;
+}
+
 Status ExactChannel::outcome() const {
+  const std::vector<RankReport> all = reports();
   std::vector<size_t> failed;
-  for (size_t rank = 0; rank < static_cast<size_t>(group_.size()); ++rank)
-    if (at(ranks_ + rank) != 0) failed.push_back(rank);
+  for (size_t rank = 0; rank < all.size(); ++rank)
+    if (all[rank].failed) failed.push_back(rank);
   if (failed.empty()) return {};
   const std::string worker = group_.members()[failed.front()];
   const std::string more = failed.size() > 1 ? " and on " + std::to_string(failed.size() - 1) + " more" : "";

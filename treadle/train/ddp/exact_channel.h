@@ -1,7 +1,7 @@
 #pragma once
 // The last operation of each averaged pass, but for buckets that it calls for: a small all-reduce, after which every
 // rank has the same account of the pass, byte for byte. It holds which parameters have a gradient on some rank, which
-// buckets must be reduced again, and which ranks have failed by then. So all ranks agree on these, and buckets carry
+// buckets must be reduced again, and what each rank reports of itself. So all ranks agree on these, and buckets carry
 // nothing but gradients.
 //
 // Owned by a reducer; used by one thread at a time.
@@ -11,6 +11,13 @@
 #include "treadle/core/group/group.h"
 
 namespace treadle::ddp {
+
+// What a rank reports of itself at the end of a pass.
+struct RankReport {
+  bool failed = false;  // the pass has failed there by then
+  bool active = false;  // it has had a batch since the last averaged pass
+  double weight = 0;    // of these batches (Divisor::kWeights)
+};
 
 class ExactChannel {
  public:
@@ -23,15 +30,17 @@ class ExactChannel {
   void markUsed(size_t parameter);
   // A gradient in it has changed since this rank sent it.
   void markAgain(size_t bucket);
-  // Starts the all-reduce, which is the group's next operation. `failed`: the pass failed on this rank.
-  Future<void> send(bool failed);
+  // Starts the all-reduce, which is the group's next operation.
+  Future<void> send(const RankReport& own);
 
   // Valid after the all-reduce; equal on all ranks.
 
   // Whether a rank has a gradient for it.
   bool used(size_t parameter) const;
+  bool anyUsed() const;
   // Whether a rank's part of it has changed.
   bool again(size_t bucket) const;
+  std::vector<RankReport> reports() const;
   // Cancelled if the pass failed on a rank: names the worker of the first such rank, and says how many more there are.
   Status outcome() const;
 
@@ -40,9 +49,9 @@ class ExactChannel {
 
   const ProcessGroup group_;
   const size_t buckets_, ranks_;  // where their bytes begin
-  // [parameters + buckets + ranks] uint8: 1 for each parameter that is used, each bucket to be reduced again, and each
-  // rank that failed. Others leave a rank's place 0, so the maximum is the byte of that rank. A tensor, because a
-  // collective keeps that alive.
+  // [parameters + buckets + 9 ranks] uint8: 1 for each parameter that is used and each bucket to be reduced again, then
+  // the report of each rank: a byte of flags (1: failed, 2: active), and 8 bytes of its weight. Others leave a rank's
+  // bytes 0, so the maximum is a copy. A tensor, because a collective keeps that alive.
   at::Tensor bytes_;
 };
 

@@ -72,7 +72,9 @@ Status GradientExchange::sendRest(bool failed, Operations& operations) {
   return filled;
 }
 
-void GradientExchange::sendChannel(bool failed, Operations& operations) { operations.push_back(channel_.send(failed)); }
+void GradientExchange::sendChannel(const RankReport& own, Operations& operations) {
+  operations.push_back(channel_.send(own));
+}
 
 void GradientExchange::sendAgain(Operations& operations) {
   for (size_t number = 0; number < buckets_.size(); ++number) {
@@ -120,11 +122,13 @@ void GradientExchange::reduce(Bucket& bucket, Operations& operations) {
 
 // A parameter that no rank used keeps what it has, like in one process: a gradient of zero is not the same as none to
 // an optimizer with momentum or weight decay.
-void GradientExchange::put() {
-  for (const Bucket& bucket : buckets_)
+void GradientExchange::put(double factor) {
+  for (Bucket& bucket : buckets_) {
+    if (factor != 1) bucket.flat.mul_(factor);
     for (size_t position = 0; position < bucket.parameters.size(); ++position)
       if (const size_t index = bucket.parameters[position]; channel_.used(index))
         store_->put(bucket.views[position], parameter(index), arrived_[index]);
+  }
 }
 
 }  // namespace treadle::ddp

@@ -31,14 +31,14 @@ class GradientExchange {
   // of a pass that has `failed` here, or that fails by this, go as they are: nobody uses them.
   Status sendRest(bool failed, Operations& operations);
   // Begins the exact channel, which comes after the buckets.
-  void sendChannel(bool failed, Operations& operations);
+  void sendChannel(const RankReport& own, Operations& operations);
 
   // Its account of the pass, once that operation has ended well.
   const ExactChannel& channel() const { return channel_; }
   // Begins the buckets again to which a gradient was added on some rank after they had gone.
   void sendAgain(Operations& operations);
-  // All operations have ended well: averages take the place of gradients.
-  void put();
+  // All operations have ended well: averages, multiplied by `factor`, take the place of gradients.
+  void put(double factor);
 
  private:
   // A full bucket waits for those before it, so all ranks have one order.

@@ -1,6 +1,8 @@
 #include "treadle/train/ddp/reducer.h"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/zeros.h>
 
 #include <utility>
 
@@ -23,14 +25,19 @@ void keepFirst(Status& failure, Status another) {
 Reducer::Reducer(const torch::nn::Module& module, ProcessGroup group, const DdpOptions& options)
     : list_(module),
       group_(std::move(group)),
+      divisor_(options.divisor),
+      anchor_(at::zeros({}, at::kFloat).requires_grad_()),
       exchange_(list_, group_, options.buckets),
-      buffers_(module, options.buffers) {
+      buffers_(module, options.buffers),
+      pending_(list_.trained(), divisor_) {
   autograd::refusePlainBackwardInNodes();  // from here on the depth of passes is counted
   hooks_ = std::make_unique<GradientHooks>(list_.trained(), [this](size_t index) { onGradient(index); });
+  anchorHook_ = std::make_unique<GradientHooks>(std::vector{anchor_}, [this](size_t) { onGradient(std::nullopt); });
 }
 
 Reducer::~Reducer() {
   hooks_.reset();
+  anchorHook_.reset();
   passFailed();
 }
 
@@ -44,28 +51,51 @@ void Reducer::resume() {
   --suspended_;
 }
 
-void Reducer::onGradient(size_t index) {
+at::Tensor Reducer::emptyLoss() const {
+  const at::AutoGradMode on(true);
+  return at::mul(anchor_, 0);
+}
+
+void Reducer::setWeight(double weight) {
+  MutexLock lock(mutex_);
+  throwIfError(pending_.setWeight(weight));
+}
+
+void Reducer::checkAverages() {
+  MutexLock lock(mutex_);
+  if (suspended_ > 0)
+    raise(failedPrecondition("synchronize() averages nothing while a guard of noSync() lives: end it before"));
+}
+
+size_t Reducer::pendingPasses() {
+  MutexLock lock(mutex_);
+  if (tracker_.role() == Role::kNone) pending_.forgetCleared();
+  return pending_.count();
+}
+
+// No index: a pass without a batch has come to the anchor.
+void Reducer::onGradient(std::optional<size_t> index) {
   at::NoGradGuard noGrad;
   bool begins;
   Operations earlier;
   {
     MutexLock lock(mutex_);
     begins = tracker_.role() == Role::kNone;
-    if (!takesPart()) return;
+    const Role role = join();
+    if (role == Role::kLeftAlone && index) throwIfError(pending_.addBatch());
+    if (role != Role::kAveraged) return;
     if (begins) earlier = beginPass();
   }
   if (begins) takeMemory(earlier);
   MutexLock lock(mutex_);
-  if (begins)
-    if (Status unchanged = list_.checkUnchanged(); !unchanged.ok()) refuse(std::move(unchanged));
-  if (Status added = exchange_.add(index, operations_); !added.ok()) refuse(std::move(added));
+  if (Status taken = take(index, begins); !taken.ok()) refuse(std::move(taken));
 }
 
-bool Reducer::takesPart() {
+PassTracker::Role Reducer::join() {
   const bool begins = tracker_.role() == Role::kNone;
   const Role role = tracker_.join(suspended_ > 0 ? Role::kLeftAlone : Role::kAveraged, weak_from_this());
-  if (role != Role::kAveraged) return false;
-  if (begins || phase_ == Phase::kGradients) return true;
+  if (begins && role != Role::kNone) pending_.begin(tracker_.distributed());
+  if (role != Role::kAveraged || phase_ == Phase::kGradients || begins) return role;
   raise(
       failedPrecondition("a callback at the end of a backward pass reached the parameters of a DistributedDataParallel "
                          "while their gradients are being averaged: call backward after the pass"));
@@ -91,6 +121,15 @@ void Reducer::takeMemory(const Operations& earlier) {
   refuse(std::move(mayWait));
 }
 
+Status Reducer::take(std::optional<size_t> index, bool begins) {
+  if (index) TREADLE_RETURN_IF_ERROR(pending_.addBatch());
+  if (begins) {
+    TREADLE_RETURN_IF_ERROR(list_.checkUnchanged());
+    TREADLE_RETURN_IF_ERROR(pending_.checkMayAverage());
+  }
+  return index ? exchange_.add(*index, operations_) : Status();
+}
+
 // Fails the pass, also if the node that started a local pass catches this.
 void Reducer::refuse(Status why) {
   keepFirst(failure_, why);
@@ -109,12 +148,9 @@ bool Reducer::passEnds() {
 }
 
 bool Reducer::makeStep() {
-  {
-    MutexLock lock(mutex_);
-    if (tracker_.role() != Role::kAveraged) return false;
-  }
   at::NoGradGuard noGrad;
   switch (phase()) {
+    case Phase::kNone: break;
     case Phase::kGradients: beginLast({}); return true;
     case Phase::kLast: beginAgain(); return true;
     case Phase::kAgain: putAverages(); break;
@@ -129,7 +165,8 @@ Reducer::Phase Reducer::phase() {
 
 void Reducer::over() {
   MutexLock lock(mutex_);
-  tracker_.end();
+  phase_ = Phase::kNone;
+  if (tracker_.end() != Role::kNone) pending_.end();
 }
 
 // No gradient comes any more. Buckets with parameters that the loss does not depend on here go now. A pass that failed
@@ -142,7 +179,8 @@ void Reducer::beginLast(const Status& failure) {
   // Asked before the channel goes, which reports it: a rank that must not wait gets no averages.
   if (group_.size() > 1) keepFirst(failure_, io::Executor::Permit().status());
   keepFirst(failure_, exchange_.sendRest(!failure_.ok(), operations_));
-  exchange_.sendChannel(!failure_.ok(), operations_);
+  const bool hasBatch = pending_.count() > 0;
+  exchange_.sendChannel({.failed = !failure_.ok(), .active = hasBatch, .weight = pending_.weight()}, operations_);
 }
 
 // The averages of buckets to which a gradient was added on some rank after they had gone are replaced, and buffers are
@@ -157,11 +195,24 @@ void Reducer::beginAgain() {
   if (!mayWait.ok() || operations.empty()) return;
   keepFirst(failure_, firstFailure(operations));
   if (!firstFailure({operations.back()}).ok()) return;
-  const Status outcome = exchange_.channel().outcome();
+  const Status outcome = conclude();
   keepFirst(failure_, outcome);
   if (!outcome.ok()) return;
   exchange_.sendAgain(operations_);
-  buffers_.begin(group_, operations_);
+  buffers_.begin(group_, shares_, operations_);
+}
+
+// What all ranks conclude from the channel, alike.
+Status Reducer::conclude() {
+  const ExactChannel& channel = exchange_.channel();
+  TREADLE_RETURN_IF_ERROR(channel.outcome());
+  Result<Shares> shares = sharesOf(divisor_, channel.reports());
+  TREADLE_RETURN_IF_ERROR(shares.status());
+  shares_ = *std::move(shares);
+  if (!shares_.isEmpty || !channel.anyUsed()) return {};
+  return failedPrecondition(
+      "there are gradients, but no rank counts for their average: all weights are 0, or no rank has had a batch since "
+      "the last averaged pass");
 }
 
 void Reducer::putAverages() {
@@ -171,8 +222,9 @@ void Reducer::putAverages() {
   MutexLock lock(mutex_);
   keepFirst(failure_, std::move(ended));
   throwIfError(failure_);
-  exchange_.put();
+  exchange_.put(shares_.factor);
   buffers_.put();
+  if (exchange_.channel().anyUsed()) pending_.averaged();
 }
 
 // Those to be waited for: none where the pass has failed, as its averages are of no use.
@@ -184,16 +236,10 @@ Operations Reducer::operationsOfPass() {
 // Waits for nothing before the first step of the end. Between two it makes the one that others wait for.
 void Reducer::passFailed() noexcept {
   try {
-    {
-      MutexLock lock(mutex_);
-      if (tracker_.role() != Role::kAveraged) return void(tracker_.end());
-    }
     at::NoGradGuard noGrad;
-    if (phase() == Phase::kGradients) {
-      beginLast(cancelled("the backward pass failed"));
-    } else if (phase() == Phase::kLast) {
-      beginAgain();
-    }
+    const Phase reached = phase();
+    if (reached == Phase::kGradients) beginLast(cancelled("the backward pass failed"));
+    if (reached == Phase::kLast) beginAgain();
   } catch (...) {}  // nothing can be sent any more: the other ranks' operations end by their time limit
   over();
 }

@@ -16,14 +16,18 @@
 // Memory: one copy of the gradients, in the buckets, for as long as the reducer lives. Per pass one copy in
 // and one out.
 
+#include <optional>
+
 #include "treadle/core/base/mutex.h"
 #include "treadle/core/group/group.h"
 #include "treadle/train/ddp/buffer_sync.h"
+#include "treadle/train/ddp/divisor.h"
 #include "treadle/train/ddp/gradient_exchange.h"
 #include "treadle/train/ddp/gradient_hooks.h"
 #include "treadle/train/ddp/operations.h"
 #include "treadle/train/ddp/parameter_list.h"
 #include "treadle/train/ddp/pass_tracker.h"
+#include "treadle/train/ddp/pending_passes.h"
 
 namespace treadle {
 struct DdpOptions;
@@ -43,18 +47,30 @@ class Reducer final : public PassEvents, public std::enable_shared_from_this<Red
   void suspend();
   void resume();
 
+  // A tensor that is 0. A pass from it, alone or added to a loss, is a pass over the parameters too: one without a
+  // batch if it comes to none of them.
+  at::Tensor emptyLoss() const;
+  // StateError: a pass that begins now is left alone.
+  void checkAverages();
+
+  // pending_passes.h
+  void setWeight(double weight);
+  size_t pendingPasses();
+
  private:
   // The steps of a pass. What one begins, a later one waits for: other modules in the pass begin theirs in between.
   enum class Phase {
+    kNone,       // no averaged pass is under way
     kGradients,  // they come, and full buckets are launched in order
     kLast,       // the remaining buckets and the exact channel have been begun
     kAgain,      // and the buckets that the channel calls for, and buffers
   };
 
-  void onGradient(size_t index);
-  bool takesPart() TREADLE_REQUIRES(mutex_);
+  void onGradient(std::optional<size_t> index);
+  PassTracker::Role join() TREADLE_REQUIRES(mutex_);
   Operations beginPass() TREADLE_REQUIRES(mutex_);
   void takeMemory(const Operations& earlier);
+  Status take(std::optional<size_t> index, bool begins) TREADLE_REQUIRES(mutex_);
   void refuse(Status why) TREADLE_REQUIRES(mutex_);
 
   bool passEnds() override;
@@ -64,22 +80,27 @@ class Reducer final : public PassEvents, public std::enable_shared_from_this<Red
   void over();
   void beginLast(const Status& failure);
   void beginAgain();
+  Status conclude() TREADLE_REQUIRES(mutex_);
   void putAverages();
   Operations operationsOfPass();
 
   const ParameterList list_;
   const ProcessGroup group_;
+  const Divisor divisor_;
+  const at::Tensor anchor_;  // leaf of emptyLoss()
 
   Mutex mutex_;
   GradientExchange exchange_ TREADLE_GUARDED_BY(mutex_);
   BufferSync buffers_ TREADLE_GUARDED_BY(mutex_);
   PassTracker tracker_ TREADLE_GUARDED_BY(mutex_);
+  PendingPasses pending_ TREADLE_GUARDED_BY(mutex_);
   int suspended_ TREADLE_GUARDED_BY(mutex_) = 0;
   // These belong to the pass that is averaged, or to the last one.
-  Phase phase_ TREADLE_GUARDED_BY(mutex_) = Phase::kGradients;
+  Phase phase_ TREADLE_GUARDED_BY(mutex_) = Phase::kNone;
   Operations operations_ TREADLE_GUARDED_BY(mutex_);  // as begun
   Status failure_ TREADLE_GUARDED_BY(mutex_);         // the first one on this rank
-  std::unique_ptr<GradientHooks> hooks_;              // last: no hook comes once it is gone
+  Shares shares_ TREADLE_GUARDED_BY(mutex_);
+  std::unique_ptr<GradientHooks> hooks_, anchorHook_;  // last: no hook comes once they are gone
 };
 
 }  // namespace treadle::ddp

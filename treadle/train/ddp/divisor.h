@@ -1,0 +1,39 @@
+#pragma once
+// By what the sum of the ranks' gradients is divided, and how much each rank counts. Pure functions; any thread.
+
+#include <vector>
+
+#include "treadle/core/base/status.h"
+#include "treadle/train/ddp/exact_channel.h"
+
+namespace treadle {
+
+// With all but kWorldSize, gradients that were averaged must be cleared before the next averaged pass, because a sum
+// would count them once for each rank: that pass throws StateError on all ranks if they are there, also if they are 0.
+// `zero_grad()` makes `.grad` undefined; a context is used for one averaged pass.
+enum class Divisor {
+  kWorldSize,    // the number of ranks
+  kActiveRanks,  // the number of ranks that have had a batch since the last averaged pass
+  kSum,          // 1
+  kWeights,      // the sum of the ranks' weights (DistributedDataParallel::setWeight): for losses that are sums
+};
+
+}  // namespace treadle
+
+namespace treadle::ddp {
+
+const char* nameOf(Divisor divisor);
+
+// Of one averaged pass, the same on all ranks.
+struct Shares {
+  double factor = 1;  // the mean over all ranks becomes their sum divided by D: W / D
+  std::vector<double>
+      ofRanks;           // a mean over all ranks becomes the weighted one: W times the weight / D; all 1 for kSum
+  int authority = 0;     // the lowest rank that has had a batch; 0 if there is none
+  bool isEmpty = false;  // D is 0; then factor and ofRanks are 1
+};
+
+// FailedPrecondition, naming the rank: its weight is negative or not finite, which no rank of ours sends.
+Result<Shares> sharesOf(Divisor divisor, const std::vector<RankReport>& reports);
+
+}  // namespace treadle::ddp
