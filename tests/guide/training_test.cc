@@ -26,6 +26,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <limits>
 
 #include "tests/support/tensor_job.h"
 
@@ -213,6 +214,32 @@ TEST(BuffersGuide, RunningMeansAreAveraged) {
     // [/buffers]
     EXPECT_TRUE(at::allclose(model->running_mean, at::full({8}, 0.05)));  // momentum 0.1, means 0 and 1
   });
+}
+
+TEST(SkipGuide, RanksMayHaveNoBatchOrABadOne) {
+  treadle::test::TensorJob job({"trainer0", "trainer1"});
+  std::vector<int64_t> steps(2);
+  job.onAll([&](treadle::Worker& worker) {
+    auto group = treadle::ProcessGroup::make(worker, job.names());
+    treadle::DistributedDataParallel<torch::nn::Linear> ddp(torch::nn::Linear(8, 2), group);
+    torch::optim::SGD optimizer(ddp->parameters(), torch::optim::SGDOptions(0.01));
+    std::vector<at::Tensor> batches(4 - static_cast<size_t>(group.rank()), at::ones({4, 8}));
+    if (group.rank() == 1) batches[1] = at::full({4, 8}, std::numeric_limits<float>::infinity());
+    int64_t& stepsHere = steps.at(static_cast<size_t>(group.rank()));
+    // [skip]
+    for (size_t step = 0; step < 4; ++step) {
+      optimizer.zero_grad();
+      at::Tensor loss;
+      if (step < batches.size()) loss = ddp.forward(batches[step]).square().mean();
+      if (ddp.agreeToSkip(loss.defined() && !loss.isfinite().item<bool>())) continue;  // on all ranks, or on none
+      loss.defined() ? loss.backward() : ddp.skipPass();
+      optimizer.step();
+      ++stepsHere;
+    }
+    // [/skip]
+    ddp.verifyReplicas();
+  });
+  EXPECT_EQ(steps, (std::vector<int64_t>{3, 3}));
 }
 
 TEST(WeightsGuide, AMeanOverAllSamplesCanBeOfOtherNumbersOfThem) {

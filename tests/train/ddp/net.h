@@ -58,19 +58,27 @@ inline std::vector<std::string> ranks(int size) {
   return names;
 }
 
-// Takes part by hand in a pass over these parameters on another rank, with zeros. Calls `sent` after each bucket.
-inline void answerPass(
-    const ProcessGroup& group, const std::vector<at::Tensor>& parameters, const DdpOptions& options,
-    const std::function<void()>& sent = [] {}) {
-  const std::vector<std::vector<size_t>> plan = ddp::planBuckets(parameters, options.buckets);
-  for (const std::vector<size_t>& bucket : plan) {
+// Takes part by hand in a pass over these parameters on another rank, with zeros: those of `order`, in the buckets of
+// the plan with the number `plan`. Calls `sent` after each bucket.
+inline void answerPassInOrder(
+    const ProcessGroup& group, const std::vector<at::Tensor>& parameters, const std::vector<size_t>& order,
+    uint8_t plan, const DdpOptions& options, const std::function<void()>& sent = [] {}) {
+  const std::vector<std::vector<size_t>> buckets = ddp::planBuckets(parameters, order, options.buckets);
+  for (const std::vector<size_t>& bucket : buckets) {
     int64_t elements = 0;
     for (size_t index : bucket) elements += parameters[index].numel();
     at::Tensor flat = at::zeros({elements}, parameters[bucket.front()].options().requires_grad(false));
     allReduce(group, flat, ReduceOp::kAverage).wait();
     sent();
   }
-  ddp::ExactChannel(group, parameters.size(), plan.size()).send({.active = true}).wait();
+  ddp::ExactChannel(group, parameters.size(), buckets.size()).send({.active = true, .plan = plan}).wait();
+}
+
+// The same in a first pass.
+inline void answerPass(
+    const ProcessGroup& group, const std::vector<at::Tensor>& parameters, const DdpOptions& options,
+    const std::function<void()>& sent = [] {}) {
+  answerPassInOrder(group, parameters, ddp::reverseOrder(parameters.size()), 0, options, sent);
 }
 
 struct Broken : torch::autograd::Function<Broken> {

@@ -4,9 +4,10 @@
 
 namespace treadle::ddp {
 
-std::vector<Bucket> makeBuckets(const std::vector<at::Tensor>& parameters, const BucketLimits& limits) {
+std::vector<Bucket> makeBuckets(const std::vector<at::Tensor>& parameters, const std::vector<size_t>& order,
+                                const BucketLimits& limits) {
   std::vector<Bucket> buckets;
-  for (std::vector<size_t>& indexes : planBuckets(parameters, limits)) {
+  for (std::vector<size_t>& indexes : planBuckets(parameters, order, limits)) {
     int64_t elements = 0;
     for (size_t index : indexes) elements += parameters[index].numel();
     Bucket bucket;

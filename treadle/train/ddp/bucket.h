@@ -17,6 +17,7 @@ struct Bucket {
 };
 
 // By planBuckets. The memory has been written, as a rank that gives a pass up sends what there is.
-std::vector<Bucket> makeBuckets(const std::vector<at::Tensor>& parameters, const BucketLimits& limits);
+std::vector<Bucket> makeBuckets(const std::vector<at::Tensor>& parameters, const std::vector<size_t>& order,
+                                const BucketLimits& limits);
 
 }  // namespace treadle::ddp

@@ -1,20 +1,27 @@
 #include "treadle/train/ddp/buckets.h"
 
 #include <map>
+#include <numeric>
 #include <utility>
 
 namespace treadle::ddp {
 
-std::vector<std::vector<size_t>> planBuckets(const std::vector<at::Tensor>& parameters, const BucketLimits& limits) {
+std::vector<size_t> reverseOrder(size_t parameters) {
+  std::vector<size_t> order(parameters);
+  std::iota(order.rbegin(), order.rend(), size_t{0});
+  return order;
+}
+
+std::vector<std::vector<size_t>> planBuckets(const std::vector<at::Tensor>& parameters,
+                                             const std::vector<size_t>& order, const BucketLimits& limits) {
   // The bucket that is being filled with the parameters of one dtype and device.
   struct Open {
     size_t bucket = 0, bytes = 0, limit = 0;
   };
   std::map<std::pair<at::ScalarType, std::string>, Open> open;
   std::vector<std::vector<size_t>> buckets;
-  for (size_t left = parameters.size(); left > 0; --left) {
-    // Backwards: the last layer has its gradients first.
-    const size_t index = left - 1, bytes = parameters[index].nbytes();
+  for (const size_t index : order) {
+    const size_t bytes = parameters[index].nbytes();
     auto [found, isFirst] = open.try_emplace({parameters[index].scalar_type(), parameters[index].device().str()});
     Open& filling = found->second;
     if (isFirst || filling.bytes + bytes > filling.limit) {

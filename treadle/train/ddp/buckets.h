@@ -1,9 +1,9 @@
 #pragma once
-// How parameters are grouped for all-reduce: gradients travel together in buckets of a limited size, in the
-// reverse order of the parameters, which is about the order in which backward makes them. The first bucket is
-// small (of each dtype and device), so that communication begins early. Pure: the result is the same on every rank for
-// the same parameters, so ranks exchange nothing. The scheme and its sizes are those of PyTorch's DDP (Li et al. 2020,
-// "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", section 3.2).
+// How parameters are grouped for all-reduce: gradients travel together in buckets of a limited size, in an order that
+// is about that in which backward makes them. The first bucket is small (of each dtype and device), so that
+// communication begins early. Pure: the result is the same on every rank for the same parameters and order. The scheme
+// and its sizes are those of PyTorch's DDP (Li et al. 2020, "PyTorch Distributed: Experiences on Accelerating Data
+// Parallel Training", section 3.2).
 
 #include <ATen/core/Tensor.h>
 
@@ -17,9 +17,14 @@ struct BucketLimits {
   size_t bytes = size_t{25} << 20;
 };
 
-// Indexes of parameters, bucket by bucket. A bucket holds one dtype of one device. One bucket of each is filled at a
-// time, so the order in which dtypes alternate makes no more buckets. Buckets are in the order of their first
-// parameters. A parameter above the limit has its own bucket.
-std::vector<std::vector<size_t>> planBuckets(const std::vector<at::Tensor>& parameters, const BucketLimits& limits);
+// The reverse order of the parameters: the last layer has its gradients first.
+std::vector<size_t> reverseOrder(size_t parameters);
+
+// Indexes of parameters, bucket by bucket. `order` has each index at most once; the others travel in no bucket. A
+// bucket holds one dtype of one device. One bucket of each is filled at a time, so the order in which dtypes alternate
+// makes no more buckets. Buckets are in the order of their first parameters. A parameter above the limit has its own
+// bucket.
+std::vector<std::vector<size_t>> planBuckets(const std::vector<at::Tensor>& parameters,
+                                             const std::vector<size_t>& order, const BucketLimits& limits);
 
 }  // namespace treadle::ddp

@@ -13,7 +13,7 @@ namespace {
 
 std::vector<Bucket> packsOf(const std::vector<at::Tensor>& buffers) {
   constexpr size_t kUnlimited = std::numeric_limits<size_t>::max();
-  return makeBuckets(buffers, {.firstBytes = kUnlimited, .bytes = kUnlimited});
+  return makeBuckets(buffers, reverseOrder(buffers.size()), {.firstBytes = kUnlimited, .bytes = kUnlimited});
 }
 
 bool isAveraged(at::ScalarType dtype) {

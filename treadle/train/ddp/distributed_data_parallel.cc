@@ -13,7 +13,8 @@ std::vector<std::string> settingsOf(const DdpOptions& options) {
               std::to_string(options.buckets.bytes) + " bytes",
           std::string("DdpOptions::start ") + nameOf(options.start),
           std::string("DdpOptions::buffers ") + nameOf(options.buffers),
-          std::string("DdpOptions::divisor ") + nameOf(options.divisor)};
+          std::string("DdpOptions::divisor ") + nameOf(options.divisor),
+          std::string("DdpOptions::unusedParameters ") + nameOf(options.unusedParameters)};
 }
 
 }  // namespace
@@ -42,10 +43,23 @@ void setWeight(Reducer& reducer, double weight) { reducer.setWeight(weight); }
 
 size_t pendingPasses(Reducer& reducer) { return reducer.pendingPasses(); }
 
-void synchronize(Reducer& reducer, AutogradContext* context) {
-  reducer.checkAverages();
+at::Tensor emptyLoss(const Reducer& reducer) { return reducer.emptyLoss(); }
+
+void skipPass(const Reducer& reducer, AutogradContext* context) {
   const at::Tensor loss = reducer.emptyLoss();
   context == nullptr ? loss.backward() : context->backward({loss});
+}
+
+void synchronize(Reducer& reducer, AutogradContext* context) {
+  reducer.checkAverages();
+  skipPass(reducer, context);
+}
+
+bool agreeToSkip(Reducer& reducer, const ProcessGroup& group, bool wantsToSkip) {
+  reducer.checkBetweenPasses();
+  uint8_t anyWants = wantsToSkip ? 1 : 0;
+  allReduce(group, std::span(&anyWants, 1), ReduceOp::kMax).wait();
+  return anyWants != 0;
 }
 
 }  // namespace treadle::ddp

@@ -5,8 +5,8 @@
 // Works in a plain `loss.backward()`, where the averages end up in `.grad`, and in AutogradContext::backward, where
 // they end up in the context. The result equals one process on the whole batch when every rank's loss is a mean over
 // the same number of samples, or with other numbers, when it is a sum and the divisor is kWeights. In each pass every
-// rank must reach at least one of the parameters: a rank that reaches none takes no part, and the others wait for it
-// until the group's timeout.
+// rank must reach at least one of the parameters, or call skipPass: a rank that does neither takes no part, and the
+// others wait for it until the group's timeout.
 //
 // The parameters that require a gradient when it is constructed are averaged, each tensor once however many modules
 // share it. An averaged pass throws StateError, on the ranks concerned, when one has been frozen or unfrozen since,
@@ -31,6 +31,7 @@
 #include "treadle/train/ddp/buffer_sync.h"
 #include "treadle/train/ddp/divisor.h"
 #include "treadle/train/ddp/replica_check.h"
+#include "treadle/train/ddp/use_marks.h"
 
 namespace treadle {
 
@@ -40,6 +41,7 @@ struct DdpOptions {
   StartCheck start = StartCheck::kBroadcast;
   Buffers buffers = Buffers::kOnce;
   Divisor divisor = Divisor::kWorldSize;
+  UnusedParameters unusedParameters = UnusedParameters::kPerPass;
 };
 
 class AutogradContext;
@@ -67,8 +69,11 @@ std::shared_ptr<Reducer> makeReducer(const torch::nn::Module& module, const Proc
                                      const DdpOptions& options);
 void setWeight(Reducer& reducer, double weight);
 size_t pendingPasses(Reducer& reducer);
+at::Tensor emptyLoss(const Reducer& reducer);
 // In `.grad` if there is no context.
+void skipPass(const Reducer& reducer, AutogradContext* context);
 void synchronize(Reducer& reducer, AutogradContext* context);
+bool agreeToSkip(Reducer& reducer, const ProcessGroup& group, bool wantsToSkip);
 
 template <class M>
 struct ModuleOf {
@@ -118,6 +123,19 @@ class DistributedDataParallel {
   // and StateError while a guard of noSync lives.
   void synchronize() { ddp::synchronize(*reducer_, nullptr); }
   void synchronize(AutogradContext& context) { ddp::synchronize(*reducer_, &context); }
+
+  // Takes part in an averaged pass of the other ranks for a rank that has no batch: its gradients are 0, beside those
+  // that passes under noSync have left, its weight is 0, and it gets the averages like the others, in `.grad` or in
+  // `context`. Throws what an averaged pass throws. Under noSync it sends nothing, as a pass there does.
+  void skipPass() { ddp::skipPass(*reducer_, nullptr); }
+  void skipPass(AutogradContext& context) { ddp::skipPass(*reducer_, &context); }
+  // A tensor that is 0, whose backward does the same: where several modules are in one pass of the others, a rank
+  // without a batch calls backward on the sum of theirs. Added to a loss it changes nothing.
+  at::Tensor emptyLoss() const { return ddp::emptyLoss(*reducer_); }
+
+  // Whether any rank wants to skip, the same on all ranks: for a batch over which one of them cannot go, such as one
+  // with an infinite loss. Every rank calls it, between passes; its all-reduce of a byte is the group's next operation.
+  bool agreeToSkip(bool wantsToSkip) { return ddp::agreeToSkip(*reducer_, group_, wantsToSkip); }
 
   // The weight of this rank's next pass, as a rule its number of samples or tokens, which may be 0: gradients become
   // their sum over all ranks divided by the sum of the weights. So each loss is a sum over its samples. Call it before

@@ -16,6 +16,7 @@ namespace treadle::ddp {
 struct RankReport {
   bool failed = false;  // the pass has failed there by then
   bool active = false;  // it has had a batch since the last averaged pass
+  uint8_t plan = 0;     // which plan of buckets it uses
   double weight = 0;    // of these batches (Divisor::kWeights)
 };
 
@@ -42,16 +43,17 @@ class ExactChannel {
   bool again(size_t bucket) const;
   std::vector<RankReport> reports() const;
   // Cancelled if the pass failed on a rank: names the worker of the first such rank, and says how many more there are.
+  // FailedPrecondition if ranks use other plans of buckets, so that the sums are of different parameters.
   Status outcome() const;
 
  private:
   uint8_t& at(size_t place) const;
 
-  const ProcessGroup group_;
-  const size_t buckets_, ranks_;  // where their bytes begin
-  // [parameters + buckets + 9 ranks] uint8: 1 for each parameter that is used and each bucket to be reduced again, then
-  // the report of each rank: a byte of flags (1: failed, 2: active), and 8 bytes of its weight. Others leave a rank's
-  // bytes 0, so the maximum is a copy. A tensor, because a collective keeps that alive.
+  ProcessGroup group_;
+  size_t buckets_, ranks_;  // where their bytes begin
+  // [parameters + buckets + 10 ranks] uint8: 1 for each parameter that is used and each bucket to be reduced again,
+  // then the report of each rank: a byte of flags (1: failed, 2: active), one of its plan, and 8 of its weight. Others
+  // leave a rank's bytes 0, so the maximum is a copy. A tensor, because a collective keeps that alive.
   at::Tensor bytes_;
 };
 

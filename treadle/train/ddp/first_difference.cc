@@ -34,7 +34,7 @@ Hash128 hashOfText(const Hash128& before, std::string_view text) {
 
 // By the number of lines, each of all lines before it.
 std::vector<Hash128> hashesOfPrefixes(const std::vector<std::string>& lines) {
-  std::vector<Hash128> hashes = {{}};
+  std::vector<Hash128> hashes(1);
   for (const std::string& line : lines) hashes.push_back(hashOfText(hashes.back(), line));
   return hashes;
 }

@@ -7,20 +7,44 @@
 
 namespace treadle::ddp {
 
-GradientExchange::GradientExchange(const ParameterList& list, ProcessGroup group, const BucketLimits& limits)
+GradientExchange::GradientExchange(const ParameterList& list, ProcessGroup group, const BucketLimits& limits,
+                                   UnusedParameters unused)
     : list_(list),
       group_(std::move(group)),
       limits_(limits),
-      buckets_(makeBuckets(list_.trained(), limits_)),
-      placeOf_(list_.trained().size()),
+      uses_(list_, unused),
+      buckets_(makeBuckets(list_.trained(), order(), limits_)),
       channel_(group_, list_.trained().size(), buckets_.size()),
       arrived_(list_.trained().size()) {
-  for (size_t bucket = 0; bucket < buckets_.size(); ++bucket)
-    for (size_t position = 0; position < buckets_[bucket].parameters.size(); ++position)
-      placeOf_[buckets_[bucket].parameters[position]] = {bucket, position};
+  makePlaces();
 }
 
+// Of the parameters that are sent, as they fill buckets.
+std::vector<size_t> GradientExchange::order() const {
+  std::vector<size_t> order = reverseOrder(list_.trained().size());
+  std::erase_if(order, [this](size_t index) { return !uses_.isSent(index); });
+  return order;
+}
+
+void GradientExchange::makePlaces() {
+  placeOf_.assign(list_.trained().size(), std::nullopt);
+  for (size_t bucket = 0; bucket < buckets_.size(); ++bucket)
+    for (size_t position = 0; position < buckets_[bucket].parameters.size(); ++position)
+      placeOf_[buckets_[bucket].parameters[position]] = Place{bucket, position};
+}
+
+void GradientExchange::replan() {
+  buckets_.clear();  // the memory goes first
+  renewMemory();
+  makePlaces();
+  ++plan_;
+  channel_ = ExactChannel(group_, list_.trained().size(), buckets_.size());
+}
+
+void GradientExchange::renewMemory() { buckets_ = makeBuckets(list_.trained(), order(), limits_); }
+
 void GradientExchange::begin(autograd::Pass* distributed) {
+  if (std::exchange(mustReplan_, false)) replan();
   isLocal_ = distributed == nullptr;
   if (isLocal_) {
     store_ = std::make_unique<LocalGradients>();
@@ -33,24 +57,22 @@ void GradientExchange::begin(autograd::Pass* distributed) {
   channel_.renew();
 }
 
-void GradientExchange::renewMemory() { buckets_ = makeBuckets(list_.trained(), limits_); }
-
 Status GradientExchange::add(size_t index, Operations& operations) {
   TREADLE_RETURN_IF_ERROR(checkNoHistory(index));
-  const auto [number, position] = placeOf_[index];
-  Bucket& bucket = buckets_[number];
   // Within one pass a parameter is accumulated once, after its last use; but anew in each local pass that a node
   // starts.
   const bool isFirst = !arrived_[index];
   arrived_[index] = true;
+  if (!placeOf_[index]) return {};  // marked at the end
+  const auto [number, position] = *placeOf_[index];
   if (number < launched_) {
     channel_.markAgain(number);
     if (parameter(index).grad().defined()) channel_.markUsed(index);
     return {};
   }
   // A copy, not a gradient that lies in the bucket from the start: `.grad` belongs to the user or to the context.
-  fill(bucket, position);
-  if (isFirst) ++bucket.arrived;
+  fill(buckets_[number], position);
+  if (isFirst) ++buckets_[number].arrived;
   launchFull(operations);
   return {};
 }
@@ -72,9 +94,19 @@ Status GradientExchange::sendRest(bool failed, Operations& operations) {
   return filled;
 }
 
-void GradientExchange::sendChannel(const RankReport& own, Operations& operations) {
+void GradientExchange::sendChannel(RankReport own, Operations& operations) {
+  for (size_t index = 0; index < placeOf_.size(); ++index)
+    if (!placeOf_[index] && store_->has(parameter(index), arrived_[index])) channel_.markUsed(index);
+  own.plan = plan_;
   operations.push_back(channel_.send(own));
 }
+
+Status GradientExchange::outcome() const {
+  TREADLE_RETURN_IF_ERROR(channel_.outcome());
+  return uses_.check(channel_);
+}
+
+void GradientExchange::learn() { mustReplan_ = uses_.learn(channel_); }
 
 void GradientExchange::sendAgain(Operations& operations) {
   for (size_t number = 0; number < buckets_.size(); ++number) {

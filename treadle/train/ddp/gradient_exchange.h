@@ -5,19 +5,22 @@
 //
 // Owned by a reducer, and used under its lock with grad mode off. Memory: one copy of the gradients, in the buckets.
 
+#include <optional>
+
 #include "treadle/core/group/group.h"
 #include "treadle/train/ddp/bucket.h"
 #include "treadle/train/ddp/exact_channel.h"
 #include "treadle/train/ddp/gradient_store.h"
 #include "treadle/train/ddp/operations.h"
 #include "treadle/train/ddp/parameter_list.h"
+#include "treadle/train/ddp/use_marks.h"
 
 namespace treadle::ddp {
 
 class GradientExchange {
  public:
   // Of the trained ones, which are dense and the same on all ranks. `list` outlives it.
-  GradientExchange(const ParameterList& list, ProcessGroup group, const BucketLimits& limits);
+  GradientExchange(const ParameterList& list, ProcessGroup group, const BucketLimits& limits, UnusedParameters unused);
 
   // A pass begins; null for a local one.
   void begin(autograd::Pass* distributed);
@@ -31,16 +34,27 @@ class GradientExchange {
   // of a pass that has `failed` here, or that fails by this, go as they are: nobody uses them.
   Status sendRest(bool failed, Operations& operations);
   // Begins the exact channel, which comes after the buckets.
-  void sendChannel(const RankReport& own, Operations& operations);
+  void sendChannel(RankReport own, Operations& operations);
 
-  // Its account of the pass, once that operation has ended well.
+  // Once that operation has ended well; the same on all ranks. Not OK: the pass fails on all.
+  Status outcome() const;
   const ExactChannel& channel() const { return channel_; }
+  // The pass goes well as far as all ranks know. What its channel shows of the use of parameters holds from the next
+  // pass on, also if this one fails here later.
+  void learn();
   // Begins the buckets again to which a gradient was added on some rank after they had gone.
   void sendAgain(Operations& operations);
   // All operations have ended well: averages, multiplied by `factor`, take the place of gradients.
   void put(double factor);
 
  private:
+  struct Place {
+    size_t bucket, position;
+  };
+
+  std::vector<size_t> order() const;
+  void makePlaces();
+  void replan();
   // A full bucket waits for those before it, so all ranks have one order.
   void launchFull(Operations& operations);
   void fill(Bucket& bucket, size_t position);
@@ -53,8 +67,11 @@ class GradientExchange {
   const ParameterList& list_;
   const ProcessGroup group_;
   const BucketLimits limits_;
+  UseMarks uses_;
+  bool mustReplan_ = false;
+  uint8_t plan_ = 0;  // its number, modulo 256
   std::vector<Bucket> buckets_;
-  std::vector<std::pair<size_t, size_t>> placeOf_;  // bucket and position, by parameter
+  std::vector<std::optional<Place>> placeOf_;  // by parameter; nothing: it is not sent, only marked in the channel
   ExactChannel channel_;
   // These belong to the pass that is under way, or to the last one.
   bool isLocal_ = true;

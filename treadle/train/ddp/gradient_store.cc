@@ -21,12 +21,18 @@ at::Tensor& assignGrad(const at::Tensor& parameter, const at::Tensor& average) {
 
 }  // namespace
 
+bool LocalGradients::has(const at::Tensor& parameter, bool /*arrived*/) const { return parameter.grad().defined(); }
+
 bool LocalGradients::copyTo(at::Tensor& place, const at::Tensor& parameter, bool /*arrived*/) const {
   return copyOrZero(place, parameter.grad());
 }
 
 void LocalGradients::put(const at::Tensor& average, const at::Tensor& parameter, bool /*arrived*/) {
   assignGrad(parameter, average);
+}
+
+bool ContextGradients::has(const at::Tensor& parameter, bool arrived) const {
+  return (arrived && parameter.grad().defined()) || pass_.gradients().gradient(parameter).defined();
 }
 
 bool ContextGradients::copyTo(at::Tensor& place, const at::Tensor& parameter, bool arrived) const {

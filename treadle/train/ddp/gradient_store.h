@@ -12,6 +12,8 @@ class GradientStore {
  public:
   virtual ~GradientStore() = default;
 
+  // Whether this rank has one, of this pass or of earlier ones.
+  virtual bool has(const at::Tensor& parameter, bool arrived) const = 0;
   // Copies this rank's gradient of a parameter into `place`, which has its shape and dtype: the sum of this pass, if
   // the pass has come to the parameter (`arrived`), and of earlier ones. Returns whether there is one; zeros if not.
   virtual bool copyTo(at::Tensor& place, const at::Tensor& parameter, bool arrived) const = 0;
@@ -22,6 +24,7 @@ class GradientStore {
 // `.grad` holds the sum over all passes.
 class LocalGradients final : public GradientStore {
  public:
+  bool has(const at::Tensor& parameter, bool arrived) const override;
   bool copyTo(at::Tensor& place, const at::Tensor& parameter, bool arrived) const override;
   void put(const at::Tensor& average, const at::Tensor& parameter, bool arrived) override;
 };
@@ -31,6 +34,7 @@ class LocalGradients final : public GradientStore {
 class ContextGradients final : public GradientStore {
  public:
   explicit ContextGradients(autograd::Pass& pass) : pass_(pass) {}
+  bool has(const at::Tensor& parameter, bool arrived) const override;
   bool copyTo(at::Tensor& place, const at::Tensor& parameter, bool arrived) const override;
   void put(const at::Tensor& average, const at::Tensor& parameter, bool arrived) override;
 

@@ -1,8 +1,6 @@
 #include "treadle/train/ddp/reducer.h"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/mul.h>
-#include <ATen/ops/zeros.h>
 
 #include <utility>
 
@@ -26,18 +24,17 @@ Reducer::Reducer(const torch::nn::Module& module, ProcessGroup group, const DdpO
     : list_(module),
       group_(std::move(group)),
       divisor_(options.divisor),
-      anchor_(at::zeros({}, at::kFloat).requires_grad_()),
-      exchange_(list_, group_, options.buckets),
+      exchange_(list_, group_, options.buckets, options.unusedParameters),
       buffers_(module, options.buffers),
       pending_(list_.trained(), divisor_) {
   autograd::refusePlainBackwardInNodes();  // from here on the depth of passes is counted
   hooks_ = std::make_unique<GradientHooks>(list_.trained(), [this](size_t index) { onGradient(index); });
-  anchorHook_ = std::make_unique<GradientHooks>(std::vector{anchor_}, [this](size_t) { onGradient(std::nullopt); });
+  emptyLoss_ = std::make_unique<EmptyLoss>([this] { onGradient(std::nullopt); });
 }
 
 Reducer::~Reducer() {
   hooks_.reset();
-  anchorHook_.reset();
+  emptyLoss_.reset();
   passFailed();
 }
 
@@ -51,11 +48,6 @@ void Reducer::resume() {
   --suspended_;
 }
 
-at::Tensor Reducer::emptyLoss() const {
-  const at::AutoGradMode on(true);
-  return at::mul(anchor_, 0);
-}
-
 void Reducer::setWeight(double weight) {
   MutexLock lock(mutex_);
   throwIfError(pending_.setWeight(weight));
@@ -67,13 +59,19 @@ void Reducer::checkAverages() {
     raise(failedPrecondition("synchronize() averages nothing while a guard of noSync() lives: end it before"));
 }
 
+void Reducer::checkBetweenPasses() {
+  MutexLock lock(mutex_);
+  if (tracker_.role() != Role::kNone)
+    raise(failedPrecondition("agreeToSkip is called between passes, and a backward pass is under way"));
+}
+
 size_t Reducer::pendingPasses() {
   MutexLock lock(mutex_);
   if (tracker_.role() == Role::kNone) pending_.forgetCleared();
   return pending_.count();
 }
 
-// No index: a pass without a batch has come to the anchor.
+// No index: the pass has come to the empty loss.
 void Reducer::onGradient(std::optional<size_t> index) {
   at::NoGradGuard noGrad;
   bool begins;
@@ -204,15 +202,18 @@ void Reducer::beginAgain() {
 
 // What all ranks conclude from the channel, alike.
 Status Reducer::conclude() {
+  TREADLE_RETURN_IF_ERROR(exchange_.outcome());
   const ExactChannel& channel = exchange_.channel();
-  TREADLE_RETURN_IF_ERROR(channel.outcome());
   Result<Shares> shares = sharesOf(divisor_, channel.reports());
   TREADLE_RETURN_IF_ERROR(shares.status());
   shares_ = *std::move(shares);
-  if (!shares_.isEmpty || !channel.anyUsed()) return {};
-  return failedPrecondition(
-      "there are gradients, but no rank counts for their average: all weights are 0, or no rank has had a batch since "
-      "the last averaged pass");
+  if (shares_.isEmpty && channel.anyUsed())
+    return failedPrecondition(
+        "there are gradients, but no rank counts for their average: all weights are 0, or no rank has had a batch "
+        "since "
+        "the last average");
+  exchange_.learn();
+  return {};
 }
 
 void Reducer::putAverages() {

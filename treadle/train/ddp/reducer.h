@@ -3,11 +3,11 @@
 // bucket is all-reduced as soon as its last gradient is there, in the same order on every rank, and when the
 // pass ends the averages take the place of the gradients. The operations of a pass are its buckets in order, then the
 // exact channel, also where it fails, then what the channel calls for: buckets again, and the buffers unless a rank has
-// failed. What has failed on a rank before its channel fails the pass on all. What is
-// averaged is the sum of this pass and of those before it, which are in `.grad` or in the context: the next averaged
-// pass includes earlier passes that were not averaged. A parameter that has no gradient on this rank counts as zero;
-// one that has none on any rank is left alone. Works in a plain `loss.backward()`, which then returns when the averages
-// are there, and in a distributed pass, which then is not over before they are.
+// failed. What has failed on a rank before its channel fails the pass on all. What is averaged is the sum of this pass
+// and of those before it, which are in `.grad` or in the context: the next averaged pass includes earlier passes that
+// were not averaged. A parameter that has no gradient on this rank counts as zero; one that has none on any rank is
+// left alone. Works in a plain `loss.backward()`, which then returns when the averages are there, and in a distributed
+// pass, which then is not over before they are.
 //
 // Owned by a DistributedDataParallel; one backward pass over its parameters at a time. Hooks run on the thread that
 // runs the backward pass. The end of a distributed pass, and with it the wait for averages, may run on another thread.
@@ -22,6 +22,7 @@
 #include "treadle/core/group/group.h"
 #include "treadle/train/ddp/buffer_sync.h"
 #include "treadle/train/ddp/divisor.h"
+#include "treadle/train/ddp/empty_loss.h"
 #include "treadle/train/ddp/gradient_exchange.h"
 #include "treadle/train/ddp/gradient_hooks.h"
 #include "treadle/train/ddp/operations.h"
@@ -47,11 +48,12 @@ class Reducer final : public PassEvents, public std::enable_shared_from_this<Red
   void suspend();
   void resume();
 
-  // A tensor that is 0. A pass from it, alone or added to a loss, is a pass over the parameters too: one without a
-  // batch if it comes to none of them.
-  at::Tensor emptyLoss() const;
+  // empty_loss.h
+  at::Tensor emptyLoss() const { return emptyLoss_->make(); }
   // StateError: a pass that begins now is left alone.
   void checkAverages();
+  // StateError: a pass is under way, so the group is not free.
+  void checkBetweenPasses();
 
   // pending_passes.h
   void setWeight(double weight);
@@ -87,7 +89,6 @@ class Reducer final : public PassEvents, public std::enable_shared_from_this<Red
   const ParameterList list_;
   const ProcessGroup group_;
   const Divisor divisor_;
-  const at::Tensor anchor_;  // leaf of emptyLoss()
 
   Mutex mutex_;
   GradientExchange exchange_ TREADLE_GUARDED_BY(mutex_);
@@ -100,7 +101,9 @@ class Reducer final : public PassEvents, public std::enable_shared_from_this<Red
   Operations operations_ TREADLE_GUARDED_BY(mutex_);  // as begun
   Status failure_ TREADLE_GUARDED_BY(mutex_);         // the first one on this rank
   Shares shares_ TREADLE_GUARDED_BY(mutex_);
-  std::unique_ptr<GradientHooks> hooks_, anchorHook_;  // last: no hook comes once they are gone
+  // Last: no hook comes once they are gone.
+  std::unique_ptr<GradientHooks> hooks_;
+  std::unique_ptr<EmptyLoss> emptyLoss_;
 };
 
 }  // namespace treadle::ddp
