@@ -10,29 +10,6 @@
 namespace treadle::test::ddp_test {
 namespace {
 
-std::vector<std::vector<size_t>> planned(const std::vector<at::Tensor>& parameters, const ddp::BucketLimits& limits) {
-  return ddp::planBuckets(parameters, ddp::reverseOrder(parameters.size()), limits);
-}
-
-TEST(Buckets, AreFilledFromTheLastParameterUpToTheirLimits) {
-  auto doubles = [](int64_t count) { return at::zeros({count}, at::kDouble); };
-  std::vector<at::Tensor> parameters = {doubles(1), doubles(100), doubles(2), at::zeros({3}, at::kFloat), doubles(1)};
-  auto plan = planned(parameters, {.firstBytes = 16, .bytes = 64});
-  EXPECT_EQ(plan, (std::vector<std::vector<size_t>>{{4}, {3}, {2}, {1}, {0}}));
-  plan = planned({doubles(1), doubles(2), doubles(3), doubles(1), doubles(1)}, {.firstBytes = 16, .bytes = 64});
-  EXPECT_EQ(plan, (std::vector<std::vector<size_t>>{{4, 3}, {2, 1, 0}}));
-  EXPECT_TRUE(planned({}, {}).empty());
-}
-
-// Layers of mixed precision alternate between dtypes.
-TEST(Buckets, HaveOneOpenBucketForEachDtype) {
-  auto of = [](at::ScalarType dtype, int64_t count) { return at::zeros({count}, dtype); };
-  const std::vector<at::Tensor> parameters = {of(at::kFloat, 1), of(at::kHalf, 2), of(at::kFloat, 3), of(at::kHalf, 4)};
-  EXPECT_EQ(planned(parameters, {}), (std::vector<std::vector<size_t>>{{3, 1}, {2, 0}}));
-  EXPECT_EQ(planned(parameters, {.firstBytes = 8, .bytes = 64}),
-            (std::vector<std::vector<size_t>>{{3}, {2}, {1}, {0}}));
-}
-
 TEST(DistributedDataParallel, BeginsWithParametersAndBuffersOfRankZero) {
   TensorJob job(ranks(3));
   job.onAll([&](Worker& worker) {

@@ -136,7 +136,7 @@ TEST(ExactChannel, GivesAllRanksTheSameAccount) {
   TensorJob job(ranks(3));
   job.onAll([&](Worker& worker) {
     const int rank = worker.self().rank;
-    ddp::ExactChannel channel(ProcessGroup::make(worker, job.names()), 3, 3);
+    ddp::ExactChannel channel(ProcessGroup::make(worker, job.names()), 3, 3, /*carriesOrder=*/false);
     for (int round = 0; round < 2; ++round) {
       EXPECT_FALSE(channel.anyUsed());
       if (rank > 0) channel.markUsed(static_cast<size_t>(rank));
@@ -160,7 +160,7 @@ TEST(ExactChannel, GivesAllRanksTheSameAccount) {
 TEST(ExactChannel, NamesTheFirstRankThatFailedAndCountsTheOthers) {
   TensorJob job(ranks(3));
   job.onAll([&](Worker& worker) {
-    ddp::ExactChannel channel(ProcessGroup::make(worker, job.names()), 2, 1);
+    ddp::ExactChannel channel(ProcessGroup::make(worker, job.names()), 2, 1, /*carriesOrder=*/false);
     channel.send({.failed = worker.self().rank > 0}).wait();
     const Status outcome = channel.outcome();
     EXPECT_TRUE(contains(outcome.message(), "failed on worker 'rank1' (rank 1 of the group) and on 1 more"));

@@ -63,15 +63,18 @@ inline std::vector<std::string> ranks(int size) {
 inline void answerPassInOrder(
     const ProcessGroup& group, const std::vector<at::Tensor>& parameters, const std::vector<size_t>& order,
     uint8_t plan, const DdpOptions& options, const std::function<void()>& sent = [] {}) {
-  const std::vector<std::vector<size_t>> buckets = ddp::planBuckets(parameters, order, options.buckets);
-  for (const std::vector<size_t>& bucket : buckets) {
+  const ddp::BucketPlan buckets(parameters, order, options.buckets);
+  for (const std::vector<size_t>& bucket : buckets.buckets()) {
     int64_t elements = 0;
     for (size_t index : bucket) elements += parameters[index].numel();
     at::Tensor flat = at::zeros({elements}, parameters[bucket.front()].options().requires_grad(false));
     allReduce(group, flat, ReduceOp::kAverage).wait();
     sent();
   }
-  ddp::ExactChannel(group, parameters.size(), buckets.size()).send({.active = true, .plan = plan}).wait();
+  const bool isFirst = plan == 0;
+  ddp::ExactChannel(group, parameters.size(), buckets.buckets().size(), isFirst)
+      .send({.active = true, .plan = plan})
+      .wait();
 }
 
 // The same in a first pass.

@@ -167,7 +167,7 @@ TEST(ExactChannel, NamesARankWithOtherBuckets) {
   TensorJob job(ranks(3));
   job.onAll([&](Worker& worker) {
     const int rank = worker.self().rank;
-    ddp::ExactChannel channel(ProcessGroup::make(worker, job.names()), 2, 1);
+    ddp::ExactChannel channel(ProcessGroup::make(worker, job.names()), 2, 1, /*carriesOrder=*/false);
     channel.send({.plan = static_cast<uint8_t>(rank == 1 ? 3 : 4)}).wait();
     EXPECT_TRUE(contains(channel.outcome().message(), "rank 1 of the group has other buckets than rank 0"));
   });

@@ -4,10 +4,9 @@
 
 namespace treadle::ddp {
 
-std::vector<Bucket> makeBuckets(const std::vector<at::Tensor>& parameters, const std::vector<size_t>& order,
-                                const BucketLimits& limits) {
+std::vector<Bucket> makeBuckets(const std::vector<at::Tensor>& parameters, const BucketPlan& plan) {
   std::vector<Bucket> buckets;
-  for (std::vector<size_t>& indexes : planBuckets(parameters, order, limits)) {
+  for (const std::vector<size_t>& indexes : plan.buckets()) {
     int64_t elements = 0;
     for (size_t index : indexes) elements += parameters[index].numel();
     Bucket bucket;
@@ -17,7 +16,7 @@ std::vector<Bucket> makeBuckets(const std::vector<at::Tensor>& parameters, const
       bucket.views.push_back(bucket.flat.narrow(0, offset, parameters[index].numel()).view(parameters[index].sizes()));
       offset += parameters[index].numel();
     }
-    bucket.parameters = std::move(indexes);
+    bucket.parameters = indexes;
     buckets.push_back(std::move(bucket));
   }
   return buckets;

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-#include "treadle/train/ddp/buckets.h"
+#include "treadle/train/ddp/bucket_plan.h"
 
 namespace treadle::ddp {
 
@@ -16,8 +16,7 @@ struct Bucket {
   size_t arrived = 0;             // how many of them the pass has come to
 };
 
-// By planBuckets. The memory has been written, as a rank that gives a pass up sends what there is.
-std::vector<Bucket> makeBuckets(const std::vector<at::Tensor>& parameters, const std::vector<size_t>& order,
-                                const BucketLimits& limits);
+// As planned. The memory has been written, as a rank that gives a pass up sends what there is.
+std::vector<Bucket> makeBuckets(const std::vector<at::Tensor>& parameters, const BucketPlan& plan);
 
 }  // namespace treadle::ddp

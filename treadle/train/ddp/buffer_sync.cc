@@ -13,7 +13,8 @@ namespace {
 
 std::vector<Bucket> packsOf(const std::vector<at::Tensor>& buffers) {
   constexpr size_t kUnlimited = std::numeric_limits<size_t>::max();
-  return makeBuckets(buffers, reverseOrder(buffers.size()), {.firstBytes = kUnlimited, .bytes = kUnlimited});
+  const BucketLimits limits{.firstBytes = kUnlimited, .bytes = kUnlimited};
+  return makeBuckets(buffers, BucketPlan(buffers, reverseOrder(buffers.size()), limits));
 }
 
 bool isAveraged(at::ScalarType dtype) {
@@ -42,7 +43,7 @@ const char* nameOf(Buffers mode) {
 
 BufferSync::BufferSync(const torch::nn::Module& module, Buffers mode) : mode_(mode) {
   if (mode_ == Buffers::kOnce) return;
-  for (const auto& [names, tensor] : buffersOf(module)) {
+  for (const auto& [name, names, tensor] : buffersOf(module)) {
     if (tensor.layout() != at::kStrided || !tensor.device().is_cpu())
       raise(invalidArgument("buffer " + names + " cannot be kept equal, as it is no dense tensor on the CPU: use " +
                             "Buffers::kOnce"));

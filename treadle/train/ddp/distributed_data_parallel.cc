@@ -9,12 +9,15 @@ namespace treadle::ddp {
 namespace {
 
 std::vector<std::string> settingsOf(const DdpOptions& options) {
-  return {"DdpOptions::buckets of " + std::to_string(options.buckets.firstBytes) + ", then " +
-              std::to_string(options.buckets.bytes) + " bytes",
-          std::string("DdpOptions::start ") + nameOf(options.start),
-          std::string("DdpOptions::buffers ") + nameOf(options.buffers),
-          std::string("DdpOptions::divisor ") + nameOf(options.divisor),
-          std::string("DdpOptions::unusedParameters ") + nameOf(options.unusedParameters)};
+  std::vector<std::string> settings = {"buckets of " + std::to_string(options.buckets.firstBytes) + ", then " +
+                                           std::to_string(options.buckets.bytes) + " bytes",
+                                       std::string("start ") + nameOf(options.start),
+                                       std::string("buffers ") + nameOf(options.buffers),
+                                       std::string("divisor ") + nameOf(options.divisor),
+                                       std::string("unusedParameters ") + nameOf(options.unusedParameters)};
+  for (const std::string& name : options.bucketOrder) settings.push_back("bucketOrder with '" + name + "' next");
+  for (std::string& setting : settings) setting = "DdpOptions::" + setting;
+  return settings;
 }
 
 }  // namespace
@@ -40,6 +43,8 @@ std::shared_ptr<Reducer> makeReducer(const torch::nn::Module& module, const Proc
 }
 
 void setWeight(Reducer& reducer, double weight) { reducer.setWeight(weight); }
+
+std::vector<std::string> bucketOrder(Reducer& reducer) { return reducer.bucketOrder(); }
 
 size_t pendingPasses(Reducer& reducer) { return reducer.pendingPasses(); }
 

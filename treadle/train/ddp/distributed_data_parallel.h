@@ -27,7 +27,7 @@
 #include <memory>
 
 #include "treadle/core/group/group.h"
-#include "treadle/train/ddp/buckets.h"
+#include "treadle/train/ddp/bucket_plan.h"
 #include "treadle/train/ddp/buffer_sync.h"
 #include "treadle/train/ddp/divisor.h"
 #include "treadle/train/ddp/replica_check.h"
@@ -38,6 +38,10 @@ namespace treadle {
 // Must be the same on all ranks.
 struct DdpOptions {
   ddp::BucketLimits buckets = {};
+  // Names of all trained parameters, as they fill buckets (DistributedDataParallel::bucketOrder). If it is empty, they
+  // do so in reverse order, and from the second averaged pass on in the order in which gradients came on rank 0.
+  // ArgumentError: not each once, by its first name.
+  std::vector<std::string> bucketOrder = {};
   StartCheck start = StartCheck::kBroadcast;
   Buffers buffers = Buffers::kOnce;
   Divisor divisor = Divisor::kWorldSize;
@@ -69,6 +73,7 @@ std::shared_ptr<Reducer> makeReducer(const torch::nn::Module& module, const Proc
                                      const DdpOptions& options);
 void setWeight(Reducer& reducer, double weight);
 size_t pendingPasses(Reducer& reducer);
+std::vector<std::string> bucketOrder(Reducer& reducer);
 at::Tensor emptyLoss(const Reducer& reducer);
 // In `.grad` if there is no context.
 void skipPass(const Reducer& reducer, AutogradContext* context);
@@ -142,6 +147,11 @@ class DistributedDataParallel {
   // each pass; weights of passes under noSync add up until the averaged one. StateError unless DdpOptions::divisor is
   // kWeights; ArgumentError for a negative or infinite weight. A pass for which it was not called fails.
   void setWeight(double weight) { ddp::setWeight(*reducer_, weight); }
+
+  // The names of the trained parameters, as they fill buckets. It is the same on all ranks, and changes after the first
+  // averaged pass in which rank 0 has a batch (DdpOptions::bucketOrder). Sums of floating-point numbers depend on it in
+  // their last bits: saved with a checkpoint and given to the run that goes on from there, it keeps these.
+  std::vector<std::string> bucketOrder() const { return ddp::bucketOrder(*reducer_); }
 
   // Compares the parameters of all ranks, bit by bit, by hashes of 128 bits, and the buffers unless they are each
   // rank's own (Buffers::kOnce). Every rank calls it, between an averaged pass and the next forward: its exchange, of

@@ -14,15 +14,16 @@ namespace {
 
 constexpr uint8_t kFailedFlag = 1, kActiveFlag = 2;
 constexpr size_t kPlanByte = 1, kWeightByte = 2, kReportBytes = kWeightByte + sizeof(double);
+constexpr size_t kPlaceBytes = sizeof(uint32_t);
 
 }  // namespace
 
-ExactChannel::ExactChannel(ProcessGroup group, size_t parameters, size_t buckets)
+ExactChannel::ExactChannel(ProcessGroup group, size_t parameters, size_t buckets, bool carriesOrder)
     : group_(std::move(group)),
       buckets_(parameters),
       ranks_(parameters + buckets),
-      bytes_(at::zeros({static_cast<int64_t>(ranks_ + kReportBytes * static_cast<size_t>(group_.size()))}, at::kByte)) {
-}
+      order_(ranks_ + kReportBytes * static_cast<size_t>(group_.size())),
+      bytes_(at::zeros({static_cast<int64_t>(order_ + (carriesOrder ? kPlaceBytes * parameters : 0))}, at::kByte)) {}
 
 uint8_t& ExactChannel::at(size_t place) const { return bytes_.data_ptr<uint8_t>()[place]; }
 
@@ -31,6 +32,15 @@ void ExactChannel::renew() { bytes_ = at::zeros_like(bytes_); }
 void ExactChannel::markUsed(size_t parameter) { at(parameter) = 1; }
 
 void ExactChannel::markAgain(size_t bucket) { at(buckets_ + bucket) = 1; }
+
+void ExactChannel::markOrder(const std::vector<size_t>& order) {
+  uint8_t* place = bytes_.data_ptr<uint8_t>() + order_;
+  for (const size_t index : order) {
+    const auto marked = static_cast<uint32_t>(index + 1);
+    std::memcpy(place, &marked, sizeof marked);
+    place += kPlaceBytes;
+  }
+}
 
 Future<void> ExactChannel::send(const RankReport& own) {
   uint8_t* report = &at(ranks_ + kReportBytes * static_cast<size_t>(group_.rank()));
@@ -51,13 +61,29 @@ bool ExactChannel::again(size_t bucket) const { return at(buckets_ + bucket) != 
 
 std::vector<RankReport> ExactChannel::reports() const {
   std::vector<RankReport> reports;
-  for (size_t place = ranks_; place < static_cast<size_t>(bytes_.numel()); place += kReportBytes) {
+  for (size_t place = ranks_; place < order_; place += kReportBytes) {
     const uint8_t* report = &at(place);
     reports.push_back(
         {.failed = (*report & kFailedFlag) != 0, .active = (*report & kActiveFlag) != 0, .plan = report[kPlanByte]});
     std::memcpy(&reports.back().weight, report + kWeightByte, sizeof(double));
   }
   return reports;
+}
+
+Result<std::vector<size_t>> ExactChannel::order() const {
+  std::vector<size_t> order;
+  std::vector<bool> isThere(buckets_);
+  const uint8_t* end = bytes_.const_data_ptr<uint8_t>() + bytes_.numel();
+  for (const uint8_t* place = bytes_.const_data_ptr<uint8_t>() + order_; place < end; place += kPlaceBytes) {
+    uint32_t marked = 0;
+    std::memcpy(&marked, place, sizeof marked);
+    if (marked == 0 && order.empty()) return order;
+    if (marked == 0 || marked > isThere.size() || isThere[marked - 1])
+      return failedPrecondition("rank 0 of the group has sent an order that does not have each parameter once");
+    isThere[marked - 1] = true;
+    order.push_back(marked - 1);
+  }
+  return order;
 }
 
 Status ExactChannel::outcome() const {

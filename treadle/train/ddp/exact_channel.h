@@ -22,8 +22,8 @@ struct RankReport {
 
 class ExactChannel {
  public:
-  // Every rank has the same numbers of parameters and buckets.
-  ExactChannel(ProcessGroup group, size_t parameters, size_t buckets);
+  // Every rank has the same numbers of parameters and buckets, and `carriesOrder`: there is room for markOrder.
+  ExactChannel(ProcessGroup group, size_t parameters, size_t buckets, bool carriesOrder);
 
   // For the next pass, in memory of its own: the operation of the last one may still be under way.
   void renew();
@@ -31,6 +31,8 @@ class ExactChannel {
   void markUsed(size_t parameter);
   // A gradient in it has changed since this rank sent it.
   void markAgain(size_t bucket);
+  // On rank 0 alone: the order of all parameters in which gradients have come there.
+  void markOrder(const std::vector<size_t>& order);
   // Starts the all-reduce, which is the group's next operation.
   Future<void> send(const RankReport& own);
 
@@ -42,6 +44,9 @@ class ExactChannel {
   // Whether a rank's part of it has changed.
   bool again(size_t bucket) const;
   std::vector<RankReport> reports() const;
+  // What rank 0 has marked; empty if it has marked none. FailedPrecondition: not each parameter once, which no rank of
+  // ours sends.
+  Result<std::vector<size_t>> order() const;
   // Cancelled if the pass failed on a rank: names the worker of the first such rank, and says how many more there are.
   // FailedPrecondition if ranks use other plans of buckets, so that the sums are of different parameters.
   Status outcome() const;
@@ -50,10 +55,11 @@ class ExactChannel {
   uint8_t& at(size_t place) const;
 
   ProcessGroup group_;
-  size_t buckets_, ranks_;  // where their bytes begin
-  // [parameters + buckets + 10 ranks] uint8: 1 for each parameter that is used and each bucket to be reduced again,
-  // then the report of each rank: a byte of flags (1: failed, 2: active), one of its plan, and 8 of its weight. Others
-  // leave a rank's bytes 0, so the maximum is a copy. A tensor, because a collective keeps that alive.
+  size_t buckets_, ranks_, order_;  // where their bytes begin
+  // [parameters + buckets + 10 ranks (+ 4 parameters)] uint8: 1 for each parameter that is used and each bucket to be
+  // reduced again; the report of each rank: a byte of flags (1: failed, 2: active), one of its plan, and 8 of its
+  // weight; and 1 + the index of each parameter in rank 0's order, as uint32. Others leave a rank's bytes 0, so the
+  // maximum is a copy. A tensor, because a collective keeps that alive.
   at::Tensor bytes_;
 };
 

@@ -8,40 +8,38 @@
 namespace treadle::ddp {
 
 GradientExchange::GradientExchange(const ParameterList& list, ProcessGroup group, const BucketLimits& limits,
-                                   UnusedParameters unused)
+                                   UnusedParameters unused, const std::vector<size_t>& order)
     : list_(list),
       group_(std::move(group)),
       limits_(limits),
       uses_(list_, unused),
-      buckets_(makeBuckets(list_.trained(), order(), limits_)),
-      channel_(group_, list_.trained().size(), buckets_.size()),
-      arrived_(list_.trained().size()) {
-  makePlaces();
+      order_(order.empty() ? reverseOrder(list_.trained().size()) : order),
+      mayReorder_(order.empty()),
+      arrivals_(list_.trained().size()),
+      plan_(planned()),
+      buckets_(makeBuckets(list_.trained(), plan_)),
+      channel_(newChannel()),
+      arrived_(list_.trained().size()) {}
+
+BucketPlan GradientExchange::planned() const {
+  std::vector<size_t> sent = order_;
+  std::erase_if(sent, [this](size_t index) { return !uses_.isSent(index); });
+  return {list_.trained(), sent, limits_};
 }
 
-// Of the parameters that are sent, as they fill buckets.
-std::vector<size_t> GradientExchange::order() const {
-  std::vector<size_t> order = reverseOrder(list_.trained().size());
-  std::erase_if(order, [this](size_t index) { return !uses_.isSent(index); });
-  return order;
-}
-
-void GradientExchange::makePlaces() {
-  placeOf_.assign(list_.trained().size(), std::nullopt);
-  for (size_t bucket = 0; bucket < buckets_.size(); ++bucket)
-    for (size_t position = 0; position < buckets_[bucket].parameters.size(); ++position)
-      placeOf_[buckets_[bucket].parameters[position]] = Place{bucket, position};
+ExactChannel GradientExchange::newChannel() const {
+  return {group_, list_.trained().size(), buckets_.size(), mayReorder_};
 }
 
 void GradientExchange::replan() {
+  plan_ = planned();
+  ++planNumber_;
   buckets_.clear();  // the memory goes first
   renewMemory();
-  makePlaces();
-  ++plan_;
-  channel_ = ExactChannel(group_, list_.trained().size(), buckets_.size());
+  channel_ = newChannel();
 }
 
-void GradientExchange::renewMemory() { buckets_ = makeBuckets(list_.trained(), order(), limits_); }
+void GradientExchange::renewMemory() { buckets_ = makeBuckets(list_.trained(), plan_); }
 
 void GradientExchange::begin(autograd::Pass* distributed) {
   if (std::exchange(mustReplan_, false)) replan();
@@ -53,6 +51,7 @@ void GradientExchange::begin(autograd::Pass* distributed) {
   }
   launched_ = 0;
   arrived_.assign(arrived_.size(), false);
+  arrivals_.clear();
   for (Bucket& bucket : buckets_) bucket.arrived = 0;
   channel_.renew();
 }
@@ -63,8 +62,10 @@ Status GradientExchange::add(size_t index, Operations& operations) {
   // starts.
   const bool isFirst = !arrived_[index];
   arrived_[index] = true;
-  if (!placeOf_[index]) return {};  // marked at the end
-  const auto [number, position] = *placeOf_[index];
+  arrivals_.add(index);
+  const std::optional<BucketPlan::Place> place = plan_.placeOf(index);
+  if (!place) return {};  // marked at the end
+  const auto [number, position] = *place;
   if (number < launched_) {
     channel_.markAgain(number);
     if (parameter(index).grad().defined()) channel_.markUsed(index);
@@ -95,9 +96,10 @@ Status GradientExchange::sendRest(bool failed, Operations& operations) {
 }
 
 void GradientExchange::sendChannel(RankReport own, Operations& operations) {
-  for (size_t index = 0; index < placeOf_.size(); ++index)
-    if (!placeOf_[index] && store_->has(parameter(index), arrived_[index])) channel_.markUsed(index);
-  own.plan = plan_;
+  for (size_t index = 0; index < arrived_.size(); ++index)
+    if (!plan_.placeOf(index) && store_->has(parameter(index), arrived_[index])) channel_.markUsed(index);
+  if (mayReorder_ && group_.rank() == 0 && !arrivals_.isEmpty()) channel_.markOrder(arrivals_.order());
+  own.plan = planNumber_;
   operations.push_back(channel_.send(own));
 }
 
@@ -106,7 +108,17 @@ Status GradientExchange::outcome() const {
   return uses_.check(channel_);
 }
 
-void GradientExchange::learn() { mustReplan_ = uses_.learn(channel_); }
+Status GradientExchange::learn() {
+  if (mayReorder_) {
+    Result<std::vector<size_t>> order = channel_.order();
+    TREADLE_RETURN_IF_ERROR(order.status());
+    mayReorder_ = order->empty();
+    mustReplan_ = !mayReorder_;
+    if (!mayReorder_) order_ = *std::move(order);
+  }
+  if (uses_.learn(channel_)) mustReplan_ = true;
+  return {};
+}
 
 void GradientExchange::sendAgain(Operations& operations) {
   for (size_t number = 0; number < buckets_.size(); ++number) {

@@ -5,9 +5,11 @@
 //
 // Owned by a reducer, and used under its lock with grad mode off. Memory: one copy of the gradients, in the buckets.
 
-#include <optional>
+#include <memory>
+#include <vector>
 
 #include "treadle/core/group/group.h"
+#include "treadle/train/ddp/arrival_order.h"
 #include "treadle/train/ddp/bucket.h"
 #include "treadle/train/ddp/exact_channel.h"
 #include "treadle/train/ddp/gradient_store.h"
@@ -19,8 +21,10 @@ namespace treadle::ddp {
 
 class GradientExchange {
  public:
-  // Of the trained ones, which are dense and the same on all ranks. `list` outlives it.
-  GradientExchange(const ParameterList& list, ProcessGroup group, const BucketLimits& limits, UnusedParameters unused);
+  // Of the trained ones, which are dense and the same on all ranks. `list` outlives it. They fill buckets in `order`;
+  // if that is empty in reverse order, and from the second averaged pass on in that in which gradients came on rank 0.
+  GradientExchange(const ParameterList& list, ProcessGroup group, const BucketLimits& limits, UnusedParameters unused,
+                   const std::vector<size_t>& order);
 
   // A pass begins; null for a local one.
   void begin(autograd::Pass* distributed);
@@ -39,21 +43,21 @@ class GradientExchange {
   // Once that operation has ended well; the same on all ranks. Not OK: the pass fails on all.
   Status outcome() const;
   const ExactChannel& channel() const { return channel_; }
-  // The pass goes well as far as all ranks know. What its channel shows of the use of parameters holds from the next
-  // pass on, also if this one fails here later.
-  void learn();
+  // The pass goes well as far as all ranks know. What its channel shows of the use and order of parameters holds from
+  // the next pass on, also if this one fails here later. FailedPrecondition, on all ranks: the channel has no valid
+  // order.
+  Status learn();
   // Begins the buckets again to which a gradient was added on some rank after they had gone.
   void sendAgain(Operations& operations);
   // All operations have ended well: averages, multiplied by `factor`, take the place of gradients.
   void put(double factor);
 
- private:
-  struct Place {
-    size_t bucket, position;
-  };
+  // Of all parameters, also those that are not sent.
+  const std::vector<size_t>& order() const { return order_; }
 
-  std::vector<size_t> order() const;
-  void makePlaces();
+ private:
+  BucketPlan planned() const;
+  ExactChannel newChannel() const;
   void replan();
   // A full bucket waits for those before it, so all ranks have one order.
   void launchFull(Operations& operations);
@@ -68,10 +72,13 @@ class GradientExchange {
   const ProcessGroup group_;
   const BucketLimits limits_;
   UseMarks uses_;
+  std::vector<size_t> order_;
+  bool mayReorder_;  // once
+  ArrivalOrder arrivals_;
   bool mustReplan_ = false;
-  uint8_t plan_ = 0;  // its number, modulo 256
+  uint8_t planNumber_ = 0;  // modulo 256
+  BucketPlan plan_;         // parameters in no bucket are not sent, only marked in the channel
   std::vector<Bucket> buckets_;
-  std::vector<std::optional<Place>> placeOf_;  // by parameter; nothing: it is not sent, only marked in the channel
   ExactChannel channel_;
   // These belong to the pass that is under way, or to the last one.
   bool isLocal_ = true;

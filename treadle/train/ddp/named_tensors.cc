@@ -21,7 +21,7 @@ std::vector<NamedTensor> eachOnce(const TensorsByName& tensors) {
   std::vector<NamedTensor> once;
   for (const auto& entry : tensors)
     if (auto names = namesOf.extract(entry.value().unsafeGetTensorImpl()))
-      once.push_back({namesInWords(names.mapped()), entry.value()});
+      once.push_back({entry.key(), namesInWords(names.mapped()), entry.value()});
   return once;
 }
 

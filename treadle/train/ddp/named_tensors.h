@@ -10,6 +10,7 @@
 namespace treadle::ddp {
 
 struct NamedTensor {
+  std::string name;   // the first one
   std::string names;  // "'output.weight'", or "'embedding.weight' (also 'output.weight')" if it is shared
   at::Tensor tensor;
 };

@@ -1,5 +1,6 @@
 #include "treadle/train/ddp/parameter_list.h"
 
+#include <unordered_map>
 #include <utility>
 
 #include "treadle/train/ddp/named_tensors.h"
@@ -9,9 +10,23 @@ namespace treadle::ddp {
 ParameterList::ParameterList(const torch::nn::Module& module) {
   for (NamedTensor& parameter : parametersOf(module)) {
     const bool isTrained = parameter.tensor.requires_grad();
+    if (isTrained) firstNames_.push_back(parameter.name);
     (isTrained ? names_ : frozenNames_).push_back(std::move(parameter.names));
     (isTrained ? trained_ : frozen_).push_back(std::move(parameter.tensor));
   }
+}
+
+Result<std::vector<size_t>> ParameterList::placesOf(const std::vector<std::string>& firstNames) const {
+  std::unordered_map<std::string, size_t> left;
+  for (size_t i = 0; i < firstNames_.size(); ++i) left[firstNames_[i]] = i;
+  std::vector<size_t> places;
+  for (const std::string& name : firstNames) {
+    const auto found = left.extract(name);
+    if (!found) return invalidArgument("'" + name + "' is no trained parameter, or is named twice");
+    places.push_back(found.mapped());
+  }
+  if (!left.empty()) return invalidArgument("parameter '" + left.begin()->first + "' is not named");
+  return places;
 }
 
 Status ParameterList::checkUnchanged() const {

@@ -20,6 +20,10 @@ class ParameterList {
   const std::vector<at::Tensor>& trained() const { return trained_; }
   // "'output.weight'", or "'embedding.weight' (also 'output.weight')" if it is shared.
   const std::string& nameOf(size_t trained) const { return names_[trained]; }
+  // "output.weight": the first name of each that is trained.
+  const std::vector<std::string>& trainedNames() const { return firstNames_; }
+  // The places of those with these first names. InvalidArgument: not each trained parameter once.
+  Result<std::vector<size_t>> placesOf(const std::vector<std::string>& firstNames) const;
 
   // FailedPrecondition, naming the first parameter that requires a gradient now and did not when the list was made, or
   // the other way round.
@@ -27,7 +31,7 @@ class ParameterList {
 
  private:
   std::vector<at::Tensor> trained_, frozen_;
-  std::vector<std::string> names_, frozenNames_;
+  std::vector<std::string> names_, firstNames_, frozenNames_;
 };
 
 }  // namespace treadle::ddp

@@ -14,6 +14,13 @@ namespace {
 
 using Role = PassTracker::Role;
 
+std::vector<size_t> orderOf(const ParameterList& list, const std::vector<std::string>& names) {
+  if (names.empty()) return {};
+  Result<std::vector<size_t>> order = list.placesOf(names);
+  if (!order.ok()) raise(order.status().withContext("DdpOptions::bucketOrder"));
+  return *std::move(order);
+}
+
 void keepFirst(Status& failure, Status another) {
   if (failure.ok()) failure = std::move(another);
 }
@@ -24,7 +31,7 @@ Reducer::Reducer(const torch::nn::Module& module, ProcessGroup group, const DdpO
     : list_(module),
       group_(std::move(group)),
       divisor_(options.divisor),
-      exchange_(list_, group_, options.buckets, options.unusedParameters),
+      exchange_(list_, group_, options.buckets, options.unusedParameters, orderOf(list_, options.bucketOrder)),
       buffers_(module, options.buffers),
       pending_(list_.trained(), divisor_) {
   autograd::refusePlainBackwardInNodes();  // from here on the depth of passes is counted
@@ -69,6 +76,13 @@ size_t Reducer::pendingPasses() {
   MutexLock lock(mutex_);
   if (tracker_.role() == Role::kNone) pending_.forgetCleared();
   return pending_.count();
+}
+
+std::vector<std::string> Reducer::bucketOrder() {
+  MutexLock lock(mutex_);
+  std::vector<std::string> names;
+  for (const size_t index : exchange_.order()) names.push_back(list_.trainedNames()[index]);
+  return names;
 }
 
 // No index: the pass has come to the empty loss.
@@ -212,8 +226,7 @@ Status Reducer::conclude() {
         "there are gradients, but no rank counts for their average: all weights are 0, or no rank has had a batch "
         "since "
         "the last average");
-  exchange_.learn();
-  return {};
+  return exchange_.learn();
 }
 
 void Reducer::putAverages() {

@@ -59,6 +59,9 @@ class Reducer final : public PassEvents, public std::enable_shared_from_this<Red
   void setWeight(double weight);
   size_t pendingPasses();
 
+  // First names of the parameters, as they fill buckets.
+  std::vector<std::string> bucketOrder();
+
  private:
   // The steps of a pass. What one begins, a later one waits for: other modules in the pass begin theirs in between.
   enum class Phase {

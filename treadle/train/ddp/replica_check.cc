@@ -15,12 +15,15 @@ namespace {
 // Of what ranks exchange in a pass, and in which order. Raise it when that changes.
 constexpr const char* kRules = "version 1 of the rules of DistributedDataParallel";
 
-// "parameter 'first'", "buffer 'offset'".
+// With "parameter 'first'" and "buffer 'offset'" as their names in words.
 std::vector<NamedTensor> tensorsOf(const torch::nn::Module& module, bool buffers) {
-  std::vector<NamedTensor> tensors;
-  for (const auto& [names, tensor] : parametersOf(module)) tensors.push_back({"parameter " + names, tensor});
-  if (buffers)
-    for (const auto& [names, tensor] : buffersOf(module)) tensors.push_back({"buffer " + names, tensor});
+  std::vector<NamedTensor> tensors = parametersOf(module);
+  for (NamedTensor& parameter : tensors) parameter.names = "parameter " + parameter.names;
+  if (!buffers) return tensors;
+  for (NamedTensor& buffer : buffersOf(module)) {
+    buffer.names = "buffer " + buffer.names;
+    tensors.push_back(std::move(buffer));
+  }
   return tensors;
 }
 
@@ -54,8 +57,8 @@ void checkStructure(const torch::nn::Module& module, const ProcessGroup& group,
                     const std::vector<std::string>& settings) {
   std::vector<std::string> lines = {kRules};
   lines.insert(lines.end(), settings.begin(), settings.end());
-  for (const auto& [names, tensor] : tensorsOf(module, /*buffers=*/true))
-    lines.push_back(names + ": " + structureOf(tensor));
+  for (const NamedTensor& named : tensorsOf(module, /*buffers=*/true))
+    lines.push_back(named.names + ": " + structureOf(named.tensor));
   if (auto difference = firstDifference(group, lines))
     raise(invalidArgument("the replicas of a DistributedDataParallel are not alike: " + *difference));
 }

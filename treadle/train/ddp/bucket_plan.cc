@@ -1,4 +1,4 @@
-#include "treadle/train/ddp/buckets.h"
+#include "treadle/train/ddp/bucket_plan.h"
 
 #include <map>
 #include <numeric>
@@ -12,26 +12,26 @@ std::vector<size_t> reverseOrder(size_t parameters) {
   return order;
 }
 
-std::vector<std::vector<size_t>> planBuckets(const std::vector<at::Tensor>& parameters,
-                                             const std::vector<size_t>& order, const BucketLimits& limits) {
+BucketPlan::BucketPlan(const std::vector<at::Tensor>& parameters, const std::vector<size_t>& order,
+                       const BucketLimits& limits)
+    : placeOf_(parameters.size()) {
   // The bucket that is being filled with the parameters of one dtype and device.
   struct Open {
     size_t bucket = 0, bytes = 0, limit = 0;
   };
   std::map<std::pair<at::ScalarType, std::string>, Open> open;
-  std::vector<std::vector<size_t>> buckets;
   for (const size_t index : order) {
     const size_t bytes = parameters[index].nbytes();
     auto [found, isFirst] = open.try_emplace({parameters[index].scalar_type(), parameters[index].device().str()});
     Open& filling = found->second;
     if (isFirst || filling.bytes + bytes > filling.limit) {
-      filling = {buckets.size(), 0, isFirst ? limits.firstBytes : limits.bytes};
-      buckets.emplace_back();
+      filling = {buckets_.size(), 0, isFirst ? limits.firstBytes : limits.bytes};
+      buckets_.emplace_back();
     }
-    buckets[filling.bucket].push_back(index);
+    placeOf_[index] = Place{filling.bucket, buckets_[filling.bucket].size()};
+    buckets_[filling.bucket].push_back(index);
     filling.bytes += bytes;
   }
-  return buckets;
 }
 
 }  // namespace treadle::ddp

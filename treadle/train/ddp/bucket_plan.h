@@ -7,6 +7,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
 #include <vector>
 
 namespace treadle::ddp {
@@ -20,11 +21,25 @@ struct BucketLimits {
 // The reverse order of the parameters: the last layer has its gradients first.
 std::vector<size_t> reverseOrder(size_t parameters);
 
-// Indexes of parameters, bucket by bucket. `order` has each index at most once; the others travel in no bucket. A
-// bucket holds one dtype of one device. One bucket of each is filled at a time, so the order in which dtypes alternate
-// makes no more buckets. Buckets are in the order of their first parameters. A parameter above the limit has its own
-// bucket.
-std::vector<std::vector<size_t>> planBuckets(const std::vector<at::Tensor>& parameters,
-                                             const std::vector<size_t>& order, const BucketLimits& limits);
+class BucketPlan {
+ public:
+  struct Place {
+    size_t bucket, position;
+  };
+
+  // `order` has the index of each parameter at most once; the others travel in no bucket. A bucket holds one dtype of
+  // one device. One bucket of each is filled at a time, so the order in which dtypes alternate makes no more buckets.
+  // Buckets are in the order of their first parameters. A parameter above the limit has its own bucket.
+  BucketPlan(const std::vector<at::Tensor>& parameters, const std::vector<size_t>& order, const BucketLimits& limits);
+
+  // Indexes of parameters, bucket by bucket.
+  const std::vector<std::vector<size_t>>& buckets() const { return buckets_; }
+  // Nothing: the parameter is in no bucket.
+  std::optional<Place> placeOf(size_t parameter) const { return placeOf_[parameter]; }
+
+ private:
+  std::vector<std::vector<size_t>> buckets_;
+  std::vector<std::optional<Place>> placeOf_;
+};
 
 }  // namespace treadle::ddp
