@@ -248,7 +248,7 @@ TEST_P(NotCleared, AveragesAreRefusedByTheNextPass) {
       if (GetParam() == Divisor::kWeights) ddp.setWeight(1);
       return sumOfSquares(ddp.forward(inputOf(rank, step), false));
     };
-    const std::string why = "the gradients of an earlier averaged pass are still there";
+    const std::string why = "gradients are there that no pass since the last average has made";
     loss(0).backward();
     {
       auto unaveraged = ddp.noSync();

@@ -20,6 +20,10 @@ std::vector<std::string> settingsOf(const DdpOptions& options) {
   return settings;
 }
 
+void backwardOf(const at::Tensor& loss, AutogradContext* context) {
+  context == nullptr ? loss.backward() : context->backward({loss});
+}
+
 }  // namespace
 
 NoSync::NoSync(std::shared_ptr<Reducer> reducer) : reducer_(std::move(reducer)) { reducer_->suspend(); }
@@ -50,14 +54,14 @@ size_t pendingPasses(Reducer& reducer) { return reducer.pendingPasses(); }
 
 at::Tensor emptyLoss(const Reducer& reducer) { return reducer.emptyLoss(); }
 
-void skipPass(const Reducer& reducer, AutogradContext* context) {
-  const at::Tensor loss = reducer.emptyLoss();
-  context == nullptr ? loss.backward() : context->backward({loss});
+void skipPass(Reducer& reducer, AutogradContext* context) {
+  reducer.dropWeight();  // it is that of a batch which this rank does not have
+  backwardOf(reducer.emptyLoss(), context);
 }
 
 void synchronize(Reducer& reducer, AutogradContext* context) {
   reducer.checkAverages();
-  skipPass(reducer, context);
+  backwardOf(reducer.emptyLoss(), context);
 }
 
 bool agreeToSkip(Reducer& reducer, const ProcessGroup& group, bool wantsToSkip) {

@@ -76,7 +76,7 @@ size_t pendingPasses(Reducer& reducer);
 std::vector<std::string> bucketOrder(Reducer& reducer);
 at::Tensor emptyLoss(const Reducer& reducer);
 // In `.grad` if there is no context.
-void skipPass(const Reducer& reducer, AutogradContext* context);
+void skipPass(Reducer& reducer, AutogradContext* context);
 void synchronize(Reducer& reducer, AutogradContext* context);
 bool agreeToSkip(Reducer& reducer, const ProcessGroup& group, bool wantsToSkip);
 
@@ -120,7 +120,8 @@ class DistributedDataParallel {
 
   // How many passes of this rank are not averaged: under noSync, or because they failed. A step would use this rank's
   // own gradients unless it is 0. Passes whose gradients were cleared since by `zero_grad()`, which makes `.grad`
-  // undefined, do not count. It counts passes over the place of the last one: `.grad`, or that context. Sends nothing.
+  // undefined, do not count, and neither do passes that failed in a context, which drops their gradients. It counts
+  // passes over the place of the last one: `.grad`, or that context. Sends nothing.
   size_t pendingPasses() const { return ddp::pendingPasses(*reducer_); }
 
   // Averages the gradients of passes under noSync without another batch, in `.grad` or in `context`. Every rank calls
@@ -144,7 +145,8 @@ class DistributedDataParallel {
 
   // The weight of this rank's next pass, as a rule its number of samples or tokens, which may be 0: gradients become
   // their sum over all ranks divided by the sum of the weights. So each loss is a sum over its samples. Call it before
-  // each pass; weights of passes under noSync add up until the averaged one. StateError unless DdpOptions::divisor is
+  // each pass; weights of passes under noSync add up until the averaged one. It holds until a pass comes to a
+  // parameter, also if a loss fails before that, and skipPass drops it. StateError unless DdpOptions::divisor is
   // kWeights; ArgumentError for a negative or infinite weight. A pass for which it was not called fails.
   void setWeight(double weight) { ddp::setWeight(*reducer_, weight); }
 

@@ -9,8 +9,12 @@
 namespace treadle {
 
 // With all but kWorldSize, gradients that were averaged must be cleared before the next averaged pass, because a sum
-// would count them once for each rank: that pass throws StateError on all ranks if they are there, also if they are 0.
-// `zero_grad()` makes `.grad` undefined; a context is used for one averaged pass.
+// would count them once for each rank. `zero_grad()` makes `.grad` undefined; a context is used for one averaged pass.
+// If they are there, also if they are 0, that pass throws StateError on the rank, and CancelledError on ranks that have
+// cleared theirs. The same holds for other gradients whose weights are not known: those of passes before one in another
+// place (`.grad`, or another context), those that a program has put in place of a parameter's, and those that are left
+// where only some were cleared. It does not notice gradients that are changed in place, as `zero_grad(false)` does: their
+// passes go on to count. Neither does it notice that the only gradient there is was replaced.
 enum class Divisor {
   kWorldSize,    // the number of ranks
   kActiveRanks,  // the number of ranks that have had a batch since the last averaged pass

@@ -1,12 +1,21 @@
 #include "treadle/train/ddp/pending_passes.h"
 
+#include <algorithm>
 #include <cmath>
 #include <utility>
 
 namespace treadle::ddp {
+namespace {
 
+const c10::TensorImpl* noGradient() { return c10::UndefinedTensorImpl::singleton(); }
+
+}  // namespace
+
+// Room for all gradients from the start: the end of a pass must not fail.
 PendingPasses::PendingPasses(const std::vector<at::Tensor>& parameters, Divisor divisor)
-    : parameters_(parameters), divisor_(divisor) {}
+    : parameters_(parameters), divisor_(divisor) {
+  seen_.reserve(parameters_.size());
+}
 
 Status PendingPasses::setWeight(double weight) {
   if (divisor_ != Divisor::kWeights)
@@ -18,59 +27,93 @@ Status PendingPasses::setWeight(double weight) {
   return {};
 }
 
-void PendingPasses::begin(const autograd::Pass* distributed) {
+// In a context, a later pass of the same context adds to what is there, and nothing else does.
+void PendingPasses::begin(const autograd::Pass* distributed, std::optional<size_t> arrived) {
   std::optional<int64_t> context;
   if (distributed != nullptr) context = distributed->contextId();
-  if (std::exchange(context_, context) != context) {
-    forget();
-  } else {
+  const bool isElsewhere = std::exchange(context_, context) != context;
+  if (isElsewhere) forget();
+  if (distributed == nullptr) {
     forgetCleared();
+    holdsOthers_ = holdsOthers_ || wereChanged(arrived);
+  } else if (isElsewhere) {
+    holdsOthers_ = std::any_of(parameters_.begin(), parameters_.end(), [&](const at::Tensor& parameter) {
+      return distributed->gradients().gradient(parameter).defined();
+    });
   }
-  isCounted_ = false;
 }
 
 Status PendingPasses::addBatch() {
-  if (std::exchange(isCounted_, true)) return {};
-  if (divisor_ == Divisor::kWeights && !nextWeight_)
+  if (isCounted_) return {};
+  if (divisor_ == Divisor::kWeights && !nextWeight_) {
+    if (!context_) holdsOthers_ = true;  // its gradients stay
     return failedPrecondition("DdpOptions::divisor is Divisor::kWeights, and setWeight was not called for this pass");
-  ++count_;
-  weight_ += std::exchange(nextWeight_, std::nullopt).value_or(0);
+  }
+  isCounted_ = true;
+  weightOfPass_ = std::exchange(nextWeight_, std::nullopt).value_or(0);
   return {};
 }
 
 Status PendingPasses::checkMayAverage() const {
-  if (divisor_ == Divisor::kWorldSize || !holdsAverages_) return {};
-  return failedPrecondition(std::string("the gradients of an earlier averaged pass are still there, and the divisor ") +
-                            nameOf(divisor_) + " would count them once for each rank: call zero_grad(), which makes " +
-                            ".grad undefined, or make a new context, after each averaged pass");
+  if (divisor_ == Divisor::kWorldSize || !holdsOthers_) return {};
+  return failedPrecondition(
+      std::string("gradients are there that no pass since the last average has made, and the divisor ") +
+      nameOf(divisor_) +
+      " would count them wrong: call zero_grad(), which makes .grad undefined, or make a new context, after each "
+      "averaged pass and after gradients were replaced");
 }
 
 void PendingPasses::averaged() {
-  forget();
-  holdsAverages_ = true;
+  count_ = 0;
+  weight_ = 0;
+  isCounted_ = false;
+  weightOfPass_ = 0;
+  holdsOthers_ = true;
 }
 
-void PendingPasses::end() {
+void PendingPasses::end(bool hasFailed) {
+  const bool isKept = !context_ || !hasFailed;
+  if (isKept) {
+    count_ = count();
+    weight_ = weight();
+  }
+  isCounted_ = false;
+  weightOfPass_ = 0;
   if (context_) return;
   seen_.clear();
   for (const at::Tensor& parameter : parameters_) seen_.emplace_back(parameter.grad().getIntrusivePtr());
+}
+
+const c10::TensorImpl* PendingPasses::seen(size_t parameter) const {
+  return seen_.empty() ? noGradient() : seen_[parameter]._unsafe_get_target();
 }
 
 // In a local pass gradients are added in place: what was cleared is another tensor now, or none. Those of a context
 // cannot be cleared.
 void PendingPasses::forgetCleared() {
   if (context_) return;
-  for (size_t i = 0; i < seen_.size(); ++i) {
+  for (size_t i = 0; i < parameters_.size(); ++i) {
     const at::Tensor& gradient = parameters_[i].grad();
-    if (gradient.defined() && gradient.unsafeGetTensorImpl() == seen_[i]._unsafe_get_target()) return;
+    if (gradient.defined() && gradient.unsafeGetTensorImpl() == seen(i)) return;
   }
   forget();
+}
+
+// Whether one that the local pass has not come to is another tensor than at the end of the last pass, or was cleared
+// alone. The pass may have made the first gradient of the parameter that it has come to.
+bool PendingPasses::wereChanged(std::optional<size_t> arrived) const {
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const bool isNew = i == arrived && seen(i) == noGradient();
+    if (!isNew && parameters_[i].grad().unsafeGetTensorImpl() != seen(i)) return true;
+  }
+  return false;
 }
 
 void PendingPasses::forget() {
   count_ = 0;
   weight_ = 0;
-  holdsAverages_ = false;
+  holdsOthers_ = false;
+  seen_.clear();
 }
 
 }  // namespace treadle::ddp

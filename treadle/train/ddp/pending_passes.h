@@ -2,6 +2,9 @@
 // The passes of this rank whose gradients have not been averaged, and their weights. The gradients are in `.grad`, or
 // in one context; a pass elsewhere begins a new count. Gradients that were cleared do not count any more.
 //
+// A sum of gradients whose passes are not known would get a wrong weight. So it also notices gradients that no pending
+// pass has made: averages, those of passes before one elsewhere, and what a program has put in their place.
+//
 // Owned by a reducer, and used under its lock.
 
 #include <ATen/core/Tensor.h>
@@ -19,24 +22,26 @@ class PendingPasses {
   // `parameters` outlive it.
   PendingPasses(const std::vector<at::Tensor>& parameters, Divisor divisor);
 
-  // Of the next pass that has a batch. FailedPrecondition: the divisor is not kWeights. InvalidArgument: negative or
-  // not finite.
+  // The weight of the next pass that has a batch. FailedPrecondition: the divisor is not kWeights. InvalidArgument:
+  // negative or not finite.
   Status setWeight(double weight);
+  void dropWeight() { nextWeight_.reset(); }
 
-  // A pass begins; null for a local one.
-  void begin(const autograd::Pass* distributed);
-  // It has a batch, which counts once. FailedPrecondition: setWeight was not called for it.
+  // A pass begins, with the gradient of the parameter `arrived` unless it has no batch; `distributed` is null for a
+  // local one.
+  void begin(const autograd::Pass* distributed, std::optional<size_t> arrived);
+  // The pass has a batch, which counts once. FailedPrecondition: setWeight was not called for it.
   Status addBatch();
-  // FailedPrecondition: averages are there, which this divisor would count once for each rank.
+  // FailedPrecondition: gradients are there that no pending pass has made, and the divisor is not kWorldSize.
   Status checkMayAverage() const;
   // Gradients have become averages, for this pass and those before it.
   void averaged();
-  // It is over, well or badly.
-  void end();
+  // The pass is over. What a failed one has added stays in `.grad`, and is dropped in a context.
+  void end(bool hasFailed);
 
-  // How many have had a batch, this one too.
-  size_t count() const { return count_; }
-  double weight() const { return weight_; }
+  // The number of passes that have had a batch, this one too, and the sum of their weights.
+  size_t count() const { return count_ + (isCounted_ ? 1 : 0); }
+  double weight() const { return weight_ + weightOfPass_; }
   // Between passes: forgets those whose gradients were cleared since.
   void forgetCleared();
 
@@ -44,17 +49,20 @@ class PendingPasses {
   // A gradient as it was at the end of the last local pass. An address alone could come to mean another tensor.
   using SeenGradient = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
 
+  const c10::TensorImpl* seen(size_t parameter) const;
+  bool wereChanged(std::optional<size_t> arrived) const;
   void forget();
 
   const std::vector<at::Tensor>& parameters_;
   const Divisor divisor_;
   std::optional<double> nextWeight_;
   std::optional<int64_t> context_;  // nothing: the gradients are in `.grad`
-  std::vector<SeenGradient> seen_;
-  bool isCounted_ = false;  // the batch of the pass that is under way
-  size_t count_ = 0;
-  double weight_ = 0;
-  bool holdsAverages_ = false;  // beside gradients that are pending
+  std::vector<SeenGradient> seen_;  // of each parameter; empty: none
+  bool holdsOthers_ = false;        // gradients that no pending pass has made are there
+  size_t count_ = 0;                // of passes that are over
+  double weight_ = 0;               // likewise
+  bool isCounted_ = false;          // the pass that is under way has a batch
+  double weightOfPass_ = 0;
 };
 
 }  // namespace treadle::ddp

@@ -60,6 +60,11 @@ void Reducer::setWeight(double weight) {
   throwIfError(pending_.setWeight(weight));
 }
 
+void Reducer::dropWeight() {
+  MutexLock lock(mutex_);
+  pending_.dropWeight();
+}
+
 void Reducer::checkAverages() {
   MutexLock lock(mutex_);
   if (suspended_ > 0)
@@ -93,7 +98,7 @@ void Reducer::onGradient(std::optional<size_t> index) {
   {
     MutexLock lock(mutex_);
     begins = tracker_.role() == Role::kNone;
-    const Role role = join();
+    const Role role = join(index);
     if (role == Role::kLeftAlone && index) throwIfError(pending_.addBatch());
     if (role != Role::kAveraged) return;
     if (begins) earlier = beginPass();
@@ -103,10 +108,10 @@ void Reducer::onGradient(std::optional<size_t> index) {
   if (Status taken = take(index, begins); !taken.ok()) refuse(std::move(taken));
 }
 
-PassTracker::Role Reducer::join() {
+PassTracker::Role Reducer::join(std::optional<size_t> index) {
   const bool begins = tracker_.role() == Role::kNone;
   const Role role = tracker_.join(suspended_ > 0 ? Role::kLeftAlone : Role::kAveraged, weak_from_this());
-  if (begins && role != Role::kNone) pending_.begin(tracker_.distributed());
+  if (begins && role != Role::kNone) pending_.begin(tracker_.distributed(), index);
   if (role != Role::kAveraged || phase_ == Phase::kGradients || begins) return role;
   raise(
       failedPrecondition("a callback at the end of a backward pass reached the parameters of a DistributedDataParallel "
@@ -151,10 +156,10 @@ void Reducer::refuse(Status why) {
 bool Reducer::passEnds() {
   try {
     const bool isAnotherLeft = makeStep();
-    if (!isAnotherLeft) over();
+    if (!isAnotherLeft) over(/*hasFailed=*/false);
     return isAnotherLeft;
   } catch (...) {
-    over();
+    over(/*hasFailed=*/true);
     throw;
   }
 }
@@ -175,10 +180,10 @@ Reducer::Phase Reducer::phase() {
   return phase_;
 }
 
-void Reducer::over() {
+void Reducer::over(bool hasFailed) {
   MutexLock lock(mutex_);
   phase_ = Phase::kNone;
-  if (tracker_.end() != Role::kNone) pending_.end();
+  if (tracker_.end() != Role::kNone) pending_.end(hasFailed);
 }
 
 // No gradient comes any more. Buckets with parameters that the loss does not depend on here go now. A pass that failed
@@ -237,8 +242,8 @@ void Reducer::putAverages() {
   keepFirst(failure_, std::move(ended));
   throwIfError(failure_);
   exchange_.put(shares_.factor);
+  if (exchange_.channel().anyUsed()) pending_.averaged();  // also if the buffers cannot be written
   buffers_.put();
-  if (exchange_.channel().anyUsed()) pending_.averaged();
 }
 
 // Those to be waited for: none where the pass has failed, as its averages are of no use.
@@ -255,7 +260,7 @@ void Reducer::passFailed() noexcept {
     if (reached == Phase::kGradients) beginLast(cancelled("the backward pass failed"));
     if (reached == Phase::kLast) beginAgain();
   } catch (...) {}  // nothing can be sent any more: the other ranks' operations end by their time limit
-  over();
+  over(/*hasFailed=*/true);
 }
 
 }  // namespace treadle::ddp

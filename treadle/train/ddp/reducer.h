@@ -57,6 +57,7 @@ class Reducer final : public PassEvents, public std::enable_shared_from_this<Red
 
   // pending_passes.h
   void setWeight(double weight);
+  void dropWeight();
   size_t pendingPasses();
 
   // First names of the parameters, as they fill buckets.
@@ -72,7 +73,7 @@ class Reducer final : public PassEvents, public std::enable_shared_from_this<Red
   };
 
   void onGradient(std::optional<size_t> index);
-  PassTracker::Role join() TREADLE_REQUIRES(mutex_);
+  PassTracker::Role join(std::optional<size_t> index) TREADLE_REQUIRES(mutex_);
   Operations beginPass() TREADLE_REQUIRES(mutex_);
   void takeMemory(const Operations& earlier);
   Status take(std::optional<size_t> index, bool begins) TREADLE_REQUIRES(mutex_);
@@ -82,7 +83,7 @@ class Reducer final : public PassEvents, public std::enable_shared_from_this<Red
   void passFailed() noexcept override;
   bool makeStep();
   Phase phase();
-  void over();
+  void over(bool hasFailed);
   void beginLast(const Status& failure);
   void beginAgain();
   Status conclude() TREADLE_REQUIRES(mutex_);
