@@ -1,5 +1,5 @@
-// What the sum of the ranks' gradients is divided by: training with weights equals one process on all samples, whatever
-// their numbers.
+// The sum of the ranks' gradients is divided as the divisor says: training with weights equals one process on all
+// samples, whatever their numbers.
 
 #include <torch/optim/sgd.h>
 
@@ -8,7 +8,6 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/seeds.h"
 #include "tests/train/ddp/net.h"
-#include "treadle/train/ddp/divisor.h"
 
 namespace treadle::test::divisor_test {
 namespace {
@@ -268,26 +267,6 @@ TEST_P(NotCleared, AveragesAreRefusedByTheNextPass) {
 INSTANTIATE_TEST_SUITE_P(Divisors, NotCleared,
                          ::testing::Values(Divisor::kActiveRanks, Divisor::kSum, Divisor::kWeights),
                          [](const auto& info) { return ddp::nameOf(info.param); });
-
-TEST(Shares, RefuseWeightsThatNoRankOfOursSends) {
-  const double nan = std::numeric_limits<double>::quiet_NaN();
-  const auto shares = ddp::sharesOf(Divisor::kWeights, {{.weight = 1}, {.weight = nan}});
-  EXPECT_TRUE(contains(shares.status().message(), "rank 1 of the group has the weight nan"));
-  EXPECT_FALSE(ddp::sharesOf(Divisor::kWeights, {{.weight = -1}}).ok());
-  EXPECT_TRUE(ddp::sharesOf(Divisor::kSum, {{.weight = nan}}).ok());
-}
-
-TEST(Shares, AreThoseOfTheWeights) {
-  const ddp::Shares shares =
-      ddp::sharesOf(Divisor::kWeights,
-                    {{.weight = 0}, {.active = true, .weight = 3}, {.active = true, .weight = 1}, {.weight = 0}})
-          .value();
-  EXPECT_EQ(shares.ofRanks, (std::vector<double>{0, 3, 1, 0}));
-  EXPECT_EQ(shares.factor, 1);
-  EXPECT_EQ(shares.authority, 1);
-  EXPECT_FALSE(shares.isEmpty);
-  EXPECT_TRUE(ddp::sharesOf(Divisor::kActiveRanks, {{}, {}}).value().isEmpty);
-}
 
 }  // namespace
 }  // namespace treadle::test::divisor_test

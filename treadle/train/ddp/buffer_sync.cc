@@ -1,7 +1,9 @@
 #include "treadle/train/ddp/buffer_sync.h"
 
-#include <ATen/ops/equal.h>
+#include <ATen/ops/empty.h>
 
+#include <algorithm>
+#include <cstring>
 #include <limits>
 
 #include "treadle/core/base/error.h"
@@ -21,13 +23,11 @@ bool isAveraged(at::ScalarType dtype) {
   return dtype == at::kHalf || dtype == at::kBFloat16 || dtype == at::kFloat || dtype == at::kDouble;
 }
 
-// The mean over all ranks is the weighted one then. Nothing that a rank without a share holds counts, NaN neither.
-void weigh(at::Tensor& values, double share) {
-  if (share == 0) {
-    values.zero_();
-  } else if (share != 1) {
-    values.mul_(share);
-  }
+// The part of this rank in the weighted mean. Nothing that a rank without a share holds counts, NaN neither.
+void weigh(at::Tensor& values, double share) { share == 0 ? values.zero_() : values.mul_(share); }
+
+Hash128 hashOf(const at::Tensor& packed) {
+  return hashed({}, {static_cast<const std::byte*>(packed.const_data_ptr()), packed.nbytes()});
 }
 
 }  // namespace
@@ -50,27 +50,59 @@ BufferSync::BufferSync(const torch::nn::Module& module, Buffers mode) : mode_(mo
     buffers_.push_back(tensor);
   }
   packs_ = packsOf(buffers_);
+  hashes_.resize(buffers_.size());
+}
+
+void BufferSync::fillPacks() {
+  for (Bucket& pack : packs_)
+    for (size_t position = 0; position < pack.parameters.size(); ++position) {
+      const size_t index = pack.parameters[position];
+      pack.views[position].copy_(buffers_[index]);
+      hashes_[index] = hashOf(pack.views[position]);
+    }
 }
 
 void BufferSync::begin(const ProcessGroup& group, const Shares& shares, Operations& operations) {
+  if (packs_.empty()) return;
+  fillPacks();
+  if (mode_ == Buffers::kAverage) beginComparison(group, operations);
   for (Bucket& pack : packs_) {
-    for (size_t position = 0; position < pack.parameters.size(); ++position)
-      pack.views[position].copy_(buffers_[pack.parameters[position]]);
     if (mode_ == Buffers::kAverage && isAveraged(pack.flat.scalar_type())) {
       weigh(pack.flat, shares.ofRanks[static_cast<size_t>(group.rank())]);
-      operations.push_back(allReduce(group, pack.flat, ReduceOp::kAverage));
+      operations.push_back(allReduce(group, pack.flat, ReduceOp::kSum));
     } else {
       operations.push_back(broadcast(group, pack.flat, shares.authority));
     }
   }
 }
 
+// A weighted mean is rounded, so it would change constants a little in each pass.
+void BufferSync::beginComparison(const ProcessGroup& group, Operations& operations) {
+  bounds_ = at::empty({2, static_cast<int64_t>(sizeof(Hash128) * hashes_.size())}, at::kByte);
+  at::Tensor largest = bounds_[0];
+  std::memcpy(largest.data_ptr(), hashes_.data(), largest.nbytes());
+  bounds_[1].fill_(255).sub_(largest);
+  operations.push_back(allReduce(group, bounds_, ReduceOp::kMax));
+}
+
+// Whether it has the same bits on all ranks. They know by the largest and the smallest of each byte of their hashes.
+bool BufferSync::isAlike(size_t buffer) const {
+  if (mode_ != Buffers::kAverage) return false;
+  const uint8_t* largest = bounds_.const_data_ptr<uint8_t>() + sizeof(Hash128) * buffer;
+  const uint8_t* smallest = largest + bounds_.size(1);
+  return std::equal(largest, largest + sizeof(Hash128), smallest,
+                    [](uint8_t most, uint8_t least) { return most == 255 - least; });
+}
+
 void BufferSync::put() {
   for (Bucket& pack : packs_)
     for (size_t position = 0; position < pack.parameters.size(); ++position) {
-      at::Tensor& buffer = buffers_[pack.parameters[position]];
+      const size_t index = pack.parameters[position];
+      at::Tensor& buffer = buffers_[index];
       const at::Tensor& now = pack.views[position];
-      if (buffer.scalar_type() != now.scalar_type() || !at::equal(buffer, now)) buffer.copy_(now);
+      const bool hasItsDtype = buffer.scalar_type() == now.scalar_type();
+      if (hasItsDtype && (isAlike(index) || hashOf(now) == hashes_[index])) continue;
+      buffer.copy_(now);
     }
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <sstream>
 
 namespace treadle::ddp {
 namespace {
@@ -14,6 +15,13 @@ double weightOf(const RankReport& report, Divisor divisor) {
     case Divisor::kWeights: break;
   }
   return report.weight;
+}
+
+Status unusableSum(double sum) {
+  std::ostringstream text;
+  text << "the weights of the group's ranks add up to " << sum << ", by which a double cannot be divided: give setWeight "
+       << "numbers of samples or tokens";
+  return failedPrecondition(text.str());
 }
 
 }  // namespace
@@ -30,7 +38,7 @@ const char* nameOf(Divisor divisor) {
 
 Result<Shares> sharesOf(Divisor divisor, const std::vector<RankReport>& reports) {
   const auto ranks = static_cast<double>(reports.size());
-  Shares shares{.ofRanks = std::vector<double>(reports.size(), 1)};
+  Shares shares{.ofRanks = std::vector<double>(reports.size(), 1 / ranks)};
   const auto active = std::find_if(reports.begin(), reports.end(), [](const RankReport& one) { return one.active; });
   if (active != reports.end()) shares.authority = static_cast<int>(active - reports.begin());
   double sum = 0;  // in the order of ranks
@@ -44,8 +52,9 @@ Result<Shares> sharesOf(Divisor divisor, const std::vector<RankReport>& reports)
   shares.isEmpty = sum == 0;
   if (shares.isEmpty) return shares;
   for (size_t rank = 0; rank < reports.size(); ++rank)
-    shares.ofRanks[rank] = weightOf(reports[rank], divisor) * (ranks / sum);
+    shares.ofRanks[rank] = weightOf(reports[rank], divisor) / sum;
   shares.factor = divisor == Divisor::kSum ? ranks : ranks / sum;
+  if (!std::isfinite(sum) || !std::isfinite(shares.factor)) return unusableSum(sum);
   return shares;
 }
 

@@ -1,5 +1,6 @@
 #pragma once
-// By what the sum of the ranks' gradients is divided, and how much each rank counts. Pure functions; any thread.
+// The number by which the sum of the ranks' gradients is divided, and how much each rank counts. Pure functions; any
+// thread.
 
 #include <vector>
 
@@ -28,16 +29,16 @@ namespace treadle::ddp {
 
 const char* nameOf(Divisor divisor);
 
-// Of one averaged pass, the same on all ranks.
+// How ranks count in one averaged pass, the same on all ranks.
 struct Shares {
   double factor = 1;  // the mean over all ranks becomes their sum divided by D: W / D
-  std::vector<double>
-      ofRanks;           // a mean over all ranks becomes the weighted one: W times the weight / D; all 1 for kSum
-  int authority = 0;     // the lowest rank that has had a batch; 0 if there is none
-  bool isEmpty = false;  // D is 0; then factor and ofRanks are 1
+  std::vector<double> ofRanks;  // the part of each in a weighted mean: weight / D; all 1 / W for kSum
+  int authority = 0;            // the lowest rank that has had a batch; 0 if there is none
+  bool isEmpty = false;         // D is 0; then factor is 1, and all ranks count alike
 };
 
-// FailedPrecondition, naming the rank: its weight is negative or not finite, which no rank of ours sends.
+// FailedPrecondition: a weight is negative or not finite (it names the rank), which no rank of ours sends; or nothing
+// can be divided by the sum of the weights, which is too large or too small for a double.
 Result<Shares> sharesOf(Divisor divisor, const std::vector<RankReport>& reports);
 
 }  // namespace treadle::ddp
