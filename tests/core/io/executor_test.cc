@@ -301,6 +301,30 @@ TEST(Executor, countsNestedWaitsOnceAndOthersNotAtAll) {
   nested.wait();
 }
 
+TEST(Executor, givesAPlaceBackWithTheLastPermitOfItsThread) {
+  Pool pool({.maxConcurrentHandlers = 2, .maxBlockedHandlers = 1});
+  Gate isHeld, wasTried, isFree;
+  pool.executor->post([&] {
+    auto first = std::make_unique<Executor::Permit>();
+    const Executor::Permit last;
+    first.reset();
+    isHeld.open();
+    wasTried.wait();
+    EXPECT_TRUE(Executor::Blocking().status().ok());
+  });
+  isHeld.wait();
+  pool.executor->post([&] {
+    EXPECT_EQ(Code::kResourceExhausted, Executor::Permit().status().code());
+    wasTried.open();
+  });
+  ASSERT_TRUE(test::eventually([&] { return pool.executor->active() == 0; }));
+  pool.executor->post([&] {
+    EXPECT_TRUE(Executor::Permit().status().ok());
+    isFree.open();
+  });
+  isFree.wait();
+}
+
 // Another thread could not take its place. It does not matter who polls: a thread of the pool, or one of no pool.
 TEST(Executor, refusesAThreadThatPollsOrReads) {
   Pool pool;

@@ -30,7 +30,8 @@ constexpr Duration kToldAgainAfter = std::chrono::seconds(1);
 
 thread_local Executor* poolOfThread = nullptr;
 thread_local bool inPoll = false;
-thread_local bool blocking = false, permitted = false;  // the thread's task is in a Blocking, and has a Permit
+thread_local bool blocking = false;  // the thread's task is in a Blocking
+thread_local int permits = 0;        // of the thread's task
 
 }  // namespace
 
@@ -267,24 +268,25 @@ Status mayWaitHere() {
 }  // namespace
 
 Executor::Permit::Permit() : status_(mayWaitHere()) {
-  if (!status_.ok() || poolOfThread == nullptr || blocking || permitted) return;
-  MutexLock lock(poolOfThread->mutex_);
-  status_ = poolOfThread->takePlace();
-  if (!status_.ok()) return;
+  if (!status_.ok() || poolOfThread == nullptr || blocking) return;
+  if (permits == 0) {
+    MutexLock lock(poolOfThread->mutex_);
+    status_ = poolOfThread->takePlace();
+    if (!status_.ok()) return;
+  }
   executor_ = poolOfThread;
-  permitted = true;
+  ++permits;
 }
 
 Executor::Permit::~Permit() {
-  if (executor_ == nullptr) return;
-  permitted = false;
+  if (executor_ == nullptr || --permits > 0) return;
   MutexLock lock(executor_->mutex_);
   --executor_->places_;
 }
 
 Executor::Blocking::Blocking() : status_(mayWaitHere()) {
   if (!status_.ok() || poolOfThread == nullptr || blocking) return;
-  takesPlace_ = !permitted;
+  takesPlace_ = permits == 0;
   status_ = poolOfThread->enterBlocking(takesPlace_);
   if (!status_.ok()) return;
   executor_ = poolOfThread;

@@ -56,7 +56,8 @@ class Executor {
   int active() const;
 
   // Holds one of the `maxBlockedHandlers` places before the task starts the work that it will wait for: while it lives,
-  // no `Blocking` of this thread fails. No effect outside a pool thread, or when nested.
+  // no `Blocking` of this thread fails. Permits of one thread share a place, which the last of them gives back. Destroy
+  // it on the thread that made it. No effect outside a pool thread, or within a `Blocking`.
   class Permit {
    public:
     Permit();
