@@ -58,11 +58,11 @@ inline std::vector<std::string> ranks(int size) {
   return names;
 }
 
-// Takes part by hand in a pass over these parameters on another rank, with zeros: those of `order`, in the buckets of
-// the plan with the number `plan`. Calls `sent` after each bucket.
+// Takes part by hand in a pass over these parameters on another rank, with zeros: those of `order`, which fill buckets
+// so. In a first pass there is room for rank 0's order. Calls `sent` after each bucket.
 inline void answerPassInOrder(
     const ProcessGroup& group, const std::vector<at::Tensor>& parameters, const std::vector<size_t>& order,
-    uint8_t plan, const DdpOptions& options, const std::function<void()>& sent = [] {}) {
+    bool isFirst, const DdpOptions& options, const std::function<void()>& sent = [] {}) {
   const ddp::BucketPlan buckets(parameters, order, options.buckets);
   for (const std::vector<size_t>& bucket : buckets.buckets()) {
     int64_t elements = 0;
@@ -71,17 +71,14 @@ inline void answerPassInOrder(
     allReduce(group, flat, ReduceOp::kAverage).wait();
     sent();
   }
-  const bool isFirst = plan == 0;
-  ddp::ExactChannel(group, parameters.size(), buckets.buckets().size(), isFirst)
-      .send({.active = true, .plan = plan})
-      .wait();
+  ddp::ExactChannel(group, parameters.size(), buckets.buckets().size(), isFirst).send({.active = true}).wait();
 }
 
 // The same in a first pass.
 inline void answerPass(
     const ProcessGroup& group, const std::vector<at::Tensor>& parameters, const DdpOptions& options,
     const std::function<void()>& sent = [] {}) {
-  answerPassInOrder(group, parameters, ddp::reverseOrder(parameters.size()), 0, options, sent);
+  answerPassInOrder(group, parameters, ddp::reverseOrder(parameters.size()), /*isFirst=*/true, options, sent);
 }
 
 struct Broken : torch::autograd::Function<Broken> {

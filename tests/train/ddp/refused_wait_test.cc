@@ -1,5 +1,7 @@
 // A pass in a handler that must not wait, because as many as are allowed wait already: it fails, on all ranks, and the
-// numbers of the group's operations still match.
+// numbers of the group's operations still match. One whose exact channel has gone may wait.
+
+#include <torch/csrc/autograd/engine.h>
 
 #include <map>
 
@@ -13,7 +15,7 @@ namespace {
 
 // What the handlers of rank 0 use.
 struct Setting {
-  Gate isFull, mayGo;
+  Gate isFull, mayGo, isBetween, wasTried, mayEnd;
   std::shared_ptr<DistributedDataParallel<Net>> replica;
 };
 Setting* setting = nullptr;
@@ -30,15 +32,31 @@ void passOfRankZero(bool isBroken) {
   setting->replica->forward(isBroken ? Broken::apply(input) : input, false).square().mean().backward();
 }
 
+void agreeOfRankZero() { setting->replica->agreeToSkip(true); }
+void verifyOfRankZero() { setting->replica->verifyReplicas(); }
+
+// Holds it, if it gets it.
+void tryToTakeThePlace() {
+  const io::Executor::Permit permit;
+  setting->wasTried.open();
+  setting->mayEnd.wait();
+}
+
 class RefusedWait : public ::testing::Test {
  protected:
+  // Whose exchange follows the exact channel.
+  static DdpOptions withBuffers() {
+    DdpOptions options = smallBuckets();
+    options.buffers = Buffers::kAverage;
+    return options;
+  }
   // Rank 1 calls the handlers of rank 0.
   RefusedWait() {
     setting = &setting_;
     job_.onAll([&](Worker& worker) {
       const int rank = worker.self().rank;
       replicas_[rank] = std::make_shared<DistributedDataParallel<Net>>(Net(0), ProcessGroup::make(worker, job_.names()),
-                                                                       smallBuckets());
+                                                                       withBuffers());
     });
     setting_.replica = replicas_[0];
     place_ = job_[1].async<&takeTheOnlyPlace>("rank0");
@@ -49,9 +67,11 @@ class RefusedWait : public ::testing::Test {
     EXPECT_EQ(statusOf<CancelledError>([&] { pass(); }).worker(), "rank0");
   }
 
-  void expectThatTheNextIsRight() {
+  void freeThePlace() {
     setting_.mayGo.open();
     place_.wait();
+  }
+  void expectThatTheNextIsRight() {
     for (auto& replica : replicas_) (*replica)->zero_grad();
     auto there = job_[1].async<&passOfRankZero>("rank0", false);
     pass();
@@ -63,7 +83,12 @@ class RefusedWait : public ::testing::Test {
 
   Setting setting_;
   TensorJob job_{ranks(2),
-                 Functions().add<&takeTheOnlyPlace>("takeTheOnlyPlace").add<&passOfRankZero>("passOfRankZero"),
+                 Functions()
+                     .add<&takeTheOnlyPlace>("takeTheOnlyPlace")
+                     .add<&passOfRankZero>("passOfRankZero")
+                     .add<&agreeOfRankZero>("agreeOfRankZero")
+                     .add<&verifyOfRankZero>("verifyOfRankZero")
+                     .add<&tryToTakeThePlace>("tryToTakeThePlace"),
                  {},
                  [](JoinOptions& options) { options.maxBlockedHandlers = 1; }};
   std::shared_ptr<DistributedDataParallel<Net>> replicas_[2];
@@ -74,6 +99,7 @@ TEST_F(RefusedWait, AtTheEndOfAPassFailsItOnAllRanks) {
   auto there = job_[1].async<&passOfRankZero>("rank0", false);
   expectPassFails();
   EXPECT_TRUE(contains(messageOf<ResourceError>([&] { there.wait(); }), "maxBlockedHandlers"));
+  freeThePlace();
   expectThatTheNextIsRight();
 }
 
@@ -83,6 +109,36 @@ TEST_F(RefusedWait, AtTheBeginningOfAPassFailsItOnAllRanks) {
   EXPECT_THROW(job_[1].async<&passOfRankZero>("rank0", false).wait(), ResourceError);
   expectPassFails();
   expectPassFails();
+  freeThePlace();
+  expectThatTheNextIsRight();
+}
+
+// Another handler wants the place between the steps of the end, on a thread of its own.
+TEST_F(RefusedWait, DoesNotMeetAPassWhoseExactChannelHasGone) {
+  freeThePlace();
+  (*setting_.replica)->bias.register_hook([](const at::Tensor&) {
+    torch::autograd::Engine::get_default_engine().queue_callback([] {
+      setting->isBetween.open();
+      setting->wasTried.wait();
+    });
+  });
+  auto there = job_[1].async<&passOfRankZero>("rank0", false);
+  setting_.isBetween.wait();
+  auto another = job_[1].async<&tryToTakeThePlace>("rank0");
+  pass();
+  EXPECT_NO_THROW(there.wait());
+  setting_.mayEnd.open();
+  another.wait();
+  expectThatTheNextIsRight();
+}
+
+// They leave at once, and their operations go on in memory that lives as long.
+TEST_F(RefusedWait, BetweenPassesLeavesTheOperationToItsEnd) {
+  EXPECT_THROW(job_[1].async<&agreeOfRankZero>("rank0").wait(), ResourceError);
+  EXPECT_TRUE(replicas_[1]->agreeToSkip(false));
+  EXPECT_THROW(job_[1].async<&verifyOfRankZero>("rank0").wait(), ResourceError);
+  replicas_[1]->verifyReplicas();
+  freeThePlace();
   expectThatTheNextIsRight();
 }
 

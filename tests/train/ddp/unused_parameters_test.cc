@@ -115,7 +115,7 @@ TEST(StaticUse, SendsNothingOfParametersThatNoRankUsedInTheFirstPass) {
       constexpr size_t kSkipped = 2;
       ASSERT_TRUE(net->parameters()[kSkipped].is_same(net->skipped));
       for (int step = 1; step < 3; ++step)
-        answerPassInOrder(group, net->parameters(), {3, 1, 0}, /*plan=*/1, staticUse());
+        answerPassInOrder(group, net->parameters(), {3, 1, 0}, /*isFirst=*/false, staticUse());
     }
     barrier(group).wait();
   });
@@ -161,17 +161,6 @@ TEST_P(StaticUse, AGradientOfAParameterThatIsNotSentFailsThePassOnAllRanks) {
 
 INSTANTIATE_TEST_SUITE_P(Passes, StaticUse, ::testing::Bool(),
                          [](const auto& info) { return info.param ? "distributed" : "local"; });
-
-// The rank would wait for other buckets than the others send.
-TEST(ExactChannel, NamesARankWithOtherBuckets) {
-  TensorJob job(ranks(3));
-  job.onAll([&](Worker& worker) {
-    const int rank = worker.self().rank;
-    ddp::ExactChannel channel(ProcessGroup::make(worker, job.names()), 2, 1, /*carriesOrder=*/false);
-    channel.send({.plan = static_cast<uint8_t>(rank == 1 ? 3 : 4)}).wait();
-    EXPECT_TRUE(contains(channel.outcome().message(), "rank 1 of the group has other buckets than rank 0"));
-  });
-}
 
 }  // namespace
 }  // namespace treadle::test::unused_parameters_test

@@ -36,7 +36,7 @@ class BufferSync {
   // Takes the buffers that `module` has now. ArgumentError: one is not a dense tensor on the CPU, unless for kOnce.
   BufferSync(const torch::nn::Module& module, Buffers mode);
 
-  // Begins the exchange of what the buffers hold now: an operation for each dtype, and before them, for kAverage, one of
+  // Begins the exchange of what the buffers hold now: an operation for each dtype, and for kAverage one before them with
   // 32 bytes for each buffer.
   void begin(const ProcessGroup& group, const Shares& shares, Operations& operations);
   // These have ended well: writes what came to the buffers. A buffer whose bits stay the same is not written, so graphs
@@ -54,8 +54,8 @@ class BufferSync {
   std::vector<at::Tensor> buffers_;
   std::vector<Bucket> packs_;    // of one dtype each
   std::vector<Hash128> hashes_;  // of what this rank has packed, by buffer
-  // [2, 16 buffers] uint8: the largest of each byte of the ranks' hashes, and 255 minus the smallest. A tensor, because a
-  // collective keeps that alive.
+  // [2, 16 buffers] uint8: the largest of each byte of the ranks' hashes, and 255 minus the smallest. A tensor, because
+  // a collective keeps that alive.
   at::Tensor bounds_;
 };
 

@@ -1,8 +1,11 @@
 #include "treadle/train/ddp/distributed_data_parallel.h"
 
+#include <ATen/ops/full.h>
+
 #include <utility>
 
 #include "treadle/tensor/autograd/autograd_context.h"
+#include "treadle/tensor/collective/collectives.h"
 #include "treadle/train/ddp/reducer.h"
 
 namespace treadle::ddp {
@@ -65,10 +68,16 @@ void synchronize(Reducer& reducer, AutogradContext* context) {
 }
 
 bool agreeToSkip(Reducer& reducer, const ProcessGroup& group, bool wantsToSkip) {
-  reducer.checkBetweenPasses();
-  uint8_t anyWants = wantsToSkip ? 1 : 0;
-  allReduce(group, std::span(&anyWants, 1), ReduceOp::kMax).wait();
-  return anyWants != 0;
+  reducer.checkBetweenPasses("agreeToSkip");
+  // A tensor, which the all-reduce keeps alive: a thread that must not wait leaves at once.
+  at::Tensor anyWants = at::full({1}, wantsToSkip ? 1 : 0, at::kByte);
+  allReduce(group, anyWants, ReduceOp::kMax).wait();
+  return anyWants.item<uint8_t>() != 0;
+}
+
+void verifyReplicas(Reducer& reducer, const torch::nn::Module& module, const ProcessGroup& group, bool buffers) {
+  reducer.checkBetweenPasses("verifyReplicas");
+  checkValues(module, group, buffers);
 }
 
 }  // namespace treadle::ddp

@@ -19,6 +19,10 @@
 // worker, the time limit, in FAST mode a message without a gradient). A pass that fails before its first gradient is
 // unknown to the others: they wait for this rank's next pass, and average with that.
 //
+// A rank on which the last all-reduce of a pass fails, as by its timeout, cannot know what the others do next. Later
+// averaged passes throw StateError there and send nothing, so the others get TimeoutError: make a new group and a new
+// DistributedDataParallel on all ranks.
+//
 // Several modules may be in one pass, in any order on each rank. Waiting for averages is limited by
 // GroupOptions::timeout, not by BackwardOptions::timeout.
 
@@ -79,6 +83,7 @@ at::Tensor emptyLoss(const Reducer& reducer);
 void skipPass(Reducer& reducer, AutogradContext* context);
 void synchronize(Reducer& reducer, AutogradContext* context);
 bool agreeToSkip(Reducer& reducer, const ProcessGroup& group, bool wantsToSkip);
+void verifyReplicas(Reducer& reducer, const torch::nn::Module& module, const ProcessGroup& group, bool buffers);
 
 template <class M>
 struct ModuleOf {
@@ -136,11 +141,13 @@ class DistributedDataParallel {
   void skipPass() { ddp::skipPass(*reducer_, nullptr); }
   void skipPass(AutogradContext& context) { ddp::skipPass(*reducer_, &context); }
   // A tensor that is 0, whose backward does the same: where several modules are in one pass of the others, a rank
-  // without a batch calls backward on the sum of theirs. Added to a loss it changes nothing.
+  // without a batch calls backward on the sum of theirs. Added to a loss it changes no gradient. It is of float32 and has
+  // no dimensions, so a loss of 16 bits without dimensions becomes one of float32.
   at::Tensor emptyLoss() const { return ddp::emptyLoss(*reducer_); }
 
   // Whether any rank wants to skip, the same on all ranks: for a batch over which one of them cannot go, such as one
   // with an infinite loss. Every rank calls it, between passes; its all-reduce of a byte is the group's next operation.
+  // StateError within a pass.
   bool agreeToSkip(bool wantsToSkip) { return ddp::agreeToSkip(*reducer_, group_, wantsToSkip); }
 
   // The weight of this rank's next pass, as a rule its number of samples or tokens, which may be 0: gradients become
@@ -152,14 +159,17 @@ class DistributedDataParallel {
 
   // The names of the trained parameters, as they fill buckets. It is the same on all ranks, and changes after the first
   // averaged pass in which rank 0 has a batch (DdpOptions::bucketOrder). Sums of floating-point numbers depend on it in
-  // their last bits: saved with a checkpoint and given to the run that goes on from there, it keeps these.
+  // their last bits: saved with a checkpoint and given to the run that goes on from there, it keeps these. With
+  // UnusedParameters::kStatic it does not, where parameters are unused: that run sends them in its first pass again.
   std::vector<std::string> bucketOrder() const { return ddp::bucketOrder(*reducer_); }
 
   // Compares the parameters of all ranks, bit by bit, by hashes of 128 bits, and the buffers unless they are each
   // rank's own (Buffers::kOnce). Every rank calls it, between an averaged pass and the next forward: its exchange, of
   // 24 bytes for each rank if all are equal, is the group's next operation. StateError on all ranks names the first
-  // tensor that differs, and the ranks.
-  void verifyReplicas() const { ddp::checkValues(*module_, group_, options_.buffers != Buffers::kOnce); }
+  // tensor that differs, and the ranks; on one rank, that it is called within a pass.
+  void verifyReplicas() const {
+    ddp::verifyReplicas(*reducer_, *module_, group_, options_.buffers != Buffers::kOnce);
+  }
 
   // The module's own forward, called locally; nothing is sent.
   template <class... A>

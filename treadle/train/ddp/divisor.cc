@@ -19,8 +19,8 @@ double weightOf(const RankReport& report, Divisor divisor) {
 
 Status unusableSum(double sum) {
   std::ostringstream text;
-  text << "the weights of the group's ranks add up to " << sum << ", by which a double cannot be divided: give setWeight "
-       << "numbers of samples or tokens";
+  text << "the weights of the group's ranks add up to " << sum
+       << ", by which a double cannot be divided: give setWeight numbers of samples or tokens";
   return failedPrecondition(text.str());
 }
 

@@ -14,8 +14,8 @@ namespace treadle {
 // If they are there, also if they are 0, that pass throws StateError on the rank, and CancelledError on ranks that have
 // cleared theirs. The same holds for other gradients whose weights are not known: those of passes before one in another
 // place (`.grad`, or another context), those that a program has put in place of a parameter's, and those that are left
-// where only some were cleared. It does not notice gradients that are changed in place, as `zero_grad(false)` does: their
-// passes go on to count. Neither does it notice that the only gradient there is was replaced.
+// where only some were cleared. It does not notice gradients that are changed in place, as `zero_grad(false)` does:
+// their passes go on to count. Neither does it notice that the only gradient there is was replaced.
 enum class Divisor {
   kWorldSize,    // the number of ranks
   kActiveRanks,  // the number of ranks that have had a batch since the last averaged pass

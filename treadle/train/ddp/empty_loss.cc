@@ -10,7 +10,10 @@ namespace treadle::ddp {
 
 EmptyLoss::EmptyLoss(std::function<void()> onBackward)
     : leaf_(at::zeros({}, at::kFloat).requires_grad_()),
-      hook_({leaf_}, [onBackward = std::move(onBackward)](size_t) { onBackward(); }) {}
+      hook_({leaf_}, [this, onBackward = std::move(onBackward)](size_t) {
+        leaf_.mutable_grad() = at::Tensor();
+        onBackward();
+      }) {}
 
 at::Tensor EmptyLoss::make() const {
   const at::AutoGradMode on(true);

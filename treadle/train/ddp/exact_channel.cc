@@ -13,7 +13,7 @@ namespace treadle::ddp {
 namespace {
 
 constexpr uint8_t kFailedFlag = 1, kActiveFlag = 2;
-constexpr size_t kPlanByte = 1, kWeightByte = 2, kReportBytes = kWeightByte + sizeof(double);
+constexpr size_t kWeightByte = 1, kReportBytes = kWeightByte + sizeof(double);
 constexpr size_t kPlaceBytes = sizeof(uint32_t);
 
 }  // namespace
@@ -45,7 +45,6 @@ void ExactChannel::markOrder(const std::vector<size_t>& order) {
 Future<void> ExactChannel::send(const RankReport& own) {
   uint8_t* report = &at(ranks_ + kReportBytes * static_cast<size_t>(group_.rank()));
   *report = static_cast<uint8_t>((own.failed ? kFailedFlag : 0) | (own.active ? kActiveFlag : 0));
-  report[kPlanByte] = own.plan;
   std::memcpy(report + kWeightByte, &own.weight, sizeof own.weight);
   return allReduce(group_, bytes_, ReduceOp::kMax);
 }
@@ -63,8 +62,7 @@ std::vector<RankReport> ExactChannel::reports() const {
   std::vector<RankReport> reports;
   for (size_t place = ranks_; place < order_; place += kReportBytes) {
     const uint8_t* report = &at(place);
-    reports.push_back(
-        {.failed = (*report & kFailedFlag) != 0, .active = (*report & kActiveFlag) != 0, .plan = report[kPlanByte]});
+    reports.push_back({.failed = (*report & kFailedFlag) != 0, .active = (*report & kActiveFlag) != 0});
     std::memcpy(&reports.back().weight, report + kWeightByte, sizeof(double));
   }
   return reports;
@@ -89,14 +87,8 @@ Result<std::vector<size_t>> ExactChannel::order() const {
 Status ExactChannel::outcome() const {
   const std::vector<RankReport> all = reports();
   std::vector<size_t> failed;
-  for (size_t rank = 0; rank < all.size(); ++rank) {
+  for (size_t rank = 0; rank < all.size(); ++rank)
     if (all[rank].failed) failed.push_back(rank);
-    if (all[rank].plan != all.front().plan)
-      return failedPrecondition(
-          "rank " + std::to_string(rank) +
-          " of the group has other buckets than rank 0 since a pass that failed there: make a new "
-          "group and a new DistributedDataParallel");
-  }
   if (failed.empty()) return {};
   const std::string worker = group_.members()[failed.front()];
   const std::string more = failed.size() > 1 ? " and on " + std::to_string(failed.size() - 1) + " more" : "";

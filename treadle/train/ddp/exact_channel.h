@@ -1,8 +1,8 @@
 #pragma once
-// The last operation of each averaged pass, but for buckets that it calls for: a small all-reduce, after which every
-// rank has the same account of the pass, byte for byte. It holds which parameters have a gradient on some rank, which
-// buckets must be reduced again, and what each rank reports of itself. So all ranks agree on these, and buckets carry
-// nothing but gradients.
+// The operation after the buckets of each averaged pass: a small all-reduce, after which every rank has the same account
+// of the pass, byte for byte. It holds which parameters have a gradient on some rank, which buckets must be reduced
+// again, and what each rank reports of itself. So all ranks agree on these, and on the operations that follow, and
+// buckets carry nothing but gradients.
 //
 // Owned by a reducer; used by one thread at a time.
 
@@ -16,7 +16,6 @@ namespace treadle::ddp {
 struct RankReport {
   bool failed = false;  // the pass has failed there by then
   bool active = false;  // it has had a batch since the last averaged pass
-  uint8_t plan = 0;     // which plan of buckets it uses
   double weight = 0;    // of these batches (Divisor::kWeights)
 };
 
@@ -44,11 +43,10 @@ class ExactChannel {
   // Whether a rank's part of it has changed.
   bool again(size_t bucket) const;
   std::vector<RankReport> reports() const;
-  // What rank 0 has marked; empty if it has marked none. FailedPrecondition: not each parameter once, which no rank of
+  // The order that rank 0 has marked; empty if it has marked none. FailedPrecondition: not each parameter once, which no rank of
   // ours sends.
   Result<std::vector<size_t>> order() const;
   // Cancelled if the pass failed on a rank: names the worker of the first such rank, and says how many more there are.
-  // FailedPrecondition if ranks use other plans of buckets, so that the sums are of different parameters.
   Status outcome() const;
 
  private:
@@ -56,10 +54,10 @@ class ExactChannel {
 
   ProcessGroup group_;
   size_t buckets_, ranks_, order_;  // where their bytes begin
-  // [parameters + buckets + 10 ranks (+ 4 parameters)] uint8: 1 for each parameter that is used and each bucket to be
-  // reduced again; the report of each rank: a byte of flags (1: failed, 2: active), one of its plan, and 8 of its
-  // weight; and 1 + the index of each parameter in rank 0's order, as uint32. Others leave a rank's bytes 0, so the
-  // maximum is a copy. A tensor, because a collective keeps that alive.
+  // [parameters + buckets + 9 ranks (+ 4 parameters)] uint8: 1 for each parameter that is used and each bucket to be
+  // reduced again; the report of each rank: a byte of flags (1: failed, 2: active), and 8 of its weight; and
+  // 1 + the index of each parameter in rank 0's order, as uint32. Others leave a rank's bytes 0, so the maximum is a
+  // copy. A tensor, because a collective keeps that alive.
   at::Tensor bytes_;
 };
 

@@ -33,7 +33,6 @@ ExactChannel GradientExchange::newChannel() const {
 
 void GradientExchange::replan() {
   plan_ = planned();
-  ++planNumber_;
   buckets_.clear();  // the memory goes first
   renewMemory();
   channel_ = newChannel();
@@ -95,11 +94,10 @@ Status GradientExchange::sendRest(bool failed, Operations& operations) {
   return filled;
 }
 
-void GradientExchange::sendChannel(RankReport own, Operations& operations) {
+void GradientExchange::sendChannel(const RankReport& own, Operations& operations) {
   for (size_t index = 0; index < arrived_.size(); ++index)
     if (!plan_.placeOf(index) && store_->has(parameter(index), arrived_[index])) channel_.markUsed(index);
   if (mayReorder_ && group_.rank() == 0 && !arrivals_.isEmpty()) channel_.markOrder(arrivals_.order());
-  own.plan = planNumber_;
   operations.push_back(channel_.send(own));
 }
 

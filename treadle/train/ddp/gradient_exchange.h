@@ -38,7 +38,7 @@ class GradientExchange {
   // of a pass that has `failed` here, or that fails by this, go as they are: nobody uses them.
   Status sendRest(bool failed, Operations& operations);
   // Begins the exact channel, which comes after the buckets.
-  void sendChannel(RankReport own, Operations& operations);
+  void sendChannel(const RankReport& own, Operations& operations);
 
   // Once that operation has ended well; the same on all ranks. Not OK: the pass fails on all.
   Status outcome() const;
@@ -76,8 +76,7 @@ class GradientExchange {
   bool mayReorder_;  // once
   ArrivalOrder arrivals_;
   bool mustReplan_ = false;
-  uint8_t planNumber_ = 0;  // modulo 256
-  BucketPlan plan_;         // parameters in no bucket are not sent, only marked in the channel
+  BucketPlan plan_;  // parameters in no bucket are not sent, only marked in the channel
   std::vector<Bucket> buckets_;
   ExactChannel channel_;
   // These belong to the pass that is under way, or to the last one.

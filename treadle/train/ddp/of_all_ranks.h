@@ -2,11 +2,13 @@
 // A small value of each member of a group, for members that must decide alike. A function without state; used as the
 // group is.
 
-#include <span>
+#include <ATen/ops/empty.h>
+
+#include <cstring>
 #include <type_traits>
 #include <vector>
 
-#include "treadle/core/group/group.h"
+#include "treadle/tensor/collective/collectives.h"
 
 namespace treadle::ddp {
 
@@ -15,8 +17,14 @@ namespace treadle::ddp {
 template <class T>
   requires std::is_trivially_copyable_v<T>
 std::vector<T> ofAllRanks(const ProcessGroup& group, const T& own) {
+  // Tensors, which the operation keeps alive: a thread that must not wait leaves at once.
+  constexpr auto kBytes = static_cast<int64_t>(sizeof(T));
+  const at::Tensor mine = at::empty({kBytes}, at::kByte);
+  at::Tensor gathered = at::empty({group.size(), kBytes}, at::kByte);
+  std::memcpy(mine.data_ptr(), &own, sizeof(T));
+  allGather(group, mine, gathered).wait();
   std::vector<T> all(static_cast<size_t>(group.size()));
-  allGather(group, std::as_bytes(std::span(&own, 1)), std::as_writable_bytes(std::span(all))).wait();
+  std::memcpy(all.data(), gathered.const_data_ptr(), gathered.nbytes());
   return all;
 }
 

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "treadle/core/base/error.h"
-#include "treadle/core/io/executor.h"
 #include "treadle/tensor/autograd/plain_backward.h"
 #include "treadle/train/ddp/distributed_data_parallel.h"
 
@@ -71,10 +70,19 @@ void Reducer::checkAverages() {
     raise(failedPrecondition("synchronize() averages nothing while a guard of noSync() lives: end it before"));
 }
 
-void Reducer::checkBetweenPasses() {
+void Reducer::checkBetweenPasses(const char* function) {
   MutexLock lock(mutex_);
   if (tracker_.role() != Role::kNone)
-    raise(failedPrecondition("agreeToSkip is called between passes, and a backward pass is under way"));
+    raise(failedPrecondition(std::string(function) + " is called between passes, and a backward pass is under way"));
+  throwIfError(checkInStep());
+}
+
+// An operation that this rank began now might meet one of an earlier pass on the others, with as many elements.
+Status Reducer::checkInStep() const {
+  if (!isBehind_) return {};
+  return failedPrecondition(
+      "the exact channel of an earlier averaged pass did not come to this rank, so it does not know which operations "
+      "the other ranks have begun since: make a new group and a new DistributedDataParallel on all ranks");
 }
 
 size_t Reducer::pendingPasses() {
@@ -112,7 +120,9 @@ PassTracker::Role Reducer::join(std::optional<size_t> index) {
   const bool begins = tracker_.role() == Role::kNone;
   const Role role = tracker_.join(suspended_ > 0 ? Role::kLeftAlone : Role::kAveraged, weak_from_this());
   if (begins && role != Role::kNone) pending_.begin(tracker_.distributed(), index);
-  if (role != Role::kAveraged || phase_ == Phase::kGradients || begins) return role;
+  if (role != Role::kAveraged) return role;
+  if (begins || phase_ == Phase::kNone) throwIfError(checkInStep());
+  if (begins || phase_ == Phase::kGradients) return role;
   raise(
       failedPrecondition("a callback at the end of a backward pass reached the parameters of a DistributedDataParallel "
                          "while their gradients are being averaged: call backward after the pass"));
@@ -183,25 +193,30 @@ Reducer::Phase Reducer::phase() {
 void Reducer::over(bool hasFailed) {
   MutexLock lock(mutex_);
   phase_ = Phase::kNone;
+  permit_.reset();
   if (tracker_.end() != Role::kNone) pending_.end(hasFailed);
 }
 
 // No gradient comes any more. Buckets with parameters that the loss does not depend on here go now. A pass that failed
 // here begins all operations too and cancels none: members match operations by their number, those of the next pass
-// must meet those of the next pass on the other ranks, and the last one reports the failure.
+// must meet those of the next pass on the other ranks, and the last one reports the failure. Then the pass fails on all
+// ranks, and they begin nothing more.
 void Reducer::beginLast(const Status& failure) {
   MutexLock lock(mutex_);
   phase_ = Phase::kLast;
+  isBehind_ = true;
   keepFirst(failure_, failure);
-  // Asked before the channel goes, which reports it: a rank that must not wait gets no averages.
-  if (group_.size() > 1) keepFirst(failure_, io::Executor::Permit().status());
+  // Asked before the channel goes, which reports it: a rank that must not wait gets no averages. Held until the pass is
+  // over, as the other ranks count on its waits from here on.
+  if (group_.size() > 1) keepFirst(failure_, permit_.emplace().status());
   keepFirst(failure_, exchange_.sendRest(!failure_.ok(), operations_));
   const bool hasBatch = pending_.count() > 0;
   exchange_.sendChannel({.failed = !failure_.ok(), .active = hasBatch, .weight = pending_.weight()}, operations_);
+  isBehind_ = failure_.ok();
 }
 
 // The averages of buckets to which a gradient was added on some rank after they had gone are replaced, and buffers are
-// exchanged. Each rank that has heard from all does so, also if the pass has failed here since: the numbers of
+// exchanged. Each rank that has the exact channel does so, also if the pass has failed here since: the numbers of
 // operations must match.
 void Reducer::beginAgain() {
   const Operations operations = operationsOfPass();
@@ -214,9 +229,11 @@ void Reducer::beginAgain() {
   if (!firstFailure({operations.back()}).ok()) return;
   const Status outcome = conclude();
   keepFirst(failure_, outcome);
-  if (!outcome.ok()) return;
-  exchange_.sendAgain(operations_);
-  buffers_.begin(group_, shares_, operations_);
+  if (outcome.ok()) {
+    exchange_.sendAgain(operations_);
+    buffers_.begin(group_, shares_, operations_);
+  }
+  isBehind_ = false;
 }
 
 // What all ranks conclude from the channel, alike.
@@ -229,8 +246,7 @@ Status Reducer::conclude() {
   if (shares_.isEmpty && channel.anyUsed())
     return failedPrecondition(
         "there are gradients, but no rank counts for their average: all weights are 0, or no rank has had a batch "
-        "since "
-        "the last average");
+        "since the last average");
   return exchange_.learn();
 }
 

@@ -20,6 +20,7 @@
 
 #include "treadle/core/base/mutex.h"
 #include "treadle/core/group/group.h"
+#include "treadle/core/io/executor.h"
 #include "treadle/train/ddp/buffer_sync.h"
 #include "treadle/train/ddp/divisor.h"
 #include "treadle/train/ddp/empty_loss.h"
@@ -52,8 +53,8 @@ class Reducer final : public PassEvents, public std::enable_shared_from_this<Red
   at::Tensor emptyLoss() const { return emptyLoss_->make(); }
   // StateError: a pass that begins now is left alone.
   void checkAverages();
-  // StateError: a pass is under way, so the group is not free.
-  void checkBetweenPasses();
+  // StateError: a pass is under way, so the group is not free for `function`; or it is of no use any more.
+  void checkBetweenPasses(const char* function);
 
   // pending_passes.h
   void setWeight(double weight);
@@ -78,6 +79,7 @@ class Reducer final : public PassEvents, public std::enable_shared_from_this<Red
   void takeMemory(const Operations& earlier);
   Status take(std::optional<size_t> index, bool begins) TREADLE_REQUIRES(mutex_);
   void refuse(Status why) TREADLE_REQUIRES(mutex_);
+  Status checkInStep() const TREADLE_REQUIRES(mutex_);
 
   bool passEnds() override;
   void passFailed() noexcept override;
@@ -105,6 +107,10 @@ class Reducer final : public PassEvents, public std::enable_shared_from_this<Red
   Operations operations_ TREADLE_GUARDED_BY(mutex_);  // as begun
   Status failure_ TREADLE_GUARDED_BY(mutex_);         // the first one on this rank
   Shares shares_ TREADLE_GUARDED_BY(mutex_);
+  std::optional<io::Executor::Permit> permit_ TREADLE_GUARDED_BY(mutex_);  // for all waits after the exact channel
+  // The other ranks may have begun operations of which this one does not know: an exact channel has gone, and its result
+  // is not here. For good, if that does not come.
+  bool isBehind_ TREADLE_GUARDED_BY(mutex_) = false;
   // Last: no hook comes once they are gone.
   std::unique_ptr<GradientHooks> hooks_;
   std::unique_ptr<EmptyLoss> emptyLoss_;
