@@ -99,11 +99,28 @@ TEST(FirstDifference, CutsLongLinesAndShowsNoControlCharacters) {
     const Lines lines = {rank == 0 ? std::string(1000, 'x') : "a\n\x1b[31mb"};
     const auto found = ddp::firstDifference(ProcessGroup::make(worker, job.names()), lines);
     ASSERT_TRUE(found.has_value());
-    EXPECT_TRUE(contains(*found, "rank 0 has " + std::string(480, 'x') + "...; rank 1 has a??[31mb"));
+    EXPECT_TRUE(contains(*found, "rank 0 has " + std::string(480, 'x') + "... with the hash "));
+    EXPECT_TRUE(contains(*found, "; rank 1 has a??[31mb"));
   });
 }
 
-// What a replica is made of.
+// They differ in their last bytes only.
+TEST(FirstDifference, ShowsOtherHashesForLinesWithTheSameBeginning) {
+  TensorJob job(ranks(2));
+  const std::string begin = std::string(480, 'x') + "... with the hash ";
+  job.onAll([&](Worker& worker) {
+    const Lines lines = {std::string(1000, 'x') + std::to_string(worker.self().rank)};
+    const auto found = ddp::firstDifference(ProcessGroup::make(worker, job.names()), lines);
+    ASSERT_TRUE(found.has_value());
+    std::vector<std::string> hashes;
+    for (size_t at = found->find(begin); at != std::string::npos; at = found->find(begin, at + 1))
+      hashes.push_back(found->substr(at + begin.size(), 32));
+    ASSERT_EQ(hashes.size(), 2U);
+    EXPECT_NE(hashes[0], hashes[1]);
+  });
+}
+
+// Parts of a replica.
 struct Spec {
   std::string name = "weight", bufferName = "mean", sharedName = "output";
   std::vector<int64_t> sizes = {4, 2}, bufferSizes = {2};
@@ -126,7 +143,7 @@ struct Made : torch::nn::Module {
 struct Change {
   const char* name;
   std::function<void(Spec&)> make;
-  std::string before, after;  // what the message says
+  std::string before, after;  // in the message
 };
 
 class ReplicaCheck : public ::testing::TestWithParam<Change> {};
@@ -169,8 +186,47 @@ INSTANTIATE_TEST_SUITE_P(
         Change{"buckets", [](Spec& spec) { spec.options.buckets.firstBytes = 7; },
                "DdpOptions::buckets of 1048576, then 26214400 bytes", "DdpOptions::buckets of 7, then 26214400 bytes"},
         Change{"start", [](Spec& spec) { spec.options.start = StartCheck::kTrust; }, "DdpOptions::start kBroadcast",
-               "DdpOptions::start kTrust"}),
+               "DdpOptions::start kTrust"},
+        Change{"buffers", [](Spec& spec) { spec.options.buffers = Buffers::kAverage; }, "DdpOptions::buffers kOnce",
+               "DdpOptions::buffers kAverage"},
+        Change{"divisor", [](Spec& spec) { spec.options.divisor = Divisor::kSum; }, "DdpOptions::divisor kWorldSize",
+               "DdpOptions::divisor kSum"},
+        Change{"unusedParameters", [](Spec& spec) { spec.options.unusedParameters = UnusedParameters::kStatic; },
+               "DdpOptions::unusedParameters kPerPass", "DdpOptions::unusedParameters kStatic"},
+        Change{"bucketOrder", [](Spec& spec) { spec.options.bucketOrder = {"weight", "bias"}; }, kWeight,
+               "DdpOptions::bucketOrder with 'weight' next"}),
     [](const auto& info) { return info.param.name; });
+
+// libtorch gives a dimension of size 1 any stride, as a view of a larger tensor.
+struct Row : torch::nn::Module {
+  explicit Row(int64_t stride) {
+    register_parameter("row", at::zeros({2}, at::kDouble).as_strided({1, 2}, {stride, 1}));
+  }
+};
+
+TEST(ReplicaStructure, HasNoStridesOfDimensionsOfSizeOne) {
+  TensorJob job(ranks(2));
+  job.onAll([&](Worker& worker) {
+    const auto replica = std::make_shared<Row>(2 + worker.self().rank);
+    DistributedDataParallel<Row>(replica, ProcessGroup::make(worker, job.names()), {.start = StartCheck::kTrust});
+  });
+}
+
+// It would be an operation between those of the pass, on this rank alone.
+TEST(ReplicaValues, AreNotVerifiedWithinAPass) {
+  TensorJob job(ranks(2));
+  job.onAll([&](Worker& worker) {
+    const int rank = worker.self().rank;
+    Net net(0);
+    DistributedDataParallel<Net> ddp(net, ProcessGroup::make(worker, job.names()), smallBuckets());
+    net->bias.register_hook([&](const at::Tensor&) {
+      if (rank != 0) return;
+      EXPECT_TRUE(contains(messageOf<StateError>([&] { ddp.verifyReplicas(); }), "verifyReplicas is called between"));
+    });
+    ddp.forward(inputOf(rank, 0), false).square().mean().backward();
+    ddp.verifyReplicas();
+  });
+}
 
 // The least change of a value that there is.
 void changeABit(const at::Tensor& tensor, int64_t place) {

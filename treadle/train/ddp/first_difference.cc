@@ -20,7 +20,7 @@ struct Summary {
   bool operator==(const Summary&) const = default;
 };
 
-// A line as it is sent; a long one is cut.
+// A line as it is sent; a long one is cut, and shown with its hash.
 struct SentLine {
   Hash128 hash;
   uint32_t sizeBytes = 0;
@@ -32,7 +32,7 @@ Hash128 hashOfText(const Hash128& before, std::string_view text) {
   return hashed(before, std::as_bytes(std::span(text)));
 }
 
-// By the number of lines, each of all lines before it.
+// One for each number of lines: the hash of the first so many.
 std::vector<Hash128> hashesOfPrefixes(const std::vector<std::string>& lines) {
   std::vector<Hash128> hashes(1);
   for (const std::string& line : lines) hashes.push_back(hashOfText(hashes.back(), line));
@@ -59,7 +59,7 @@ SentLine sentLine(const std::vector<std::string>& lines, uint64_t number) {
 std::string readable(const SentLine& line) {
   std::string text(line.text.data(), std::min<size_t>(line.sizeBytes, line.text.size()));
   std::replace_if(text.begin(), text.end(), [](unsigned char c) { return c < ' '; }, '?');
-  return text.size() < line.text.size() ? text : text + "...";
+  return text.size() < line.text.size() ? text : text + "... with the hash " + inHex(line.hash);
 }
 
 std::string haveInWords(const std::vector<size_t>& ranks) {

@@ -12,10 +12,10 @@
 namespace treadle::ddp {
 namespace {
 
-// Of what ranks exchange in a pass, and in which order. Raise it when that changes.
+// The rules for what ranks exchange in a pass, and in which order. Raise the number when they change.
 constexpr const char* kRules = "version 1 of the rules of DistributedDataParallel";
 
-// With "parameter 'first'" and "buffer 'offset'" as their names in words.
+// Their names in words are "parameter 'first'" and "buffer 'offset'".
 std::vector<NamedTensor> tensorsOf(const torch::nn::Module& module, bool buffers) {
   std::vector<NamedTensor> tensors = parametersOf(module);
   for (NamedTensor& parameter : tensors) parameter.names = "parameter " + parameter.names;
@@ -27,10 +27,19 @@ std::vector<NamedTensor> tensorsOf(const torch::nn::Module& module, bool buffers
   return tensors;
 }
 
+// Leaves out those of dimensions of size 1, which are never used and may be any number.
+std::vector<int64_t> usedStrides(const at::Tensor& tensor) {
+  std::vector<int64_t> strides;
+  for (int64_t dimension = 0; dimension < tensor.dim(); ++dimension)
+    if (tensor.size(dimension) != 1) strides.push_back(tensor.stride(dimension));
+  return strides;
+}
+
 std::string structureOf(const at::Tensor& tensor) {
   std::ostringstream text;
   text << c10::toString(tensor.scalar_type()) << " " << tensor.sizes();
-  tensor.layout() == at::kStrided ? text << " with strides " << tensor.strides() : text << " " << tensor.layout();
+  tensor.layout() == at::kStrided ? text << " with strides " << at::IntArrayRef(usedStrides(tensor))
+                                  : text << " " << tensor.layout();
   text << " on " << tensor.device() << (tensor.requires_grad() ? ", trained" : ", not trained");
   return text.str();
 }

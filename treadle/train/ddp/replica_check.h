@@ -12,7 +12,7 @@
 
 namespace treadle {
 
-// What the construction of a DistributedDataParallel does with the values of parameters and buffers. It always compares
+// The construction of a DistributedDataParallel does this with the values of parameters and buffers. It always compares
 // what replicas are made of (ddp::checkStructure).
 enum class StartCheck {
   kBroadcast,     // copies those of rank 0 to all ranks
@@ -26,7 +26,7 @@ namespace treadle::ddp {
 
 const char* nameOf(StartCheck start);
 
-// Compares names, dtypes, shapes, strides, layouts and devices of all parameters and buffers, which of them share a
+// Compares names, dtypes, shapes, strides (of dimensions of other sizes than 1), layouts and devices of all parameters and buffers, which of them share a
 // tensor, which parameters are trained, and `settings`, line by line. ArgumentError on all ranks: names the first line
 // that differs, and the ranks. Every rank calls it; throws what the group's operations throw (first_difference.h says
 // what is sent).
