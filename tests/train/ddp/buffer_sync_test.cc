@@ -236,16 +236,17 @@ TEST(Buffers, AreWeightedAsGradientsAre) {
 
 // libtorch would refuse the second backward if the buffer had been written since.
 TEST(Buffers, ThatDoNotChangeStayValidForGraphsThatSavedThem) {
-  TensorJob job(ranks(2));
-  job.onAll([&](Worker& worker) {
-    Net net(0);
-    DistributedDataParallel<Net> ddp(net, ProcessGroup::make(worker, job.names()), with(Buffers::kFromRank0));
-    const at::Tensor first = (net->last * net->offset).sum(), second = (net->last * net->offset).square().sum();
-    const auto before = net->offset._version();
-    first.backward();
-    second.backward();
-    EXPECT_EQ(net->offset._version(), before);
-  });
+  TensorJob job(ranks(3));
+  for (const Buffers mode : {Buffers::kFromRank0, Buffers::kAverage})
+    job.onAll([&](Worker& worker) {
+      Net net(0);
+      DistributedDataParallel<Net> ddp(net, ProcessGroup::make(worker, job.names()), with(mode));
+      const at::Tensor first = (net->last * net->offset).sum(), second = (net->last * net->offset).square().sum();
+      const auto before = net->offset._version();
+      first.backward();
+      second.backward();
+      EXPECT_EQ(net->offset._version(), before);
+    });
 }
 
 TEST(Buffers, ThatAreNotDenseAreRefusedUnlessTheyAreTheRanksOwn) {

@@ -113,7 +113,32 @@ TEST(SkippedPasses, OfAllRanksLeaveNoGradient) {
   }
 }
 
-// The others do not hear of it.
+TEST(SkippedPasses, LeaveNoGradientOfTheirOwnInAContext) {
+  TensorJob job(ranks(1));
+  DistributedDataParallel<Net> ddp(Net(0), ProcessGroup::make(job[0], job.names()), smallBuckets());
+  AutogradContext context(job[0]);
+  ddp.skipPass(context);
+  EXPECT_TRUE(context.gradients().empty());
+}
+
+// There are no gradients, only buffers.
+TEST(SkippedPasses, KeepBuffersEqualWhereNoParameterIsTrained) {
+  TensorJob job(ranks(2));
+  DdpOptions options = smallBuckets();
+  options.buffers = Buffers::kFromRank0;
+  job.onAll([&](Worker& worker) {
+    Net net(0);
+    for (at::Tensor& parameter : net->parameters()) parameter.set_requires_grad(false);
+    DistributedDataParallel<Net> ddp(net, ProcessGroup::make(worker, job.names()), options);
+    for (int pass = 0; pass < 2; ++pass) {
+      net->offset.fill_(7 + worker.self().rank);
+      ddp.skipPass();
+      EXPECT_TRUE(at::equal(net->offset, at::full({3}, 7, at::kDouble)));
+    }
+  });
+}
+
+// The other ranks do not know of it.
 TEST(SkippedPasses, UnderNoSyncSendNothing) {
   TensorJob job(ranks(2));
   job.onAll([&](Worker& worker) {
