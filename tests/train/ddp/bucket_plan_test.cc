@@ -47,7 +47,7 @@ std::vector<size_t> shuffled(size_t count, Random& random) {
   return order;
 }
 
-// What is promised of the buckets, one rule after the other.
+// The promises about the buckets, one rule after the other.
 void expectRules(const std::vector<at::Tensor>& parameters, const std::vector<size_t>& order,
                  const ddp::BucketLimits& limits) {
   const ddp::BucketPlan plan(parameters, order, limits);

@@ -36,8 +36,8 @@ class BufferSync {
   // Takes the buffers that `module` has now. ArgumentError: one is not a dense tensor on the CPU, unless for kOnce.
   BufferSync(const torch::nn::Module& module, Buffers mode);
 
-  // Begins the exchange of what the buffers hold now: an operation for each dtype, and for kAverage one before them with
-  // 32 bytes for each buffer.
+  // Begins the exchange of what the buffers hold now: an operation for each dtype, and for kAverage one before them
+  // with 32 bytes for each buffer.
   void begin(const ProcessGroup& group, const Shares& shares, Operations& operations);
   // These have ended well: writes what came to the buffers. A buffer whose bits stay the same is not written, so graphs
   // that have saved it stay valid.

@@ -4,9 +4,9 @@
 //
 // Works in a plain `loss.backward()`, where the averages end up in `.grad`, and in AutogradContext::backward, where
 // they end up in the context. The result equals one process on the whole batch when every rank's loss is a mean over
-// the same number of samples, or with other numbers, when it is a sum and the divisor is kWeights. In each pass every
-// rank must reach at least one of the parameters, or call skipPass: a rank that does neither takes no part, and the
-// others wait for it until the group's timeout.
+// the same number of samples, or with different numbers, when it is a sum and the divisor is kWeights. In each pass
+// every rank must reach at least one of the parameters, or call skipPass: a rank that does neither takes no part, and
+// the others wait for it until the group's timeout.
 //
 // The parameters that require a gradient when it is constructed are averaged, each tensor once however many modules
 // share it. An averaged pass throws StateError, on the ranks concerned, when one has been frozen or unfrozen since,
@@ -141,8 +141,8 @@ class DistributedDataParallel {
   void skipPass() { ddp::skipPass(*reducer_, nullptr); }
   void skipPass(AutogradContext& context) { ddp::skipPass(*reducer_, &context); }
   // A tensor that is 0, whose backward does the same: where several modules are in one pass of the others, a rank
-  // without a batch calls backward on the sum of theirs. Added to a loss it changes no gradient. It is of float32 and has
-  // no dimensions, so a loss of 16 bits without dimensions becomes one of float32.
+  // without a batch calls backward on the sum of theirs. Added to a loss it changes no gradient. It is of float32 and
+  // has no dimensions, so a loss of 16 bits without dimensions becomes one of float32.
   at::Tensor emptyLoss() const { return ddp::emptyLoss(*reducer_); }
 
   // Whether any rank wants to skip, the same on all ranks: for a batch over which one of them cannot go, such as one

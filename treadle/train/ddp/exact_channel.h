@@ -1,8 +1,8 @@
 #pragma once
-// The operation after the buckets of each averaged pass: a small all-reduce, after which every rank has the same account
-// of the pass, byte for byte. It holds which parameters have a gradient on some rank, which buckets must be reduced
-// again, and what each rank reports of itself. So all ranks agree on these, and on the operations that follow, and
-// buckets carry nothing but gradients.
+// The operation after the buckets of each averaged pass: a small all-reduce, after which every rank has the same
+// account of the pass, byte for byte. It holds which parameters have a gradient on some rank, which buckets must be
+// reduced again, and what each rank reports of itself. So all ranks agree on these, and on the operations that follow,
+// and buckets carry nothing but gradients.
 //
 // Owned by a reducer; used by one thread at a time.
 
@@ -12,7 +12,7 @@
 
 namespace treadle::ddp {
 
-// What a rank reports of itself at the end of a pass.
+// The report of a rank at the end of a pass.
 struct RankReport {
   bool failed = false;  // the pass has failed there by then
   bool active = false;  // it has had a batch since the last averaged pass
@@ -43,8 +43,8 @@ class ExactChannel {
   // Whether a rank's part of it has changed.
   bool again(size_t bucket) const;
   std::vector<RankReport> reports() const;
-  // The order that rank 0 has marked; empty if it has marked none. FailedPrecondition: not each parameter once, which no rank of
-  // ours sends.
+  // The order that rank 0 has marked; empty if it has marked none. FailedPrecondition: not each parameter once, which
+  // no rank of ours sends.
   Result<std::vector<size_t>> order() const;
   // Cancelled if the pass failed on a rank: names the worker of the first such rank, and says how many more there are.
   Status outcome() const;

@@ -21,8 +21,9 @@ namespace treadle::ddp {
 
 class GradientExchange {
  public:
-  // Of the trained ones, which are dense and the same on all ranks. `list` outlives it. They fill buckets in `order`;
-  // if that is empty in reverse order, and from the second averaged pass on in that in which gradients came on rank 0.
+  // Takes the trained ones, which are dense and the same on all ranks. `list` outlives it. They fill buckets in
+  // `order`; if that is empty in reverse order, and from the second averaged pass on in that in which gradients came on
+  // rank 0.
   GradientExchange(const ParameterList& list, ProcessGroup group, const BucketLimits& limits, UnusedParameters unused,
                    const std::vector<size_t>& order);
 
@@ -43,8 +44,8 @@ class GradientExchange {
   // Once that operation has ended well; the same on all ranks. Not OK: the pass fails on all.
   Status outcome() const;
   const ExactChannel& channel() const { return channel_; }
-  // The pass goes well as far as all ranks know. What its channel shows of the use and order of parameters holds from
-  // the next pass on, also if this one fails here later. FailedPrecondition, on all ranks: the channel has no valid
+  // The pass goes well as far as all ranks know. The use and order of parameters that its channel shows hold from the
+  // next pass on, also if this one fails here later. FailedPrecondition, on all ranks: the channel has no valid
   // order.
   Status learn();
   // Begins the buckets again to which a gradient was added on some rank after they had gone.
@@ -52,7 +53,7 @@ class GradientExchange {
   // All operations have ended well: averages, multiplied by `factor`, take the place of gradients.
   void put(double factor);
 
-  // Of all parameters, also those that are not sent.
+  // The order of all parameters, also of those that are not sent.
   const std::vector<size_t>& order() const { return order_; }
 
  private:

@@ -1,6 +1,6 @@
 #pragma once
 // A hash of 128 bits that is the same on every worker, for texts and tensors that workers compare without sending them:
-// two that differ have the same hash with a probability of 2^-128. It is no protection against somebody who looks for
+// two that differ have the same hash with a probability of 2^-128. It is no protection against a program that looks for
 // two with the same hash. Pure functions; any thread.
 
 #include <cstdint>

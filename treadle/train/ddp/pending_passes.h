@@ -36,7 +36,7 @@ class PendingPasses {
   Status checkMayAverage() const;
   // Gradients have become averages, for this pass and those before it.
   void averaged();
-  // The pass is over. What a failed one has added stays in `.grad`, and is dropped in a context.
+  // The pass is over. Gradients of a failed one stay in `.grad`, and a context drops them.
   void end(bool hasFailed);
 
   // The number of passes that have had a batch, this one too, and the sum of their weights.

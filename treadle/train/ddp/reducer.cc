@@ -236,7 +236,7 @@ void Reducer::beginAgain() {
   isBehind_ = false;
 }
 
-// What all ranks conclude from the channel, alike.
+// All ranks conclude the same from the channel.
 Status Reducer::conclude() {
   TREADLE_RETURN_IF_ERROR(exchange_.outcome());
   const ExactChannel& channel = exchange_.channel();

@@ -3,9 +3,9 @@
 // bucket is all-reduced as soon as its last gradient is there, in the same order on every rank, and when the
 // pass ends the averages take the place of the gradients. The operations of a pass are its buckets in order, then the
 // exact channel, also where it fails, then what the channel calls for: buckets again, and the buffers unless a rank has
-// failed. What has failed on a rank before its channel fails the pass on all. What is averaged is the sum of this pass
-// and of those before it, which are in `.grad` or in the context: the next averaged pass includes earlier passes that
-// were not averaged. A parameter that has no gradient on this rank counts as zero; one that has none on any rank is
+// failed. A failure on a rank before its channel fails the pass on all. It averages the sum of this pass and of those
+// before it, which are in `.grad` or in the context: the next averaged pass includes earlier passes that were not
+// averaged. A parameter that has no gradient on this rank counts as zero; one that has none on any rank is
 // left alone. Works in a plain `loss.backward()`, which then returns when the averages are there, and in a distributed
 // pass, which then is not over before they are.
 //
@@ -13,8 +13,8 @@
 // runs the backward pass. The end of a distributed pass, and with it the wait for averages, may run on another thread.
 // The mutex is held for no wait.
 //
-// Memory: one copy of the gradients, in the buckets, for as long as the reducer lives. Per pass one copy in
-// and one out.
+// Memory: one copy of the gradients, in the buckets, and of the buffers if these are exchanged, for as long as the
+// reducer lives. Per pass one copy in and one out.
 
 #include <optional>
 
@@ -65,7 +65,7 @@ class Reducer final : public PassEvents, public std::enable_shared_from_this<Red
   std::vector<std::string> bucketOrder();
 
  private:
-  // The steps of a pass. What one begins, a later one waits for: other modules in the pass begin theirs in between.
+  // The steps of a pass. Each waits for what earlier ones began: other modules in the pass begin theirs in between.
   enum class Phase {
     kNone,       // no averaged pass is under way
     kGradients,  // they come, and full buckets are launched in order
@@ -108,8 +108,8 @@ class Reducer final : public PassEvents, public std::enable_shared_from_this<Red
   Status failure_ TREADLE_GUARDED_BY(mutex_);         // the first one on this rank
   Shares shares_ TREADLE_GUARDED_BY(mutex_);
   std::optional<io::Executor::Permit> permit_ TREADLE_GUARDED_BY(mutex_);  // for all waits after the exact channel
-  // The other ranks may have begun operations of which this one does not know: an exact channel has gone, and its result
-  // is not here. For good, if that does not come.
+  // The other ranks may have begun operations of which this one does not know: an exact channel has gone, and its
+  // result is not here. For good, if that does not come.
   bool isBehind_ TREADLE_GUARDED_BY(mutex_) = false;
   // Last: no hook comes once they are gone.
   std::unique_ptr<GradientHooks> hooks_;

@@ -26,10 +26,10 @@ namespace treadle::ddp {
 
 const char* nameOf(StartCheck start);
 
-// Compares names, dtypes, shapes, strides (of dimensions of other sizes than 1), layouts and devices of all parameters and buffers, which of them share a
-// tensor, which parameters are trained, and `settings`, line by line. ArgumentError on all ranks: names the first line
-// that differs, and the ranks. Every rank calls it; throws what the group's operations throw (first_difference.h says
-// what is sent).
+// Compares names, dtypes, shapes, strides (of dimensions of other sizes than 1), layouts and devices of all parameters
+// and buffers, which of them share a tensor, which parameters are trained, and `settings`, line by line. ArgumentError
+// on all ranks: names the first line that differs, and the ranks. Every rank calls it; throws what the group's
+// operations throw (first_difference.h says what is sent).
 void checkStructure(const torch::nn::Module& module, const ProcessGroup& group,
                     const std::vector<std::string>& settings);
 
