@@ -125,8 +125,8 @@ class DistributedDataParallel {
 
   // How many passes of this rank are not averaged: under noSync, or because they failed. A step would use this rank's
   // own gradients unless it is 0. Passes whose gradients were cleared since by `zero_grad()`, which makes `.grad`
-  // undefined, do not count, and neither do passes that failed in a context, which drops their gradients. It counts
-  // passes over the place of the last one: `.grad`, or that context. Sends nothing.
+  // undefined, do not count, and neither do those of a context in which one has failed. It counts passes over the place
+  // of the last one: `.grad`, or that context. Sends nothing.
   size_t pendingPasses() const { return ddp::pendingPasses(*reducer_); }
 
   // Averages the gradients of passes under noSync without another batch, in `.grad` or in `context`. Every rank calls

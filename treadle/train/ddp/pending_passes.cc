@@ -32,6 +32,7 @@ void PendingPasses::begin(const autograd::Pass* distributed, std::optional<size_
   std::optional<int64_t> context;
   if (distributed != nullptr) context = distributed->contextId();
   const bool isElsewhere = std::exchange(context_, context) != context;
+  isCounted_ = false;
   if (isElsewhere) forget();
   if (distributed == nullptr) {
     forgetCleared();
@@ -46,11 +47,12 @@ void PendingPasses::begin(const autograd::Pass* distributed, std::optional<size_
 Status PendingPasses::addBatch() {
   if (isCounted_) return {};
   if (divisor_ == Divisor::kWeights && !nextWeight_) {
-    if (!context_) holdsOthers_ = true;  // its gradients stay
+    holdsOthers_ = true;  // the gradients of this pass
     return failedPrecondition("DdpOptions::divisor is Divisor::kWeights, and setWeight was not called for this pass");
   }
   isCounted_ = true;
-  weightOfPass_ = std::exchange(nextWeight_, std::nullopt).value_or(0);
+  ++count_;
+  weight_ += std::exchange(nextWeight_, std::nullopt).value_or(0);
   return {};
 }
 
@@ -66,20 +68,14 @@ Status PendingPasses::checkMayAverage() const {
 void PendingPasses::averaged() {
   count_ = 0;
   weight_ = 0;
-  isCounted_ = false;
-  weightOfPass_ = 0;
   holdsOthers_ = true;
 }
 
 void PendingPasses::end(bool hasFailed) {
-  const bool isKept = !context_ || !hasFailed;
-  if (isKept) {
-    count_ = count();
-    weight_ = weight();
+  if (context_) {
+    if (hasFailed) averaged();  // no pass counts for what is left there either
+    return;
   }
-  isCounted_ = false;
-  weightOfPass_ = 0;
-  if (context_) return;
   seen_.clear();
   for (const at::Tensor& parameter : parameters_) seen_.emplace_back(parameter.grad().getIntrusivePtr());
 }

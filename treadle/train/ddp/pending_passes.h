@@ -36,12 +36,12 @@ class PendingPasses {
   Status checkMayAverage() const;
   // Gradients have become averages, for this pass and those before it.
   void averaged();
-  // The pass is over. Gradients of a failed one stay in `.grad`, and a context drops them.
+  // The pass is over. Gradients of a failed one stay in `.grad`; a context in which one has failed is of no use.
   void end(bool hasFailed);
 
   // The number of passes that have had a batch, this one too, and the sum of their weights.
-  size_t count() const { return count_ + (isCounted_ ? 1 : 0); }
-  double weight() const { return weight_ + weightOfPass_; }
+  size_t count() const { return count_; }
+  double weight() const { return weight_; }
   // Between passes: forgets those whose gradients were cleared since.
   void forgetCleared();
 
@@ -59,10 +59,9 @@ class PendingPasses {
   std::optional<int64_t> context_;  // nothing: the gradients are in `.grad`
   std::vector<SeenGradient> seen_;  // of each parameter; empty: none
   bool holdsOthers_ = false;        // gradients that no pending pass has made are there
-  size_t count_ = 0;                // of passes that are over
-  double weight_ = 0;               // likewise
-  bool isCounted_ = false;          // the pass that is under way has a batch
-  double weightOfPass_ = 0;
+  size_t count_ = 0;
+  double weight_ = 0;
+  bool isCounted_ = false;  // the batch of the pass that is under way
 };
 
 }  // namespace treadle::ddp
