@@ -31,7 +31,7 @@ const char* nameOf(Divisor divisor);
 
 // How ranks count in one averaged pass, the same on all ranks.
 struct Shares {
-  double factor = 1;  // the mean over all ranks becomes their sum divided by D: W / D
+  double factor = 1;            // the mean over all ranks becomes their sum divided by D: W / D
   std::vector<double> ofRanks;  // the part of each in a weighted mean: weight / D; all 1 / W for kSum
   int authority = 0;            // the lowest rank that has had a batch; 0 if there is none
   bool isEmpty = false;         // D is 0; then factor is 1, and all ranks count alike
