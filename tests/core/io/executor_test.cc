@@ -325,6 +325,34 @@ TEST(Executor, givesAPlaceBackWithTheLastPermitOfItsThread) {
   isFree.wait();
 }
 
+// Both threads count as before: the one that made it, and the one that destroyed it.
+TEST(Executor, givesAPlaceBackWithAPermitThatAnotherThreadDestroys) {
+  Pool pool({.maxConcurrentHandlers = 2, .maxBlockedHandlers = 1});
+  std::optional<Executor::Permit> permit;
+  Gate isMade, isDestroyed, wasTried, isOver;
+  const auto mayWait = [] { return Executor::Blocking().status().ok() && Executor::Permit().status().ok(); };
+  pool.executor->post([&] {
+    EXPECT_TRUE(permit.emplace().status().ok());
+    isMade.open();
+    isDestroyed.wait();
+    EXPECT_TRUE(mayWait());
+    const Executor::Permit own;
+    EXPECT_TRUE(own.status().ok());
+    isOver.open();
+    wasTried.wait();
+  });
+  isMade.wait();
+  pool.executor->post([&] {
+    permit.reset();
+    EXPECT_TRUE(mayWait());
+    isDestroyed.open();
+    isOver.wait();
+    EXPECT_EQ(Code::kResourceExhausted, Executor::Permit().status().code());
+    wasTried.open();
+  });
+  ASSERT_TRUE(test::eventually([&] { return pool.executor->active() == 0; }));
+}
+
 // Another thread could not take its place. It does not matter who polls: a thread of the pool, or one of no pool.
 TEST(Executor, refusesAThreadThatPollsOrReads) {
   Pool pool;

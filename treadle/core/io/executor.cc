@@ -31,7 +31,9 @@ constexpr Duration kToldAgainAfter = std::chrono::seconds(1);
 thread_local Executor* poolOfThread = nullptr;
 thread_local bool inPoll = false;
 thread_local bool blocking = false;  // the thread's task is in a Blocking
-thread_local int permits = 0;        // of the thread's task
+// Permits that the thread has made and that live. Written under the executor's mutex. Shared with them, as they may
+// outlive the thread.
+thread_local const auto permits = std::make_shared<std::atomic<int>>(0);
 
 }  // namespace
 
@@ -269,24 +271,23 @@ Status mayWaitHere() {
 
 Executor::Permit::Permit() : status_(mayWaitHere()) {
   if (!status_.ok() || poolOfThread == nullptr || blocking) return;
-  if (permits == 0) {
-    MutexLock lock(poolOfThread->mutex_);
-    status_ = poolOfThread->takePlace();
-    if (!status_.ok()) return;
-  }
+  MutexLock lock(poolOfThread->mutex_);
+  if (*permits == 0) status_ = poolOfThread->takePlace();
+  if (!status_.ok()) return;
   executor_ = poolOfThread;
-  ++permits;
+  ofThread_ = permits;
+  ++*ofThread_;
 }
 
 Executor::Permit::~Permit() {
-  if (executor_ == nullptr || --permits > 0) return;
+  if (executor_ == nullptr) return;
   MutexLock lock(executor_->mutex_);
-  --executor_->places_;
+  if (--*ofThread_ == 0) --executor_->places_;
 }
 
 Executor::Blocking::Blocking() : status_(mayWaitHere()) {
   if (!status_.ok() || poolOfThread == nullptr || blocking) return;
-  takesPlace_ = permits == 0;
+  takesPlace_ = *permits == 0;
   status_ = poolOfThread->enterBlocking(takesPlace_);
   if (!status_.ok()) return;
   executor_ = poolOfThread;

@@ -56,8 +56,8 @@ class Executor {
   int active() const;
 
   // Holds one of the `maxBlockedHandlers` places before the task starts the work that it will wait for: while it lives,
-  // no `Blocking` of this thread fails. Permits of one thread share a place, which the last of them gives back. Destroy
-  // it on the thread that made it. No effect outside a pool thread, or within a `Blocking`.
+  // no `Blocking` of this thread fails. Permits of one thread share a place, which the last of them gives back. It may
+  // be destroyed on any thread, while the executor lives. No effect outside a pool thread, or within a `Blocking`.
   class Permit {
    public:
     Permit();
@@ -69,6 +69,7 @@ class Executor {
 
    private:
     Executor* executor_ = nullptr;
+    std::shared_ptr<std::atomic<int>> ofThread_;  // the permits of the thread that made it
     Status status_;
   };
 
