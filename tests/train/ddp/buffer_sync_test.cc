@@ -172,6 +172,30 @@ TEST(Buffers, OfAFailedPassStayTheRanksOwn) {
   });
 }
 
+// As a cache does that grows. Found before anything is sent, so the ranks stay in step.
+TEST(Buffers, OfAnotherShapeAreRefusedByName) {
+  TensorJob job(ranks(2));
+  for (const Buffers mode : {Buffers::kFromRank0, Buffers::kAverage})
+    job.onAll([&](Worker& worker) {
+      const int rank = worker.self().rank;
+      Normed net;
+      DistributedDataParallel<Normed> ddp(net, ProcessGroup::make(worker, job.names()), with(mode));
+      const at::Tensor mean = net->norm->running_mean.clone();
+      const at::Tensor loss = ddp->loss(rank, 0);
+      if (rank == 0) {
+        net->norm->running_mean.set_data(at::zeros({5}, at::kDouble));
+        const std::string why = messageOf<StateError>([&] { loss.backward(); });
+        EXPECT_TRUE(contains(why, "buffer 'norm.running_mean' has become another tensor")) << why;
+        net->norm->running_mean.set_data(mean);
+      } else {
+        EXPECT_THROW(loss.backward(), CancelledError);
+      }
+      net->zero_grad();
+      ddp->loss(rank, 1).backward();
+      ddp.verifyReplicas();
+    });
+}
+
 struct MixedImpl : torch::nn::Module {
   explicit MixedImpl(int rank) {
     weight = register_parameter("weight", at::ones({2}, at::kDouble));

@@ -119,6 +119,21 @@ TEST(Parameters, OneThatIsUnfrozenFailsADistributedPassOnAllRanks) {
   });
 }
 
+// libtorch drops the hooks of a parameter whose dtype changes, so nothing would be averaged and nothing reported.
+TEST(Parameters, OfAnotherDtypeAreRefused) {
+  TensorJob job(ranks(2));
+  job.onAll([&](Worker& worker) {
+    const int rank = worker.self().rank;
+    Net net(0);
+    DistributedDataParallel<Net> ddp(net, ProcessGroup::make(worker, job.names()), smallBuckets());
+    net->bias.set_data(net->bias.to(at::kFloat));
+    const std::string why = messageOf<StateError>([&] { ddp.forward(inputOf(rank, 0), false); });
+    EXPECT_TRUE(contains(why, "parameter 'bias' is of Float now, and was of Double")) << why;
+    const at::Tensor loss = ddp->forward(inputOf(rank, 0), false).square().mean();
+    EXPECT_THROW(loss.backward(), StateError);
+  });
+}
+
 TEST(Parameters, OneThatIsFrozenLaterFailsTheNextAveragedPass) {
   TensorJob job(ranks(1));
   Net net(0);

@@ -40,9 +40,7 @@ struct MixedDtypesImpl : torch::nn::Module {
 };
 TORCH_MODULE(MixedDtypes);
 
-DdpOptions averagingBuffers() {
-  return {.buckets = {.firstBytes = 150, .bytes = 300}, .buffers = Buffers::kAverage};
-}
+DdpOptions averagingBuffers() { return {.buckets = {.firstBytes = 150, .bytes = 300}, .buffers = Buffers::kAverage}; }
 
 void expectGradientsOfBoth(const MixedDtypes& net, int step) {
   MixedDtypes alone;

@@ -35,8 +35,7 @@ class Replica {
     loss(9, 2).backward();
     Net alone(0);
     const double divisor = divisor_ == Divisor::kWeights ? 4 : 1;
-    for (int rank = 0; rank < 2; ++rank)
-      alone->forward(inputOf(rank, 9), false).square().sum().div(divisor).backward();
+    for (int rank = 0; rank < 2; ++rank) alone->forward(inputOf(rank, 9), false).square().sum().div(divisor).backward();
     EXPECT_TRUE(close(net->first.grad(), alone->first.grad(), 1e-12));
   }
   size_t pendingPasses() { return ddp_.pendingPasses(); }
@@ -44,9 +43,7 @@ class Replica {
   Net net = Net(0);
 
  private:
-  static ProcessGroup groupOf(Worker& worker, const TensorJob& job) {
-    return ProcessGroup::make(worker, job.names());
-  }
+  static ProcessGroup groupOf(Worker& worker, const TensorJob& job) { return ProcessGroup::make(worker, job.names()); }
   static DdpOptions with(Divisor divisor) {
     DdpOptions options = smallBuckets();
     options.divisor = divisor;
@@ -184,8 +181,7 @@ TORCH_MODULE(Expanded);
 // Rank 1 has averages when it fails to write a buffer.
 TEST(PendingPasses, AreNoneWhereOnlyTheBuffersFail) {
   TensorJob job(ranks(2));
-  const DdpOptions options{
-      .start = StartCheck::kTrust, .buffers = Buffers::kFromRank0, .divisor = Divisor::kSum};
+  const DdpOptions options{.start = StartCheck::kTrust, .buffers = Buffers::kFromRank0, .divisor = Divisor::kSum};
   job.onAll([&](Worker& worker) {
     const int rank = worker.self().rank;
     Expanded net(rank);

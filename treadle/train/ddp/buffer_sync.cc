@@ -19,6 +19,8 @@ std::vector<Bucket> packsOf(const std::vector<at::Tensor>& buffers) {
   return makeBuckets(buffers, BucketPlan(buffers, reverseOrder(buffers.size()), limits));
 }
 
+bool isDenseOnCpu(const at::Tensor& tensor) { return tensor.layout() == at::kStrided && tensor.device().is_cpu(); }
+
 bool isAveraged(at::ScalarType dtype) {
   return dtype == at::kHalf || dtype == at::kBFloat16 || dtype == at::kFloat || dtype == at::kDouble;
 }
@@ -44,13 +46,27 @@ const char* nameOf(Buffers mode) {
 BufferSync::BufferSync(const torch::nn::Module& module, Buffers mode) : mode_(mode) {
   if (mode_ == Buffers::kOnce) return;
   for (const auto& [name, names, tensor] : buffersOf(module)) {
-    if (tensor.layout() != at::kStrided || !tensor.device().is_cpu())
+    if (!isDenseOnCpu(tensor))
       raise(invalidArgument("buffer " + names + " cannot be kept equal, as it is no dense tensor on the CPU: use " +
                             "Buffers::kOnce"));
     buffers_.push_back(tensor);
+    names_.push_back(names);
   }
   packs_ = packsOf(buffers_);
   hashes_.resize(buffers_.size());
+}
+
+Status BufferSync::checkUnchanged() const {
+  for (const Bucket& pack : packs_)
+    for (size_t position = 0; position < pack.parameters.size(); ++position) {
+      const size_t index = pack.parameters[position];
+      const at::Tensor &was = pack.views[position], &now = buffers_[index];
+      if (isDenseOnCpu(now) && now.scalar_type() == was.scalar_type() && now.sizes() == was.sizes()) continue;
+      return failedPrecondition("buffer " + names_[index] + " has become another tensor than it was when " +
+                                "DistributedDataParallel was constructed, of " + toString(was.scalar_type()) + " " +
+                                c10::str(was.sizes()) + ": construct it again, or use Buffers::kOnce");
+    }
+  return {};
 }
 
 void BufferSync::fillPacks() {
@@ -100,9 +116,7 @@ void BufferSync::put() {
       const size_t index = pack.parameters[position];
       at::Tensor& buffer = buffers_[index];
       const at::Tensor& now = pack.views[position];
-      const bool hasItsDtype = buffer.scalar_type() == now.scalar_type();
-      if (hasItsDtype && (isAlike(index) || hashOf(now) == hashes_[index])) continue;
-      buffer.copy_(now);
+      if (!isAlike(index) && hashOf(now) != hashes_[index]) buffer.copy_(now);
     }
 }
 

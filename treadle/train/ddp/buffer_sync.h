@@ -36,6 +36,10 @@ class BufferSync {
   // Takes the buffers that `module` has now. ArgumentError: one is not a dense tensor on the CPU, unless for kOnce.
   BufferSync(const torch::nn::Module& module, Buffers mode);
 
+  // FailedPrecondition, naming the first buffer that has another dtype, shape or place of its memory than when this was
+  // constructed.
+  Status checkUnchanged() const;
+
   // Begins the exchange of what the buffers hold now: an operation for each dtype, and for kAverage one before them
   // with 32 bytes for each buffer.
   void begin(const ProcessGroup& group, const Shares& shares, Operations& operations);
@@ -52,8 +56,9 @@ class BufferSync {
 
   const Buffers mode_;
   std::vector<at::Tensor> buffers_;
-  std::vector<Bucket> packs_;    // of one dtype each
-  std::vector<Hash128> hashes_;  // of what this rank has packed, by buffer
+  std::vector<std::string> names_;  // of buffers_
+  std::vector<Bucket> packs_;       // of one dtype each, with the shapes that the buffers had
+  std::vector<Hash128> hashes_;     // of what this rank has packed, by buffer
   // [2, 16 buffers] uint8: the largest of each byte of the ranks' hashes, and 255 minus the smallest. A tensor, because
   // a collective keeps that alive.
   at::Tensor bounds_;

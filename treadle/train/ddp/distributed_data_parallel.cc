@@ -49,6 +49,8 @@ std::shared_ptr<Reducer> makeReducer(const torch::nn::Module& module, const Proc
   return std::make_shared<Reducer>(module, group, options);
 }
 
+void checkDtypes(const Reducer& reducer) { reducer.checkDtypes(); }
+
 void setWeight(Reducer& reducer, double weight) { reducer.setWeight(weight); }
 
 std::vector<std::string> bucketOrder(Reducer& reducer) { return reducer.bucketOrder(); }

@@ -11,7 +11,8 @@
 // The parameters that require a gradient when it is constructed are averaged, each tensor once however many modules
 // share it. An averaged pass throws StateError, on the ranks concerned, when one has been frozen or unfrozen since,
 // and ArgumentError when a gradient has a history (backward with create_graph). A change that is undone before the next
-// averaged pass is not noticed: gradients that the parameter got meanwhile stay local.
+// averaged pass is not noticed: gradients that the parameter got meanwhile stay local. Convert the module to another
+// dtype before: `forward` and averaged passes throw StateError where that was done since.
 //
 // A pass that fails on a rank before all of its gradients have come there throws CancelledError on the others, which
 // names the worker. A later failure may fail the pass on its rank alone: an all-reduce that times out only there,
@@ -19,9 +20,9 @@
 // worker, the time limit, in FAST mode a message without a gradient). A pass that fails before its first gradient is
 // unknown to the others: they wait for this rank's next pass, and average with that.
 //
-// A rank on which the last all-reduce of a pass fails, as by its timeout, cannot know what the others do next. Later
-// averaged passes throw StateError there and send nothing, so the others get TimeoutError: make a new group and a new
-// DistributedDataParallel on all ranks.
+// A rank on which the last all-reduce of a pass fails, as by its timeout, cannot know what the others do next. So the
+// group fails with StateError on all ranks, also for other users of it. The others may have their averages and have
+// stepped: make a new group and a new DistributedDataParallel, and load the last checkpoint, on all ranks.
 //
 // Several modules may be in one pass, in any order on each rank. Waiting for averages is limited by
 // GroupOptions::timeout, not by BackwardOptions::timeout.
@@ -75,6 +76,7 @@ void startReplicas(const torch::nn::Module& module, const ProcessGroup& group, c
 // Hooks the parameters that require a gradient now; others are never averaged.
 std::shared_ptr<Reducer> makeReducer(const torch::nn::Module& module, const ProcessGroup& group,
                                      const DdpOptions& options);
+void checkDtypes(const Reducer& reducer);
 void setWeight(Reducer& reducer, double weight);
 size_t pendingPasses(Reducer& reducer);
 std::vector<std::string> bucketOrder(Reducer& reducer);
@@ -125,8 +127,8 @@ class DistributedDataParallel {
 
   // How many passes of this rank are not averaged: under noSync, or because they failed. A step would use this rank's
   // own gradients unless it is 0. Passes whose gradients were cleared since by `zero_grad()`, which makes `.grad`
-  // undefined, do not count, and neither do those of a context in which one has failed. It counts passes over the place
-  // of the last one: `.grad`, or that context. Sends nothing.
+  // undefined, do not count, and neither do those of a context in which one has failed, or of which a program has
+  // replaced all gradients. It counts passes over the place of the last one: `.grad`, or that context. Sends nothing.
   size_t pendingPasses() const { return ddp::pendingPasses(*reducer_); }
 
   // Averages the gradients of passes under noSync without another batch, in `.grad` or in `context`. Every rank calls
@@ -159,7 +161,8 @@ class DistributedDataParallel {
 
   // The names of the trained parameters, as they fill buckets. It is the same on all ranks, and changes after the first
   // averaged pass in which rank 0 has a batch (DdpOptions::bucketOrder). Sums of floating-point numbers depend on it in
-  // their last bits: saved with a checkpoint and given to the run that goes on from there, it keeps these. With
+  // their last bits: saved with a checkpoint after that pass and given to the run that goes on from there, it keeps
+  // these; saved before that pass, it keeps the reverse order, in which little may overlap. With
   // UnusedParameters::kStatic it does not, where parameters are unused: that run sends them in its first pass again.
   std::vector<std::string> bucketOrder() const { return ddp::bucketOrder(*reducer_); }
 
@@ -167,13 +170,12 @@ class DistributedDataParallel {
   // rank's own (Buffers::kOnce). Every rank calls it, between an averaged pass and the next forward: its exchange, of
   // 24 bytes for each rank if all are equal, is the group's next operation. StateError on all ranks names the first
   // tensor that differs, and the ranks; on one rank, that it is called within a pass.
-  void verifyReplicas() const {
-    ddp::verifyReplicas(*reducer_, *module_, group_, options_.buffers != Buffers::kOnce);
-  }
+  void verifyReplicas() const { ddp::verifyReplicas(*reducer_, *module_, group_, options_.buffers != Buffers::kOnce); }
 
-  // The module's own forward, called locally; nothing is sent.
+  // The module's own forward, called locally; nothing is sent. StateError: a parameter has another dtype now.
   template <class... A>
   auto forward(A&&... arguments) {
+    ddp::checkDtypes(*reducer_);
     return module_->forward(std::forward<A>(arguments)...);
   }
   Module* operator->() { return module_.get(); }

@@ -51,8 +51,7 @@ Result<Shares> sharesOf(Divisor divisor, const std::vector<RankReport>& reports)
   }
   shares.isEmpty = sum == 0;
   if (shares.isEmpty) return shares;
-  for (size_t rank = 0; rank < reports.size(); ++rank)
-    shares.ofRanks[rank] = weightOf(reports[rank], divisor) / sum;
+  for (size_t rank = 0; rank < reports.size(); ++rank) shares.ofRanks[rank] = weightOf(reports[rank], divisor) / sum;
   shares.factor = divisor == Divisor::kSum ? ranks : ranks / sum;
   if (!std::isfinite(sum) || !std::isfinite(shares.factor)) return unusableSum(sum);
   return shares;

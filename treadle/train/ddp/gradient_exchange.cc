@@ -41,7 +41,8 @@ void GradientExchange::replan() {
 void GradientExchange::renewMemory() { buckets_ = makeBuckets(list_.trained(), plan_); }
 
 void GradientExchange::begin(autograd::Pass* distributed) {
-  if (std::exchange(mustReplan_, false)) replan();
+  if (mustReplan_) replan();
+  mustReplan_ = false;
   isLocal_ = distributed == nullptr;
   if (isLocal_) {
     store_ = std::make_unique<LocalGradients>();

@@ -10,7 +10,10 @@ namespace treadle::ddp {
 ParameterList::ParameterList(const torch::nn::Module& module) {
   for (NamedTensor& parameter : parametersOf(module)) {
     const bool isTrained = parameter.tensor.requires_grad();
-    if (isTrained) firstNames_.push_back(parameter.name);
+    if (isTrained) {
+      firstNames_.push_back(parameter.name);
+      dtypes_.push_back(parameter.tensor.scalar_type());
+    }
     (isTrained ? names_ : frozenNames_).push_back(std::move(parameter.names));
     (isTrained ? trained_ : frozen_).push_back(std::move(parameter.tensor));
   }
@@ -39,6 +42,15 @@ Status ParameterList::checkUnchanged() const {
   for (size_t i = 0; i < trained_.size(); ++i)
     if (!trained_[i].requires_grad())
       return failedPrecondition("parameter " + names_[i] + " requires no gradient any more" + kRemedy);
+  return checkDtypes();
+}
+
+Status ParameterList::checkDtypes() const {
+  for (size_t i = 0; i < trained_.size(); ++i)
+    if (trained_[i].scalar_type() != dtypes_[i])
+      return failedPrecondition("parameter " + names_[i] + " is of " + toString(trained_[i].scalar_type()) +
+                                " now, and was of " + toString(dtypes_[i]) +
+                                " when DistributedDataParallel was constructed: construct it after the conversion");
   return {};
 }
 

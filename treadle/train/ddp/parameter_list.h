@@ -26,11 +26,14 @@ class ParameterList {
   Result<std::vector<size_t>> placesOf(const std::vector<std::string>& firstNames) const;
 
   // FailedPrecondition, naming the first parameter that requires a gradient now and did not when the list was made, or
-  // the other way round.
+  // the other way round, or has another dtype.
   Status checkUnchanged() const;
+  // The same for dtypes alone: libtorch drops the hooks of a parameter whose dtype changes.
+  Status checkDtypes() const;
 
  private:
   std::vector<at::Tensor> trained_, frozen_;
+  std::vector<at::ScalarType> dtypes_;  // of those trained
   std::vector<std::string> names_, firstNames_, frozenNames_;
 };
 

@@ -67,7 +67,13 @@ void watchDistributedPass(autograd::Pass& pass, std::weak_ptr<PassEvents> events
     auto alive = events.lock();
     if (!alive) return;
     if (!status.ok()) return alive->passFailed();
-    if (alive->passEnds()) watchDistributedPass(pass, events);
+    if (!alive->passEnds()) return;
+    try {
+      watchDistributedPass(pass, events);
+    } catch (...) {
+      alive->passFailed();
+      throw;
+    }
   });
 }
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "treadle/core/base/error.h"
+#include "treadle/core/group/group_core.h"
 #include "treadle/tensor/autograd/plain_backward.h"
 #include "treadle/train/ddp/distributed_data_parallel.h"
 
@@ -74,16 +75,9 @@ void Reducer::checkBetweenPasses(const char* function) {
   MutexLock lock(mutex_);
   if (tracker_.role() != Role::kNone)
     raise(failedPrecondition(std::string(function) + " is called between passes, and a backward pass is under way"));
-  throwIfError(checkInStep());
 }
 
-// An operation that this rank began now might meet one of an earlier pass on the others, with as many elements.
-Status Reducer::checkInStep() const {
-  if (!isBehind_) return {};
-  return failedPrecondition(
-      "the exact channel of an earlier averaged pass did not come to this rank, so it does not know which operations "
-      "the other ranks have begun since: make a new group and a new DistributedDataParallel on all ranks");
-}
+void Reducer::checkDtypes() const { throwIfError(list_.checkDtypes()); }
 
 size_t Reducer::pendingPasses() {
   MutexLock lock(mutex_);
@@ -121,7 +115,6 @@ PassTracker::Role Reducer::join(std::optional<size_t> index) {
   const Role role = tracker_.join(suspended_ > 0 ? Role::kLeftAlone : Role::kAveraged, weak_from_this());
   if (begins && role != Role::kNone) pending_.begin(tracker_.distributed(), index);
   if (role != Role::kAveraged) return role;
-  if (begins || phase_ == Phase::kNone) throwIfError(checkInStep());
   if (begins || phase_ == Phase::kGradients) return role;
   raise(
       failedPrecondition("a callback at the end of a backward pass reached the parameters of a DistributedDataParallel "
@@ -130,9 +123,11 @@ PassTracker::Role Reducer::join(std::optional<size_t> index) {
 
 // From here on the pass begins all of its operations, well or badly. Returns those of a pass before it.
 Operations Reducer::beginPass() {
-  phase_ = Phase::kGradients;
   failure_ = {};
+  isBehind_ = true;
   exchange_.begin(tracker_.distributed());
+  isBehind_ = false;
+  phase_ = Phase::kGradients;
   return std::exchange(operations_, {});
 }
 
@@ -152,6 +147,7 @@ Status Reducer::take(std::optional<size_t> index, bool begins) {
   if (index) TREADLE_RETURN_IF_ERROR(pending_.addBatch());
   if (begins) {
     TREADLE_RETURN_IF_ERROR(list_.checkUnchanged());
+    TREADLE_RETURN_IF_ERROR(buffers_.checkUnchanged());
     TREADLE_RETURN_IF_ERROR(pending_.checkMayAverage());
   }
   return index ? exchange_.add(*index, operations_) : Status();
@@ -195,6 +191,19 @@ void Reducer::over(bool hasFailed) {
   phase_ = Phase::kNone;
   permit_.reset();
   if (tracker_.end() != Role::kNone) pending_.end(hasFailed);
+  if (std::exchange(isBehind_, false)) abandonGroup();
+}
+
+// The next operation of this rank might meet one of this pass on the others, with as many elements. So there is none,
+// and no rank waits for it.
+void Reducer::abandonGroup() {
+  group::GroupCore& core = group_.core();
+  const std::string why = core.link().nameOf(group_.rank()) + " could not end an averaged backward pass" +
+                          (failure_.ok() ? "" : " (" + std::string(failure_.message()) + ")") + ", so " + core.text() +
+                          " is of no use any more, and ranks may be one step apart: make a new group and a new "
+                          "DistributedDataParallel, and "
+                          "load the last checkpoint on all ranks";
+  core.abandon(failedPrecondition(why));
 }
 
 // No gradient comes any more. Buckets with parameters that the loss does not depend on here go now. A pass that failed
@@ -208,7 +217,7 @@ void Reducer::beginLast(const Status& failure) {
   keepFirst(failure_, failure);
   // Asked before the channel goes, which reports it: a rank that must not wait gets no averages. Held until the pass is
   // over, as the other ranks count on its waits from here on.
-  if (group_.size() > 1) keepFirst(failure_, permit_.emplace().status());
+  if (group_.size() > 1 && failure_.ok()) keepFirst(failure_, permit_.emplace().status());
   keepFirst(failure_, exchange_.sendRest(!failure_.ok(), operations_));
   const bool hasBatch = pending_.count() > 0;
   exchange_.sendChannel({.failed = !failure_.ok(), .active = hasBatch, .weight = pending_.weight()}, operations_);
@@ -275,7 +284,7 @@ void Reducer::passFailed() noexcept {
     const Phase reached = phase();
     if (reached == Phase::kGradients) beginLast(cancelled("the backward pass failed"));
     if (reached == Phase::kLast) beginAgain();
-  } catch (...) {}  // nothing can be sent any more: the other ranks' operations end by their time limit
+  } catch (...) {}  // the end abandons the group where something has not gone
   over(/*hasFailed=*/true);
 }
 

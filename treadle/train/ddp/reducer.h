@@ -51,9 +51,11 @@ class Reducer final : public PassEvents, public std::enable_shared_from_this<Red
 
   // empty_loss.h
   at::Tensor emptyLoss() const { return emptyLoss_->make(); }
+  // StateError: a parameter has another dtype, so libtorch has dropped its hook.
+  void checkDtypes() const;
   // StateError: a pass that begins now is left alone.
   void checkAverages();
-  // StateError: a pass is under way, so the group is not free for `function`; or it is of no use any more.
+  // StateError: a pass is under way, so the group is not free for `function`.
   void checkBetweenPasses(const char* function);
 
   // pending_passes.h
@@ -79,13 +81,13 @@ class Reducer final : public PassEvents, public std::enable_shared_from_this<Red
   void takeMemory(const Operations& earlier);
   Status take(std::optional<size_t> index, bool begins) TREADLE_REQUIRES(mutex_);
   void refuse(Status why) TREADLE_REQUIRES(mutex_);
-  Status checkInStep() const TREADLE_REQUIRES(mutex_);
 
   bool passEnds() override;
   void passFailed() noexcept override;
   bool makeStep();
   Phase phase();
   void over(bool hasFailed);
+  void abandonGroup() TREADLE_REQUIRES(mutex_);
   void beginLast(const Status& failure);
   void beginAgain();
   Status conclude() TREADLE_REQUIRES(mutex_);
@@ -108,8 +110,8 @@ class Reducer final : public PassEvents, public std::enable_shared_from_this<Red
   Status failure_ TREADLE_GUARDED_BY(mutex_);         // the first one on this rank
   Shares shares_ TREADLE_GUARDED_BY(mutex_);
   std::optional<io::Executor::Permit> permit_ TREADLE_GUARDED_BY(mutex_);  // for all waits after the exact channel
-  // The other ranks may have begun operations of which this one does not know: an exact channel has gone, and its
-  // result is not here. For good, if that does not come.
+  // The other ranks may begin operations of which this one does not know, or that it has not begun. If it is so at the
+  // end of a pass, the group is abandoned.
   bool isBehind_ TREADLE_GUARDED_BY(mutex_) = false;
   // Last: no hook comes once they are gone.
   std::unique_ptr<GradientHooks> hooks_;
