@@ -32,7 +32,7 @@ test: build ## set up, build and run all tests; ends with `N passed, N failed`
 demo: build ## set up, build and train the hybrid model over four processes
 	@$(in_env) PATH="$$PWD/build/$(PRESET)/bin:$$PATH" build/$(PRESET)/bin/treadle run --grace 25 -n 4 -- build/$(PRESET)/bin/hybrid_digits $(ARGS)
 
-bench: ## ours, PyTorch RPC, torch's DDP, gRPC and what the machine can do at best, in about 17 minutes (ARGS="--quick")
+bench: ## ours, PyTorch RPC, torch's DDP, gRPC and what the machine can do at best, in about 25 minutes (ARGS="--quick")
 	@scripts/bench.sh $(ARGS)
 
 bench-hybrid: release ## steps/s of the hybrid model, ours and PyTorch RPC's in alternation (RUNS=5)

@@ -18,6 +18,7 @@ def result_of(row, figures):
     """One object of results.json; None while ours or the peer has no value."""
     ours = figures.of(row.case, "ours")
     peer = [rows.CONSTANTS[row.peer]] if row.peer in rows.CONSTANTS else figures.of(row.case, row.peer)
+    peer = peer or figures.of(row.peer, "ours")  # it is another case
     if not ours or not peer:
         return None
     median, of_peer = statistics.median(ours), statistics.median(peer)
