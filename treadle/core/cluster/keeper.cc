@@ -1,5 +1,7 @@
 #include "treadle/core/cluster/keeper.h"
 
+#include "treadle/core/base/listed.h"
+
 namespace treadle::cluster {
 
 void Keeper::begin(bool following) {
@@ -159,11 +161,7 @@ void Keeper::welcome(int rank) {
 }
 
 std::string Keeper::namesOf(const std::vector<int>& ranks) const {
-  constexpr size_t kNamed = 16;
-  std::string names;
-  for (size_t i = 0; i < std::min(ranks.size(), kNamed); ++i)
-    names += (names.empty() ? "" : ", ") + membership_.info(ranks[i]).name;
-  return ranks.size() > kNamed ? names + " and " + std::to_string(ranks.size() - kNamed) + " more" : names;
+  return listed(ranks, 16, [this](int rank) { return membership_.info(rank).name; });
 }
 
 std::string Keeper::whatIsLeft() const {

@@ -4,6 +4,7 @@
 
 #include <map>
 
+#include "treadle/core/base/listed.h"
 #include "treadle/core/base/log.h"
 #include "treadle/core/cluster/launch.h"
 #include "treadle/core/cluster/rendezvous_messages.h"
@@ -209,16 +210,12 @@ Status RendezvousServer::Core::late() const {
 }
 
 std::string RendezvousServer::Core::missing() const {
-  constexpr int kNamed = 16;
-  std::string ranks;
-  int count = 0;
+  std::vector<int> ranks;
   for (int rank = 0; rank < worldSize_; ++rank) {
     auto guest = guests_.find(rank);
-    if (guest != guests_.end() && guest->second->registered) continue;
-    if (++count <= kNamed) ranks += (ranks.empty() ? "" : ", ") + std::to_string(rank);
+    if (guest == guests_.end() || !guest->second->registered) ranks.push_back(rank);
   }
-  if (count > kNamed) ranks += " and " + std::to_string(count - kNamed) + " more";
-  return ranks;
+  return listed(ranks, 16, [](int rank) { return std::to_string(rank); });
 }
 
 // The reason is kept for those who come later, who would wait for a job that will not start.

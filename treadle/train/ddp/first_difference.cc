@@ -5,6 +5,7 @@
 #include <string_view>
 #include <utility>
 
+#include "treadle/core/base/listed.h"
 #include "treadle/train/ddp/hash128.h"
 #include "treadle/train/ddp/of_all_ranks.h"
 
@@ -63,11 +64,8 @@ std::string readable(const SentLine& line) {
 }
 
 std::string haveInWords(const std::vector<size_t>& ranks) {
-  std::string words = ranks.size() == 1 ? "rank " : "ranks ";
-  for (size_t i = 0; i < std::min(ranks.size(), kMostRanksListed); ++i)
-    words += (i > 0 ? ", " : "") + std::to_string(ranks[i]);
-  if (ranks.size() > kMostRanksListed) words += " and " + std::to_string(ranks.size() - kMostRanksListed) + " more";
-  return words + (ranks.size() == 1 ? " has " : " have ");
+  const std::string list = listed(ranks, kMostRanksListed, [](size_t rank) { return std::to_string(rank); });
+  return ranks.size() == 1 ? "rank " + list + " has " : "ranks " + list + " have ";
 }
 
 std::string differenceInWords(const std::vector<SentLine>& ofRanks) {
