@@ -26,9 +26,12 @@ group::DataType dataTypeOf(at::ScalarType type) {
   raise(invalidArgument(std::string("a tensor of dtype ") + c10::toString(type) + " cannot be reduced"));
 }
 
+bool isDenseOnCpu(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.layout() == at::kStrided && tensor.device().is_cpu();
+}
+
 void checkDense(const at::Tensor& tensor) {
-  const bool dense = tensor.defined() && tensor.layout() == at::kStrided && tensor.device().is_cpu();
-  if (!dense)
+  if (!isDenseOnCpu(tensor))
     raise(invalidArgument("collectives take dense tensors on the CPU; sparseAllReduce takes sparse ones (COO)"));
 }
 

@@ -12,6 +12,7 @@ namespace treadle::collective {
 // ArgumentError for others.
 group::DataType dataTypeOf(at::ScalarType type);
 
+bool isDenseOnCpu(const at::Tensor& tensor);
 // ArgumentError: not a dense tensor on the CPU.
 void checkDense(const at::Tensor& tensor);
 

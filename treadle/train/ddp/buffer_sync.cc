@@ -8,6 +8,7 @@
 
 #include "treadle/core/base/error.h"
 #include "treadle/tensor/collective/collectives.h"
+#include "treadle/tensor/collective/flat.h"
 #include "treadle/train/ddp/named_tensors.h"
 
 namespace treadle::ddp {
@@ -19,8 +20,6 @@ std::vector<Bucket> packsOf(const std::vector<at::Tensor>& buffers) {
   return makeBuckets(buffers, BucketPlan(buffers, reverseOrder(buffers.size()), limits));
 }
 
-bool isDenseOnCpu(const at::Tensor& tensor) { return tensor.layout() == at::kStrided && tensor.device().is_cpu(); }
-
 bool isAveraged(at::ScalarType dtype) {
   return dtype == at::kHalf || dtype == at::kBFloat16 || dtype == at::kFloat || dtype == at::kDouble;
 }
@@ -28,9 +27,7 @@ bool isAveraged(at::ScalarType dtype) {
 // The part of this rank in the weighted mean. Nothing that a rank without a share holds counts, NaN neither.
 void weigh(at::Tensor& values, double share) { share == 0 ? values.zero_() : values.mul_(share); }
 
-Hash128 hashOf(const at::Tensor& packed) {
-  return hashed({}, {static_cast<const std::byte*>(packed.const_data_ptr()), packed.nbytes()});
-}
+Hash128 hashOf(const at::Tensor& packed) { return hashed({}, collective::bytesOf(packed)); }
 
 }  // namespace
 
@@ -46,7 +43,7 @@ const char* nameOf(Buffers mode) {
 BufferSync::BufferSync(const torch::nn::Module& module, Buffers mode) : mode_(mode) {
   if (mode_ == Buffers::kOnce) return;
   for (const auto& [name, names, tensor] : buffersOf(module)) {
-    if (!isDenseOnCpu(tensor))
+    if (!collective::isDenseOnCpu(tensor))
       raise(invalidArgument("buffer " + names + " cannot be kept equal, as it is no dense tensor on the CPU: use " +
                             "Buffers::kOnce"));
     buffers_.push_back(tensor);
@@ -61,7 +58,8 @@ Status BufferSync::checkUnchanged() const {
     for (size_t position = 0; position < pack.parameters.size(); ++position) {
       const size_t index = pack.parameters[position];
       const at::Tensor &was = pack.views[position], &now = buffers_[index];
-      if (isDenseOnCpu(now) && now.scalar_type() == was.scalar_type() && now.sizes() == was.sizes()) continue;
+      if (collective::isDenseOnCpu(now) && now.scalar_type() == was.scalar_type() && now.sizes() == was.sizes())
+        continue;
       return failedPrecondition("buffer " + names_[index] + " has become another tensor than it was when " +
                                 "DistributedDataParallel was constructed, of " + toString(was.scalar_type()) + " " +
                                 c10::str(was.sizes()) + ": construct it again, or use Buffers::kOnce");

@@ -5,6 +5,7 @@
 
 #include "treadle/core/base/error.h"
 #include "treadle/tensor/collective/collectives.h"
+#include "treadle/tensor/collective/flat.h"
 #include "treadle/train/ddp/first_difference.h"
 #include "treadle/train/ddp/hash128.h"
 #include "treadle/train/ddp/named_tensors.h"
@@ -45,10 +46,9 @@ std::string structureOf(const at::Tensor& tensor) {
 }
 
 std::string hashOfValues(const NamedTensor& named) {
-  if (named.tensor.layout() != at::kStrided || !named.tensor.device().is_cpu())
+  if (!collective::isDenseOnCpu(named.tensor))
     raise(invalidArgument("the values of " + named.names + " cannot be compared: it is no dense tensor on the CPU"));
-  const at::Tensor flat = named.tensor.detach().resolve_conj().resolve_neg().contiguous();
-  return inHex(hashed({}, {static_cast<const std::byte*>(flat.const_data_ptr()), flat.nbytes()}));
+  return inHex(hashed({}, collective::bytesOf(collective::flatOf(named.tensor))));
 }
 
 }  // namespace
