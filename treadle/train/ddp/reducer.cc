@@ -95,19 +95,19 @@ std::vector<std::string> Reducer::bucketOrder() {
 // No index: the pass has come to the empty loss.
 void Reducer::onGradient(std::optional<size_t> index) {
   at::NoGradGuard noGrad;
-  bool begins;
   Operations earlier;
   {
     MutexLock lock(mutex_);
-    begins = tracker_.role() == Role::kNone;
+    const bool begins = tracker_.role() == Role::kNone;
     const Role role = join(index);
     if (role == Role::kLeftAlone && index) throwIfError(pending_.addBatch());
     if (role != Role::kAveraged) return;
-    if (begins) earlier = beginPass();
+    if (!begins) return refuseUnless(take(index, /*begins=*/false));
+    earlier = beginPass();
   }
-  if (begins) takeMemory(earlier);
+  takeMemory(earlier);
   MutexLock lock(mutex_);
-  if (Status taken = take(index, begins); !taken.ok()) refuse(std::move(taken));
+  refuseUnless(take(index, /*begins=*/true));
 }
 
 PassTracker::Role Reducer::join(std::optional<size_t> index) {
@@ -135,12 +135,12 @@ Operations Reducer::beginPass() {
 // its failure is that of its own pass. Waiting also limits how many of them are under way. Where this thread must not
 // wait, the pass fails, and its operations get memory of their own.
 void Reducer::takeMemory(const Operations& earlier) {
-  Status mayWait = waitForEnd(earlier);
+  const Status mayWait = waitForEnd(earlier);
   if (mayWait.ok()) return;
   MutexLock lock(mutex_);
   exchange_.renewMemory();
   buffers_.renewMemory();
-  refuse(std::move(mayWait));
+  refuseUnless(mayWait);
 }
 
 Status Reducer::take(std::optional<size_t> index, bool begins) {
@@ -153,10 +153,10 @@ Status Reducer::take(std::optional<size_t> index, bool begins) {
   return index ? exchange_.add(*index, operations_) : Status();
 }
 
-// Fails the pass, also if the node that started a local pass catches this.
-void Reducer::refuse(Status why) {
-  keepFirst(failure_, why);
-  raise(std::move(why));
+// Fails the pass if it is not OK, also if the node that started a local pass catches this.
+void Reducer::refuseUnless(const Status& ok) {
+  keepFirst(failure_, ok);
+  throwIfError(ok);
 }
 
 bool Reducer::passEnds() {

@@ -80,7 +80,7 @@ class Reducer final : public PassEvents, public std::enable_shared_from_this<Red
   Operations beginPass() TREADLE_REQUIRES(mutex_);
   void takeMemory(const Operations& earlier);
   Status take(std::optional<size_t> index, bool begins) TREADLE_REQUIRES(mutex_);
-  void refuse(Status why) TREADLE_REQUIRES(mutex_);
+  void refuseUnless(const Status& ok) TREADLE_REQUIRES(mutex_);
 
   bool passEnds() override;
   void passFailed() noexcept override;
