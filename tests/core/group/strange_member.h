@@ -59,7 +59,7 @@ class StrangeMember : public ::testing::Test {
       worker.membership->setHandler(link::Subject::kRpc, bystander_);
     });
     group_ = ProcessGroup::make(*worker_, job_->names(), options());
-    // Its start tells the listener the group's number.
+    // The listener gets the group's number with its start.
     future_ = begin();
     first_ = listener_.first_.wait(kPatience);
   }
