@@ -1,13 +1,11 @@
 // A peer that is killed while tensors are handed over in memory that both sides share.
 
-#include <signal.h>
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <thread>
 
 #include "tests/faults/survivor.h"
 #include "tests/support/resident.h"
+#include "tests/support/slow_memory.h"
 
 namespace treadle::killed_sharer_test {
 namespace {
@@ -16,55 +14,6 @@ using link::SendMode;
 using test::Channel;
 using test::kVictimBytes;
 using test::Survivor;
-
-// Memory of which a reader gets no further than its middle until it is let go on.
-class SlowMemory {
- public:
-  SlowMemory() {
-    int ends[2];
-    EXPECT_EQ(0, ::pipe(ends));
-    fault_ = ends[1];
-    reached_ = io::Fd(ends[0]);
-    EXPECT_EQ(0, ::pipe(ends));
-    goOn_ = ends[0];
-    let_ = io::Fd(ends[1]);
-    data_ = static_cast<std::byte*>(
-        ::mmap(nullptr, kVictimBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-    std::fill_n(data_, kVictimBytes, std::byte{4});
-    wall_ = data_ + kVictimBytes / 2;
-    EXPECT_EQ(0, ::mprotect(wall_, kVictimBytes / 2, PROT_NONE));
-    struct sigaction action{};
-    action.sa_handler = &SlowMemory::onFault;
-    ::sigaction(SIGSEGV, &action, &before_);
-  }
-  ~SlowMemory() {
-    ::sigaction(SIGSEGV, &before_, nullptr);
-    ::munmap(data_, kVictimBytes);
-    ::close(fault_);
-    ::close(goOn_);
-  }
-
-  Buffer buffer() const { return Buffer::borrow(data_, kVictimBytes); }
-  void waitForAReader() const { EXPECT_TRUE(test::readable(reached_.get(), "a reader")); }
-  void letGoOn() {
-    char bytes[8]{};  // for all who wait
-    EXPECT_EQ(8, ::write(let_.get(), bytes, sizeof bytes));
-  }
-
- private:
-  static void onFault(int) {
-    char byte = 0;
-    (void)!::write(fault_, &byte, 1);
-    (void)!::read(goOn_, &byte, 1);
-    (void)::mprotect(wall_, kVictimBytes / 2, PROT_READ);
-  }
-
-  static inline int fault_ = -1, goOn_ = -1;
-  static inline std::byte* wall_ = nullptr;
-  std::byte* data_;
-  io::Fd reached_, let_;
-  struct sigaction before_{};
-};
 
 class KilledSharer : public ::testing::Test {
  protected:
@@ -107,7 +56,7 @@ TEST_F(KilledSharer, whileTheSurvivorCopies) {
   survivor.waitUntilThere();
   lendWhenItMay();
   const size_t before = lentBytes();
-  std::optional<SlowMemory> slow(std::in_place);
+  std::optional<test::SlowMemory> slow(std::in_place, kVictimBytes);
   Status sent;
   std::thread sender([&] { sent = survivor.send(test::kVictim, std::array{slow->buffer()}, SendMode::kStay); });
   slow->waitForAReader();

@@ -16,7 +16,8 @@
 
 // Budget of a frame that the socket takes whole: one sendmsg for up to 64 parts, two uncontended locks, one
 // allocation (the list of its parts), no copy and no wake-up. What the socket does not take costs one copy
-// of the borrowed bytes that are left, two epoll_ctl calls and another sendmsg by the reactor's thread.
+// of the borrowed bytes that are left, two epoll_ctl calls and another sendmsg by the reactor's thread. A frame that is
+// queued whole costs a copy of its borrowed bytes, without the lock, and takes the lock once more for it.
 namespace treadle::link {
 namespace {
 
@@ -49,7 +50,8 @@ Status SendQueue::send(std::vector<std::byte> front, std::span<const Buffer> buf
   // The lock is let go while this thread writes, and `writing_` stands for it: others queue behind rather than wait.
   MutexLock lock(mutex_);
   TREADLE_RETURN_IF_ERROR(waitForRoom(lock, bytes, mode, deadline));
-  if (mode == SendMode::kUrgent && queuedBytes_ - halfSentBytes_ > limitBytes_ + urgentLimitBytes_) return overflow();
+  const size_t unsent = queuedBytes_ - halfSentBytes_ + reservedBytes_;
+  if (mode == SendMode::kUrgent && unsent > limitBytes_ + urgentLimitBytes_) return overflow();
   bool mayWait = mode == SendMode::kBatch || mode == SendMode::kLazy;
   if (mayWait && !full_ && bytes == front.size() && bytes <= kBatchBytes / 4) {
     bool filled = batch(front, mode == SendMode::kLazy);
@@ -60,9 +62,11 @@ Status SendQueue::send(std::vector<std::byte> front, std::span<const Buffer> buf
   if (writing_ || full_) {
     auto holder = std::make_shared<HeldBytes>(std::move(front));
     own.front().buffer = {holder->bytes.data(), holder->bytes.size(), holder};
-    TREADLE_RETURN_IF_ERROR(makeOwned(own));
-    queue(std::move(own));
-    return {};
+    TREADLE_RETURN_IF_ERROR(makeOwnedUnlocked(lock, own, bytes));
+    if (writing_ || full_) {
+      queue(std::move(own));
+      return {};
+    }
   }
   Chunks chunks = takeQueue();
   if (chunks.empty()) {
@@ -71,7 +75,8 @@ Status SendQueue::send(std::vector<std::byte> front, std::span<const Buffer> buf
     chunks.insert(chunks.end(), std::make_move_iterator(own.begin()), std::make_move_iterator(own.end()));
   }
   writing_ = true;
-  reservedBytes_ = mode == SendMode::kStay || bytes > limitBytes_ ? 0 : bytes;
+  const size_t reserved = mode == SendMode::kStay || bytes > limitBytes_ ? 0 : bytes;
+  reservedBytes_ += reserved;
   lock.unlock();
   Status written = writeFromCaller(chunks, mode, deadline);
   // A frame that has begun must end, or the stream is of no use to those who come after: then it counts as sent.
@@ -84,7 +89,7 @@ Status SendQueue::send(std::vector<std::byte> front, std::span<const Buffer> buf
     for (size_t dropped = 0; dropped < bytes; chunks.pop_back()) dropped += chunks.back().rest().size();
   if (begun && (broke || !kept.ok())) chunks.clear();
   lock.lock();
-  reservedBytes_ = 0;
+  reservedBytes_ -= reserved;
   if (begun) {
     if (broke && broken_.ok()) broken_ = written;  // the flush that follows reports it
     if (!kept.ok()) breakOff(Status(Code::kPeerLost, kept.message()));
@@ -234,6 +239,19 @@ Status SendQueue::makeOwned(Chunks& chunks) try {
   return resourceExhausted("there is no memory to keep what the peer takes too slowly");
 }
 
+// Copies without the lock, for which the heartbeats of all peers wait. The frame's bytes count as queued meanwhile. A
+// frame of another thread may go first: the two are sent at the same time, so either order is right.
+Status SendQueue::makeOwnedUnlocked(MutexLock& lock, Chunks& chunks, size_t bytes) {
+  if (std::ranges::none_of(chunks, [](const Chunk& chunk) { return chunk.buffer.borrowed(); })) return {};
+  reservedBytes_ += bytes;
+  lock.unlock();
+  Status made = makeOwned(chunks);
+  lock.lock();
+  reservedBytes_ -= bytes;
+  room_.notifyAll();
+  return made.ok() ? closed_ : made;
+}
+
 void SendQueue::queue(Chunks chunks) {
   batch_.reset();
   queuedBytes_ += bytesOf(chunks);
@@ -296,9 +314,11 @@ void SendQueue::end(const Status& why) {
 
 bool SendQueue::drain(TimePoint deadline) {
   MutexLock lock(mutex_);
-  while (closed_.ok() && (writing_ || full_ || !queue_.empty()))
+  auto drained = [&]()
+                     TREADLE_REQUIRES(mutex_) { return !writing_ && !full_ && queue_.empty() && reservedBytes_ == 0; };
+  while (closed_.ok() && !drained())
     if (!room_.waitUntil(lock, deadline)) break;
-  return closed_.ok() && !writing_ && !full_ && queue_.empty();
+  return closed_.ok() && drained();
 }
 
 size_t SendQueue::queuedBytes() const {

@@ -86,6 +86,8 @@ class SendQueue {
   ssize_t writeOnce(std::span<const Chunk> chunks);
   Status writeFromCaller(Chunks& chunks, SendMode mode, TimePoint deadline);
   static Status makeOwned(Chunks& chunks);
+  Status makeOwnedUnlocked(MutexLock& lock, Chunks& chunks, size_t bytes)
+      TREADLE_REQUIRES(mutex_) TREADLE_UNCHECKED_LOCKS;
   void queue(Chunks chunks) TREADLE_REQUIRES(mutex_);
   void breakOff(Status why) TREADLE_REQUIRES(mutex_);
   Status overflow() TREADLE_REQUIRES(mutex_);
@@ -103,8 +105,9 @@ class SendQueue {
   std::shared_ptr<HeldBytes> batch_ TREADLE_GUARDED_BY(mutex_);  // the last chunk of the queue, if frames may be added
   Chunks queue_ TREADLE_GUARDED_BY(mutex_);
   size_t queuedBytes_ TREADLE_GUARDED_BY(mutex_) = 0;
-  size_t reservedBytes_ TREADLE_GUARDED_BY(mutex_) = 0;  // of the frame that is being written, if it may be queued
-  bool writing_ TREADLE_GUARDED_BY(mutex_) = false;      // a thread is between the bytes of a frame
+  // Bytes that may be queued soon: of the frame that is being written, and of frames that are being copied.
+  size_t reservedBytes_ TREADLE_GUARDED_BY(mutex_) = 0;
+  bool writing_ TREADLE_GUARDED_BY(mutex_) = false;  // a thread is between the bytes of a frame
   size_t halfSentBytes_ TREADLE_GUARDED_BY(mutex_) =
       0;  // of the queued ones: what is left of one larger than the limit
   Status closed_ TREADLE_GUARDED_BY(mutex_);
