@@ -53,7 +53,7 @@ TEST(GuideMemory, IsLimitedWatchedAndGivenBack) {
       {"A", "B"}, functions(),
       [](treadle::JoinOptions& options) {
         // [limit]
-        options.memoryLimitBytes = size_t{2} << 30;  // for tensors that travel, of this process
+        options.memoryLimitBytes = size_t{2} << 30;  // for tensors that travel and warm memory, of this process
         // [/limit]
       },
       [](treadle::JoinOptions options) { return treadle::join(std::move(options)); });

@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <cstdlib>
 #include <cstring>
 #include <thread>
@@ -19,9 +20,7 @@ namespace {
 
 constexpr size_t kMiB = 1U << 20;
 
-WarmCache cacheOf(size_t limitBytes) {
-  return WarmCache([limitBytes] { return limitBytes; });
-}
+WarmCache cacheOf(size_t limitBytes) { return WarmCache(std::make_shared<MemoryBudget>(limitBytes)); }
 
 bool allAre(const std::byte* block, size_t sizeBytes, unsigned char value) {
   return block[0] == std::byte{value} && std::memcmp(block, block + 1, sizeBytes - 1) == 0;
@@ -235,22 +234,143 @@ TEST(WarmCache, isThereForAChildThatIsForkedDuringTheFirstCall) {
   for (int i = 0; i < 10; ++i) EXPECT_EXIT(forkDuringTheFirstCall(), ::testing::ExitedWithCode(0), "");
 }
 
-TEST(WarmCache, keepsWithinWhatTravellingTensorsLeave) {
-  auto pool = valueOrThrow(BlockPool::make(8 * kMiB));
-  WarmCache cache([&pool] { return pool->roomBytes(); });
-  auto travels = pool->allocate(7 * kMiB);
-  travels->fill(std::vector<std::byte>(kMiB, std::byte{1}));
-  EXPECT_EQ(kMiB, pool->roomBytes());
+// Warm memory and tensors that travel have one limit.
+class OneBudget : public ::testing::Test {
+ protected:
+  std::shared_ptr<Block> travelling(size_t sizeBytes) {
+    auto block = pool->allocate(sizeBytes);
+    if (block) block->fill(std::vector<std::byte>(kMiB, std::byte{1}));
+    return block;
+  }
+  size_t heldBytes() const {
+    const PoolCounters blocks = pool->counters();
+    const WarmCounters warm = cache.counters();
+    return blocks.usedBytes + blocks.freeBytes + warm.usedBytes + warm.keptBytes;
+  }
+
+  std::shared_ptr<BlockPool> pool = valueOrThrow(BlockPool::make(8 * kMiB));
+  const std::shared_ptr<MemoryBudget> budget = pool->budget();
+  WarmCache cache{budget};
+};
+
+TEST_F(OneBudget, leavesWarmMemoryWhatTravellingTensorsDoNotUse) {
+  auto travels = travelling(7 * kMiB);
+  EXPECT_EQ(kMiB, budget->roomBytes());
   std::byte *a = cache.take(kMiB), *b = cache.take(kMiB);
-  cache.give(a);
-  cache.give(b);
-  EXPECT_EQ(kMiB, cache.counters().keptBytes);
+  EXPECT_NE(nullptr, a);
+  EXPECT_EQ(nullptr, b);
   travels.reset();
-  EXPECT_EQ(kMiB, pool->roomBytes()) << "a block that is kept counts too";
+  EXPECT_EQ(0U, budget->roomBytes()) << "a block that is kept counts too";
   pool->trim();
-  EXPECT_EQ(8 * kMiB, pool->roomBytes());
+  EXPECT_EQ(7 * kMiB, budget->roomBytes());
+  EXPECT_TRUE(cache.give(a));
   pool->limitTo(0);
+  EXPECT_EQ(0U, cache.counters().keptBytes);
   EXPECT_EQ(nullptr, cache.take(kMiB));
+}
+
+TEST_F(OneBudget, leavesTravellingTensorsWhatWarmMemoryDoesNotUse) {
+  std::byte* warm = cache.take(6 * kMiB);
+  ASSERT_NE(nullptr, warm);
+  EXPECT_EQ(nullptr, travelling(4 * kMiB)) << "both together would be over the limit";
+  EXPECT_EQ(1U, pool->counters().refused);
+  auto travels = travelling(2 * kMiB);
+  EXPECT_NE(nullptr, travels);
+  EXPECT_EQ(8 * kMiB, heldBytes());
+  EXPECT_TRUE(cache.give(warm));
+}
+
+TEST_F(OneBudget, givesIdleWarmMemoryUpForTravellingTensors) {
+  std::byte *used = cache.take(2 * kMiB), *old = cache.take(2 * kMiB), *last = cache.take(3 * kMiB);
+  EXPECT_TRUE(cache.give(old));
+  EXPECT_TRUE(cache.give(last));
+  auto travels = travelling(2 * kMiB);
+  EXPECT_NE(nullptr, travels);
+  EXPECT_EQ(3 * kMiB, cache.counters().keptBytes) << "the block that was idle for longest gives way";
+  auto more = travelling(4 * kMiB);
+  EXPECT_NE(nullptr, more);
+  EXPECT_EQ(0U, cache.counters().keptBytes);
+  EXPECT_EQ(8 * kMiB, heldBytes());
+  EXPECT_TRUE(cache.give(used));
+}
+
+TEST_F(OneBudget, takesNothingAwayForABlockThatCannotBe) {
+  std::byte *used = cache.take(4 * kMiB), *kept = cache.take(kMiB);
+  EXPECT_TRUE(cache.give(kept));
+  travelling(kMiB).reset();
+  EXPECT_EQ(nullptr, travelling(5 * kMiB));
+  EXPECT_EQ(kMiB, cache.counters().keptBytes);
+  EXPECT_EQ(kMiB, pool->counters().freeBytes);
+  auto travels = travelling(4 * kMiB);
+  EXPECT_NE(nullptr, travels) << "with both given up there is room";
+  EXPECT_TRUE(cache.give(used));
+}
+
+// The locks of both are taken in one order, and no byte is lost or counted twice.
+TEST_F(OneBudget, isTakenFromByManyThreads) {
+  auto travel = [this](uint64_t seed) {
+    test::Random random(seed);
+    for (int i = 0; i < 300; ++i) {
+      travelling(kMiB + test::pick(random, 2 * kMiB));
+      if (i % 50 == 0) pool->trim();
+    }
+  };
+  auto warm = [this](uint64_t seed) {
+    test::Random random(seed);
+    for (int i = 0; i < 300; ++i) {
+      std::byte* block = cache.take(WarmCache::kSmallest + test::pick(random, 3 * kMiB));
+      EXPECT_TRUE(block == nullptr || cache.give(block));
+      if (i % 50 == 0) cache.trim();
+    }
+  };
+  const uint64_t seed = test::seedOfRun();
+  std::array<std::thread, 4> threads = {std::thread(travel, seed), std::thread(travel, seed + 1),
+                                        std::thread(warm, seed + 2), std::thread(warm, seed + 3)};
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_LE(heldBytes(), 8 * kMiB);
+  EXPECT_EQ(8 * kMiB - heldBytes(), budget->roomBytes());
+}
+
+// A random program: the budget agrees with the counters of both, and never with more than the limit.
+TEST(PoolAndCache, keepOneBudgetInAnyOrder) {
+  test::forSeeds(20, [](test::Random& random) {
+    constexpr size_t kLimit = 8 * kMiB;
+    auto pool = valueOrThrow(BlockPool::make(kLimit));
+    WarmCache cache(pool->budget());
+    std::vector<std::shared_ptr<Block>> blocks;
+    std::vector<std::byte*> warm;
+    for (int i = 0; i < 400; ++i) {
+      const size_t size = WarmCache::kSmallest + test::pick(random, 2 * kMiB);
+      switch (test::pick(random, 5)) {
+        case 0:
+          if (auto block = pool->allocate(size)) {
+            block->data()[0] = std::byte{1};
+            blocks.push_back(std::move(block));
+          }
+          break;
+        case 1:
+          if (std::byte* block = cache.take(size)) warm.push_back(block);
+          break;
+        case 2:
+          if (!blocks.empty()) blocks.erase(blocks.begin() + static_cast<ptrdiff_t>(test::pick(random, blocks.size())));
+          break;
+        case 3:
+          if (warm.empty()) break;
+          std::swap(warm[test::pick(random, warm.size())], warm.back());
+          ASSERT_TRUE(cache.give(warm.back()));
+          warm.pop_back();
+          break;
+        default:
+          if (test::pick(random, 20) == 0) test::pick(random, 2) == 0 ? cache.trim() : pool->trim();
+      }
+      const PoolCounters travelling = pool->counters();
+      const WarmCounters kept = cache.counters();
+      const size_t held = travelling.usedBytes + travelling.freeBytes + kept.usedBytes + kept.keptBytes;
+      ASSERT_LE(held, kLimit);
+      ASSERT_EQ(kLimit - held, pool->budget()->roomBytes());
+    }
+    for (std::byte* block : warm) ASSERT_TRUE(cache.give(block));
+  });
 }
 
 }  // namespace

@@ -96,7 +96,7 @@ Result<std::shared_ptr<BlockPool>> BlockPool::make(size_t limitBytes) {
 
 BlockPool::BlockPool(size_t limitBytes, io::SharedMemory arena, Status sharing)
     : generation_(generation()),
-      limitBytes_(limitBytes),
+      budget_(std::make_shared<MemoryBudget>(limitBytes)),
       arena_(std::move(arena)),
       sharing_(std::move(sharing)),
       unused_(arena_.bytes().size()) {}
@@ -125,7 +125,7 @@ BlockPool* BlockPool::ofProcess() {
 Status BlockPool::statusOfProcess() { return poolOfProcess().status(); }
 
 std::shared_ptr<Block> BlockPool::allocate(size_t sizeBytes) {
-  if (sizeBytes > limitBytes_) return nullptr;
+  if (sizeBytes > limitBytes()) return nullptr;
   uint32_t wanted = sizeClass(sizeBytes);
   MutexLock lock(mutex_);
   if (!lost_.empty()) takeRecovered();
@@ -138,7 +138,7 @@ std::shared_ptr<Block> BlockPool::allocate(size_t sizeBytes) {
   }
   if (!place) {
     ++counters_.refused;
-    noteHeld();  // idle blocks may have given way in vain
+    settle();
     lock.unlock();
     return nullptr;
   }
@@ -146,7 +146,7 @@ std::shared_ptr<Block> BlockPool::allocate(size_t sizeBytes) {
   counters_.usedBytes += classBytes(place->sizeClass);
   auto block = std::make_shared<Block>(shared_from_this(), place->offset, place->sizeClass, fresh);
   used_[place->offset] = block;
-  noteHeld();
+  settle();
   lock.unlock();
   return block;
 }
@@ -174,14 +174,24 @@ std::shared_ptr<Block> BlockPool::find(size_t offset) const {
 }
 
 // Blocks of other sizes that lie idle give way, the largest first, and of those the one that was not used for longest.
+// Idle memory of others that take from the budget gives way where these are not enough. Nothing does so in vain.
 std::optional<size_t> BlockPool::takeFresh(size_t bytes) {
+  settle();
+  if (bytes > counters_.freeBytes && !budget_->makeRoom(bytes - counters_.freeBytes)) return std::nullopt;
   for (auto blocks = warm_.rbegin();; ++blocks) {
-    bool fits = heldBytes() + bytes <= limitBytes_;
-    if (std::optional<size_t> offset = fits ? unused_.take(bytes) : std::nullopt) return offset;
+    if (std::optional<size_t> offset = takeUnused(bytes)) return offset;
     while (blocks != warm_.rend() && blocks->second.empty()) ++blocks;
     if (blocks == warm_.rend()) return std::nullopt;
     for (size_t offset : std::exchange(blocks->second, {})) discard(blocks->first, offset);
   }
+}
+
+// The caller counts the block, or settles the budget again.
+std::optional<size_t> BlockPool::takeUnused(size_t bytes) {
+  settle();
+  if (!budget_->take(bytes)) return std::nullopt;
+  takenBytes_ += bytes;
+  return unused_.take(bytes);
 }
 
 void BlockPool::discard(uint32_t sizeClass, size_t offset) {
@@ -199,13 +209,13 @@ void BlockPool::giveBack(size_t offset, uint32_t sizeClass, bool fresh, bool ret
   counters_.usedBytes -= classBytes(sizeClass);
   used_.erase(offset);
   if (!retired) keepOrDiscard(offset, sizeClass, fresh);
-  noteHeld();
+  settle();
 }
 
 void BlockPool::keepOrDiscard(size_t offset, uint32_t sizeClass, bool fresh) {
   if (fresh) return unused_.give(offset, classBytes(sizeClass));
   counters_.freeBytes += classBytes(sizeClass);
-  if (heldBytes() > limitBytes_.load()) return discard(sizeClass, offset);
+  if (budget_->exceeded()) return discard(sizeClass, offset);
   warm_[sizeClass].push_back(offset);
 }
 
@@ -219,7 +229,7 @@ void BlockPool::recover(const std::vector<std::shared_ptr<Block>>& blocks, io::P
   MutexLock lock(mutex_);
   for (const Place& place : lost.places) counters_.lostBytes += classBytes(place.sizeClass);
   lost_.push_back(std::move(lost));
-  noteHeld();
+  settle();
 }
 
 // Not what this process still uses itself.
@@ -237,20 +247,19 @@ void BlockPool::takeRecovered() {
   std::erase_if(lost_, [](const Lost& lost) { return lost.places.empty(); });
 }
 
-size_t BlockPool::heldBytes() const { return counters_.usedBytes + counters_.freeBytes + counters_.lostBytes; }
-
-size_t BlockPool::roomBytes() const {
-  const size_t held = held_.load(), limit = limitBytes_.load();
-  return held < limit ? limit - held : 0;
+// Makes the budget agree with the counters. What is lost may go over the limit.
+void BlockPool::settle() {
+  const size_t held = counters_.usedBytes + counters_.freeBytes + counters_.lostBytes;
+  if (held > takenBytes_) budget_->takeAnyway(held - takenBytes_);
+  if (held < takenBytes_) budget_->give(takenBytes_ - held);
+  takenBytes_ = held;
 }
 
 void BlockPool::limitTo(size_t bytes) {
-  size_t limit = limitBytes_.load();
-  while (bytes < limit && !limitBytes_.compare_exchange_weak(limit, bytes)) {}
-  MutexLock lock(mutex_);
-  const bool over = heldBytes() > limitBytes_.load();
-  lock.unlock();
-  if (over) trim();
+  budget_->limitTo(bytes);
+  if (!budget_->exceeded()) return;
+  trim();
+  budget_->makeRoom(0);
 }
 
 void BlockPool::trim() {
@@ -260,7 +269,7 @@ void BlockPool::trim() {
   discardUnused(0, warmTo_);
   warmTo_ = prefaultTo_ = 0;
   prefaultEnds_.notifyAll();
-  noteHeld();
+  settle();
 }
 
 void BlockPool::discardUnused(size_t begin, size_t end) {
@@ -309,6 +318,8 @@ BlockPool::~BlockPool() {
     prefaulter = std::move(prefaulter_);
   }
   if (prefaulter.joinable()) prefaulter.join();
+  MutexLock lock(mutex_);
+  budget_->give(takenBytes_);
 }
 
 Buffer bufferOver(std::shared_ptr<Block> block, size_t sizeBytes) {

@@ -24,6 +24,7 @@
 #include "treadle/core/io/shared_memory.h"
 #include "treadle/core/memory/copier.h"
 #include "treadle/core/memory/free_ranges.h"
+#include "treadle/core/memory/memory_budget.h"
 #include "treadle/core/memory/reclaimer.h"
 #include "treadle/core/memory/size_class.h"
 
@@ -58,7 +59,7 @@ class Block final : public Memory {
   std::atomic<bool> retired_ = false;
 };
 
-// The limit holds for used, free and lost bytes together.
+// The limit holds for used, free and lost bytes together, and for what else takes from the pool's budget.
 struct PoolCounters {
   size_t usedBytes = 0;      // blocks in use
   size_t freeBytes = 0;      // blocks kept for later use
@@ -71,7 +72,8 @@ struct PoolCounters {
 
 class BlockPool : public std::enable_shared_from_this<BlockPool> {
  public:
-  // Of at most `limitBytes` of blocks, in use and kept. ResourceExhausted when there is no address space for them.
+  // Of at most `limitBytes` of blocks, in use and kept: the limit of a new budget. ResourceExhausted when there is no
+  // address space for them.
   static Result<std::shared_ptr<BlockPool>> make(size_t limitBytes);
   ~BlockPool();
   // The one that all workers of this process use and `treadle::emptyShared` takes from: half of the machine's memory at
@@ -97,11 +99,11 @@ class BlockPool : public std::enable_shared_from_this<BlockPool> {
   // Gives all memory that is not in use back to the system, and ends a prefault.
   void trim();
   PoolCounters counters() const;
-  size_t limitBytes() const { return limitBytes_.load(); }
-  // How much of the limit its blocks leave, in use, kept and lost.
-  size_t roomBytes() const;
+  size_t limitBytes() const { return budget_->limitBytes(); }
   // Lowers the limit, for good; blocks in use over it stay until they are freed.
   void limitTo(size_t bytes);
+  // What its blocks take from, in use, kept and lost.
+  const std::shared_ptr<MemoryBudget>& budget() const { return budget_; }
   // What peers map; not shareable() where the system forbids it.
   const io::SharedMemory& arena() const { return arena_; }
   // OK when it is shareable(), otherwise why it is not.
@@ -126,17 +128,16 @@ class BlockPool : public std::enable_shared_from_this<BlockPool> {
   void discardUnused(size_t begin, size_t end) TREADLE_REQUIRES(mutex_);
   void prefaultLoop();
   void takeRecovered() TREADLE_REQUIRES(mutex_);
-  size_t heldBytes() const TREADLE_REQUIRES(mutex_);  // what the limit is for
-  void noteHeld() TREADLE_REQUIRES(mutex_) { held_.store(heldBytes()); }
+  void settle() TREADLE_REQUIRES(mutex_);
+  std::optional<size_t> takeUnused(size_t bytes) TREADLE_REQUIRES(mutex_);
   std::optional<Place> takeWarm(uint32_t wanted) TREADLE_REQUIRES(mutex_);
   std::optional<size_t> takeFresh(size_t bytes) TREADLE_REQUIRES(mutex_);
   void discard(uint32_t sizeClass, size_t offset) TREADLE_REQUIRES(mutex_);
   void giveBack(size_t offset, uint32_t sizeClass, bool fresh, bool retired);
   void keepOrDiscard(size_t offset, uint32_t sizeClass, bool fresh) TREADLE_REQUIRES(mutex_);
 
-  const unsigned generation_;       // of the process that made it
-  std::atomic<size_t> limitBytes_;  // falls only
-  std::atomic<size_t> held_ = 0;    // heldBytes(), for readers without the lock
+  const unsigned generation_;  // of the process that made it
+  const std::shared_ptr<MemoryBudget> budget_;
   const io::SharedMemory arena_;
   const Status sharing_;
   Copier copier_;
@@ -147,6 +148,7 @@ class BlockPool : public std::enable_shared_from_this<BlockPool> {
   std::unordered_map<size_t, std::weak_ptr<Block>> used_ TREADLE_GUARDED_BY(mutex_);  // by offset
   std::vector<Lost> lost_ TREADLE_GUARDED_BY(mutex_);
   PoolCounters counters_ TREADLE_GUARDED_BY(mutex_);
+  size_t takenBytes_ TREADLE_GUARDED_BY(mutex_) = 0;  // from the budget
   // Pages before `warmTo_` have been faulted in, and those up to `prefaultTo_` will be.
   size_t warmTo_ TREADLE_GUARDED_BY(mutex_) = 0, prefaultTo_ TREADLE_GUARDED_BY(mutex_) = 0;
   std::thread prefaulter_ TREADLE_GUARDED_BY(mutex_);

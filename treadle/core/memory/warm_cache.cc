@@ -39,34 +39,64 @@ WarmCache& WarmCache::ofProcess() {
   const BlockPool* const pool = BlockPool::ofProcess();
   const std::scoped_lock lock(makingMutex);
   if (cacheOfProcess.load() == nullptr)
-    cacheOfProcess = new WarmCache([pool] { return pool != nullptr ? pool->roomBytes() : 0; });  // NOLINT: for good
+    cacheOfProcess = new WarmCache(pool != nullptr ? pool->budget() : std::make_shared<MemoryBudget>(0));  // NOLINT
   return *cacheOfProcess.load();
 }
 
+WarmCache::WarmCache(std::shared_ptr<MemoryBudget> budget) : budget_(std::move(budget)) {
+  budget_->setGiveWay([this](size_t bytes) { giveWay(bytes); });
+}
+
 WarmCache::~WarmCache() {
+  budget_->setGiveWay(nullptr);
   trim();
   unmap(used_);
+  MutexLock lock(mutex_);
+  budget_->give(counters_.usedBytes);
 }
 
 std::byte* WarmCache::take(size_t sizeBytes) {
-  const size_t limit = limit_();
-  if (sizeBytes > std::min(limit, kLargest)) return nullptr;
+  if (sizeBytes > kLargest) return nullptr;
   const uint32_t wanted = sizeClass(sizeBytes);
   const size_t bytes = classBytes(wanted);
   Blocks dropped;
   MutexLock lock(mutex_);
   ++counters_.taken;
   if (std::byte* kept = takeKept(wanted)) return kept;
-  if (counters_.usedBytes + bytes > limit) return nullptr;
-  countUsed(bytes);
-  dropOldest(mayKeep(limit), dropped);
+  const bool room = takeRoom(bytes, dropped);
+  if (room) {
+    countUsed(bytes);
+    dropOldest(mayKeep(), dropped);
+  }
   lock.unlock();
   unmap(dropped);
+  if (!room) return nullptr;
   std::byte* fresh = io::mapPrivate(bytes);
   lock.lock();
   if (fresh != nullptr && enter(fresh, wanted)) return fresh;
   counters_.usedBytes -= bytes;
+  budget_->give(bytes);
   return nullptr;
+}
+
+// Kept blocks give way, unless that would be in vain.
+bool WarmCache::takeRoom(size_t bytes, Blocks& dropped) {
+  if (bytes > budget_->roomBytes() + counters_.keptBytes) return false;
+  while (!budget_->take(bytes)) {
+    if (counters_.keptBytes == 0) return false;
+    dropOne(dropped);
+  }
+  return true;
+}
+
+void WarmCache::giveWay(size_t bytes) {
+  Blocks dropped;
+  {
+    MutexLock lock(mutex_);
+    if (bytes > budget_->roomBytes() + counters_.keptBytes) return;
+    while (counters_.keptBytes > 0 && (budget_->exceeded() || budget_->roomBytes() < bytes)) dropOne(dropped);
+  }
+  unmap(dropped);
 }
 
 std::byte* WarmCache::takeKept(uint32_t wanted) {
@@ -100,7 +130,6 @@ void WarmCache::countUsed(size_t bytes) {
 }
 
 bool WarmCache::give(std::byte* data) {
-  const size_t limit = limit_();
   Blocks dropped;
   {
     MutexLock lock(mutex_);
@@ -113,26 +142,30 @@ bool WarmCache::give(std::byte* data) {
     kept_[block->sizeClass].splice(kept_[block->sizeClass].end(), used_, block);
     counters_.usedBytes -= classBytes(block->sizeClass);
     counters_.keptBytes += classBytes(block->sizeClass);
-    dropOldest(mayKeep(limit), dropped);
+    dropOldest(mayKeep(), dropped);
+    while (counters_.keptBytes > 0 && budget_->exceeded()) dropOne(dropped);
     if (now >= nextTrim_) dropIdle(now - kIdle, dropped);
   }
   unmap(dropped);
   return true;
 }
 
-size_t WarmCache::mayKeep(size_t limit) const {
+size_t WarmCache::mayKeep() const {
   const auto beyond = static_cast<size_t>(kMostBeyondPeak * static_cast<double>(peakBytes_));
-  const size_t most = std::min(limit, peakBytes_ + beyond);
+  const size_t most = peakBytes_ + beyond;
   return most > counters_.usedBytes ? most - counters_.usedBytes : 0;
 }
 
 void WarmCache::dropOldest(size_t mostKeptBytes, Blocks& dropped) {
-  while (counters_.keptBytes > mostKeptBytes) {
-    Blocks* oldest = nullptr;
-    for (Blocks& kept : kept_)
-      if (!kept.empty() && (oldest == nullptr || kept.front().since < oldest->front().since)) oldest = &kept;
-    dropFirst(*oldest, dropped);
-  }
+  while (counters_.keptBytes > mostKeptBytes) dropOne(dropped);
+}
+
+// The oldest of the kept blocks, of which there is one.
+void WarmCache::dropOne(Blocks& dropped) {
+  Blocks* oldest = nullptr;
+  for (Blocks& kept : kept_)
+    if (!kept.empty() && (oldest == nullptr || kept.front().since < oldest->front().since)) oldest = &kept;
+  dropFirst(*oldest, dropped);
 }
 
 void WarmCache::dropIdle(TimePoint before, Blocks& dropped) {
@@ -143,6 +176,7 @@ void WarmCache::dropIdle(TimePoint before, Blocks& dropped) {
 }
 
 void WarmCache::dropFirst(Blocks& kept, Blocks& dropped) {
+  budget_->give(classBytes(kept.front().sizeClass));
   counters_.keptBytes -= classBytes(kept.front().sizeClass);
   blocks_.erase(kept.front().data);
   dropped.splice(dropped.end(), kept, kept.begin());

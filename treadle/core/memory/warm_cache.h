@@ -4,19 +4,21 @@
 // on with a cache of its own. (Tensors that travel without a copy lie in a BlockPool.)
 //
 // Within a size class, the block freed last is taken first, and a block of the next class serves before fresh memory is
-// mapped. Used and kept blocks together stay within the limit and within kMostBeyondPeak of the peak use; the blocks
-// that were idle for longest go first, and those that were idle for kIdle go when they are noticed.
+// mapped. Used and kept blocks take from a budget and stay within kMostBeyondPeak of the peak use; the blocks that were
+// idle for longest go first, also where the budget's other holder needs room, and those that were idle for kIdle go
+// when they are noticed.
 //
 // Any thread may call anything. Budget of `take` and `give`: one uncontended lock and one look into a hash table; no
 // allocation and no system call where a block is kept.
 
 #include <array>
-#include <functional>
 #include <list>
+#include <memory>
 #include <unordered_map>
 
 #include "treadle/core/base/clock.h"
 #include "treadle/core/base/mutex.h"
+#include "treadle/core/memory/memory_budget.h"
 #include "treadle/core/memory/size_class.h"
 
 namespace treadle::memory {
@@ -38,14 +40,14 @@ class WarmCache {
   static constexpr double kMostBeyondPeak = 0.125;
   static constexpr Duration kIdle = std::chrono::seconds(10);
 
-  // `limit` returns how many bytes used and kept blocks may have together.
-  explicit WarmCache(std::function<size_t()> limit) : limit_(std::move(limit)) {}
+  // Its kept blocks are what gives way for others that take from `budget`.
+  explicit WarmCache(std::shared_ptr<MemoryBudget> budget);
   // Returns all memory to the system, used blocks too.
   ~WarmCache();
   WarmCache(const WarmCache&) = delete;
   WarmCache& operator=(const WarmCache&) = delete;
-  // The cache of this process, never destroyed: tensors may live as long as they like. Its limit is what the blocks of
-  // the process's BlockPool leave of the memory limit.
+  // The cache of this process, never destroyed: tensors may live as long as they like. It takes from the budget of the
+  // process's BlockPool; in a child of fork(2) from the budget that it inherited.
   static WarmCache& ofProcess();
 
   // At least `sizeBytes` from the start of a page, contents undefined. Null beyond the limit, and when the system has
@@ -76,13 +78,16 @@ class WarmCache {
   std::byte* takeKept(uint32_t wanted) TREADLE_REQUIRES(mutex_);
   bool enter(std::byte* fresh, uint32_t sizeClass) TREADLE_REQUIRES(mutex_);
   void countUsed(size_t bytes) TREADLE_REQUIRES(mutex_);
-  size_t mayKeep(size_t limit) const TREADLE_REQUIRES(mutex_);
+  size_t mayKeep() const TREADLE_REQUIRES(mutex_);
+  void giveWay(size_t bytes);
+  bool takeRoom(size_t bytes, Blocks& dropped) TREADLE_REQUIRES(mutex_);
+  void dropOne(Blocks& dropped) TREADLE_REQUIRES(mutex_);
   void dropOldest(size_t mostKeptBytes, Blocks& dropped) TREADLE_REQUIRES(mutex_);
   void dropIdle(TimePoint before, Blocks& dropped) TREADLE_REQUIRES(mutex_);
   void dropFirst(Blocks& kept, Blocks& dropped) TREADLE_REQUIRES(mutex_);
   static void unmap(const Blocks& dropped);
 
-  const std::function<size_t()> limit_;
+  const std::shared_ptr<MemoryBudget> budget_;
   mutable Mutex mutex_;
   std::unordered_map<std::byte*, Blocks::iterator> blocks_ TREADLE_GUARDED_BY(mutex_);
   Blocks used_ TREADLE_GUARDED_BY(mutex_);

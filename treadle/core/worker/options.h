@@ -76,9 +76,9 @@ struct JoinOptions {
   // whole process, from the join of its first worker that sets it. Other threads should not make tensors at that
   // moment, because libtorch does not lock its allocator. Default: true for a worker with tensors (treadle::join).
   std::optional<bool> warmMemory = {};
-  // Limit of this process's blocks for tensors, in use and kept for later; the lowest limit of its workers applies, for
-  // good. Beyond it tensors travel through sockets and ordinary memory. Default: half of the machine's memory, or of
-  // the container's.
+  // Limit of this process's blocks for tensors that travel and of its warm memory together, in use and kept for later;
+  // the lowest limit of its workers applies, for good. Beyond it tensors travel through sockets and ordinary memory.
+  // Default: half of the machine's memory, or of the container's.
   std::optional<size_t> memoryLimitBytes = {};
   // How long a waiting caller polls for its answer, yielding, before it sleeps; it does not poll while all cores are
   // busy. If this is not 0, a worker also polls for up to 1 ms when its peer announces that it is copying a message of

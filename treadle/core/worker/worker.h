@@ -43,7 +43,7 @@ struct Metrics {
   size_t unansweredBytes = 0;        // of this worker's requests, including calls that were given up
   size_t bytesToAnswer = 0;          // of peers' requests that are not answered yet
   memory::PoolCounters memory = {};  // blocks for tensors; whole process
-  size_t memoryLimitBytes = 0;       // limit of these blocks; 0: the process has no pool for them
+  size_t memoryLimitBytes = 0;       // limit of `memory` and `warm` together; 0: the process has no pool
   memory::WarmCounters warm = {};    // memory of other CPU tensors (JoinOptions::warmMemory); whole process
 };
 
