@@ -2,6 +2,8 @@
 
 #include <sys/ioctl.h>
 
+#include <thread>
+
 #include "tests/core/cluster/recording_handler.h"
 #include "tests/support/local_job.h"
 #include "tests/support/reactor_thread.h"
@@ -220,6 +222,45 @@ TEST(MembershipLoss, isToldToWhoIsGivenUpOnBothConnections) {
   const std::string word(reinterpret_cast<const char*>(out.data()), out.size());
   for (const io::Fd* socket : {&itsServing, &itsCalls})
     EXPECT_NE(std::string::npos, test::readToEnd(socket->get()).find(word));
+}
+
+// What a peer sends is wrong, and a thread that waits for its answer reads it. That thread is held up while it closes
+// the connection, by a message whose tensor will never come. Meanwhile the peer ends its other connection, and the
+// reactor's thread notices.
+TEST(MembershipLoss, hasTheReasonOfTheConnectionThatWasClosedFirst) {
+  Member a("a", 0, 2, 60s);
+  auto [calls, itsServing] = socketPair();
+  auto [serving, itsCalls] = socketPair();
+  ASSERT_TRUE(a.membership->attach({"b", 1}, std::move(calls), Connection::Kind::kCalls).ok());
+  ASSERT_TRUE(a.membership->attach({"b", 1}, std::move(serving), Connection::Kind::kServing).ok());
+  test::Gate closing, goesOn;
+  a.handler.answer = [&](int, Connection&, const link::Message& message) {
+    ASSERT_NE(nullptr, message.arrival);
+    message.arrival->whenWhole([&](const Status& why) {
+      EXPECT_FALSE(why.ok());
+      closing.open();
+      goesOn.wait();
+    });
+  };
+  std::thread reader([connection = valueOrThrow(a.membership->outgoing(1))] {
+    connection->awaitAnswer(true);
+    connection->readUntil([] { return false; }, test::patience());
+  });
+  const wire::BufferEntry neverComes{1U << 20, wire::Place::kOnLanes, 1};
+  std::vector<std::byte> bytes =
+      wire::frameFront(wire::FrameKind::kMessage, static_cast<uint8_t>(Subject::kRpc), {}, {&neverComes, 1});
+  const std::vector<std::byte> wrong = wire::frameFront(wire::FrameKind::kHandshake, 0, {}, {});
+  bytes.insert(bytes.end(), wrong.begin(), wrong.end());
+  EXPECT_TRUE(io::writeAll(itsServing.get(), bytes, test::patience()).ok());
+  closing.wait();
+  itsCalls = io::Fd();
+  a.pollUntilALoss();
+  goesOn.open();
+  reader.join();
+  ASSERT_EQ(1, a.handler.lost.count());
+  EXPECT_EQ("worker 'b' (rank 1) was lost: it sent a handshake after the handshake",
+            a.handler.losses().at(0).second.message());
+  EXPECT_EQ(Code::kDataLoss, a.membership->lossOf(1)->cause.code());
 }
 
 TEST(MembershipAttach, refusesASecondConnectionOfARankAndKeepsTheFirst) {

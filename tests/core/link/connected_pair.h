@@ -40,6 +40,11 @@ class Recorder final : public ConnectionSink {
     closed.add();
   }
 
+  void onClosing(Connection&, const Status& why) override {
+    EXPECT_EQ(0, closed.count()) << "it comes before the end";
+    if (closing) closing(why);
+  }
+
   std::vector<Message> messages() const {
     MutexLock lock(mutex_);
     return messages_;
@@ -60,6 +65,7 @@ class Recorder final : public ConnectionSink {
 
   std::function<void(Connection&, const Message&)> answer;  // set before the first message
   std::function<Result<io::Stream>()> dial;                 // likewise
+  std::function<void(const Status&)> closing;               // set before the end
   test::Counter arrived, closed;
   test::Counter heralded, failed;  // messages that came ahead of their bytes, and those of them that never came whole
 

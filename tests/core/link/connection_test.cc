@@ -37,6 +37,25 @@ TEST(Connection, carriesPayloadBuffersAndSubject) {
   EXPECT_TRUE(allBytesAre(message.buffers[2].bytes(), 2));
 }
 
+// The answer of the peer to the end may come at once, on another connection.
+TEST(Connection, reportsWhyItClosesBeforeThePeerCanNotice) {
+  Sockets sockets;
+  const io::Fd peer = std::move(sockets.b);
+  End a(std::move(sockets.a), Kind::kServing);
+  test::Counter reported;
+  a.sink.closing = [&](const Status& why) {
+    EXPECT_EQ(Code::kDataLoss, why.code());
+    char byte = 0;
+    EXPECT_EQ(-1, ::recv(peer.get(), &byte, 1, MSG_DONTWAIT));
+    EXPECT_EQ(EAGAIN, errno);
+    reported.add();
+  };
+  a->close(dataLoss("it sent nonsense"));
+  EXPECT_EQ(1, reported.count());
+  char byte = 0;
+  EXPECT_EQ(0, ::recv(peer.get(), &byte, 1, MSG_DONTWAIT)) << "the end";
+}
+
 // Both directions at once, several threads each, far more bytes than the sockets hold: nothing waits for anything else,
 // nothing is mixed up, and what one thread sends stays in order. The sender's memory is its own again after `send`.
 TEST(Connection, carriesLargeMessagesBothWaysAtOnce) {

@@ -36,6 +36,11 @@ void Membership::Member::onClosed(link::Connection& connection, const Status& wh
   owner_.lose(rank_, why);
 }
 
+void Membership::Member::onClosing(link::Connection&, const Status& why) {
+  MutexLock lock(mutex_);
+  if (closing_.ok()) closing_ = why;
+}
+
 // What a container forbids is as it should be; what was to work and does not, or cannot be true, is worth a look.
 void Membership::Member::onRefusal(link::Connection&, const Status& why) {
   bool expected = why.code() == Code::kFailedPrecondition || why.code() == Code::kCancelled;
@@ -120,9 +125,10 @@ std::optional<Membership::Loss> Membership::Member::lose(const Status& cause) {
   {
     MutexLock lock(mutex_);
     if (!lost_.ok()) return std::nullopt;
+    cause_ = closing_.ok() ? cause : closing_;
     std::string text = link::describe(info_);
     if (!farewell_) {
-      text += " was lost: " + cause.message();
+      text += " was lost: " + cause_.message();
     } else if (!farewell_->empty()) {
       text += " left the job: " + *farewell_;
     } else {
@@ -132,7 +138,6 @@ std::optional<Membership::Loss> Membership::Member::lose(const Status& cause) {
     const std::string name = info_.name.empty() ? "rank " + std::to_string(rank_) : info_.name;
     lost_ = peerLost(name, std::move(text));
     here_ = false;
-    cause_ = cause;
     const bool jobIsOver = farewell_ && farewell_->empty() && !owner_.open();
     unlogged_ = expected_ && !jobIsOver;
   }

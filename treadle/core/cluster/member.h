@@ -17,6 +17,7 @@ class Membership::Member final : public link::ConnectionSink {
   void onMessage(link::Connection& from, link::Message message) override;
   void onLeave(link::Connection&, std::string reason) override;
   void onClosed(link::Connection&, const Status& why) override;
+  void onClosing(link::Connection&, const Status& why) override;
   void onRefusal(link::Connection&, const Status& why) override;
   Result<io::Stream> dialLane(link::Connection& from, TimePoint deadline) override;
 
@@ -35,7 +36,7 @@ class Membership::Member final : public link::ConnectionSink {
   // Both ways; why not, when it is lost before.
   Result<bool> connected() const;
 
-  // Marks it lost; nothing when it was before.
+  // Marks it lost; nothing when it was before. Where a connection was closing before, the reason of that is the cause.
   std::optional<Loss> lose(const Status& cause);
   std::optional<Loss> loss() const;
   // Once for each loss that deserves a line.
@@ -63,6 +64,7 @@ class Membership::Member final : public link::ConnectionSink {
   std::shared_ptr<link::Connection> calls_ TREADLE_GUARDED_BY(mutex_), serving_ TREADLE_GUARDED_BY(mutex_);
   std::weak_ptr<link::Connection> oldCalls_ TREADLE_GUARDED_BY(mutex_), oldServing_ TREADLE_GUARDED_BY(mutex_);
   std::optional<std::string> farewell_ TREADLE_GUARDED_BY(mutex_);
+  Status closing_ TREADLE_GUARDED_BY(mutex_);  // why the first of the two connections closes, once it does
   Status lost_ TREADLE_GUARDED_BY(mutex_), cause_ TREADLE_GUARDED_BY(mutex_);
   std::optional<uint64_t> lastBeats_;  // of its pulse; reactor's thread
   TimePoint lastBeat_{};               // likewise: when that had changed

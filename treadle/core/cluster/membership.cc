@@ -221,7 +221,7 @@ void Membership::lose(int rank, const Status& cause) {
   // first.
   for (const auto& connection : connections)
     if (!loss->told)
-      connection->send(link::Subject::kCluster, encodeOut(rank, cause), {}, link::SendMode::kUrgent, kNever)
+      connection->send(link::Subject::kCluster, encodeOut(rank, loss->cause), {}, link::SendMode::kUrgent, kNever)
           .ignore();  // most are dead
   for (const auto& connection : connections) connection->close(loss->why);
   lost.letGo();

@@ -267,6 +267,7 @@ void Connection::close(const Status& why) {
   sendQueue_.close(told);  // before anybody who finds it closed goes on to tell of the loss
   if (closed_.exchange(true)) return;
   auto self = shared_from_this();  // the reactor may hold the last other reference
+  sink_.onClosing(*this, why);
   closeLanes(told);
   closeOffers(told);
   if (memory_) memory_->removeConnection();

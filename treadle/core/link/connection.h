@@ -35,6 +35,9 @@ class ConnectionSink {
   virtual void onLeave(Connection& from, std::string reason) = 0;
   // Exactly once, with why: the peer's end, damage, or the status given to `close`.
   virtual void onClosed(Connection& connection, const Status& why) = 0;
+  // Reports the reason before the socket is shut down, unless the socket broke. The peer may then end its other
+  // connection, and another thread here may see that end before `onClosed`. The peer hears nothing until this returns.
+  virtual void onClosing(Connection&, const Status&) {}
   // The connection goes on without a way for large buffers: this side or the peer does not take what the other offers.
   virtual void onRefusal(Connection&, const Status&) {}
   // A further socket to the peer, for large buffers that `from` sends: on the sending thread, which waits.
