@@ -84,6 +84,22 @@ TEST_F(RemoteModules, AFactoryMakesThemAndDefaultsOfForwardApply) {
   EXPECT_TRUE(close(bag.forwardAsync(rows).wait(), local(rows).detach()));
 }
 
+TEST(RemoteModuleArguments, AreReadWhereTheyLieWhileTheCallerWaits) {
+  TensorJob job({"A", "B"}, functions(), {},
+                [](JoinOptions& options) { options.channels = Channels{.sharedMemory = false}; });
+  RemoteModule<Scaler> scaler(job[0], "B", 1, 3.0, "");
+  const at::Tensor large = at::ones({1 << 19}, at::kDouble);
+  const auto readThere = [&] { return job[0].channelsTo("B").crossMemory.sentBytes; };
+  // The workers must first try whether the system allows it.
+  EXPECT_TRUE(test::eventually([&] {
+    EXPECT_TRUE(close(scaler.forward(large), large * 6));
+    return readThere() > 0;
+  }));
+  const uint64_t before = readThere();
+  EXPECT_TRUE(close(scaler.forward(large, 1.0), large * 3));
+  EXPECT_EQ(before + large.nbytes(), readThere());
+}
+
 TEST_F(RemoteModules, TheImplIsTheSameModuleAsItsHolder) {
   RemoteModule<torch::nn::EmbeddingBagImpl> bag(a, "B", 10, 4);
   EXPECT_EQ(bag.forward(at::tensor({1, 2}, at::kLong).view({1, 2})).sizes(), (std::vector<int64_t>{1, 4}));

@@ -82,6 +82,7 @@ struct CallCounts {
   uint64_t sentToLiving = 0, handledOfLiving = 0;
   size_t pending = 0, running = 0;
   size_t unansweredBytes = 0, bytesToAnswer = 0;  // of requests of this worker; of its peers'
+  uint64_t deadlineLooks = 0;                     // at pending calls, to find those that are late: a few for each call
 };
 
 struct EngineOptions {
@@ -173,7 +174,8 @@ class Engine final : public cluster::MessageHandler {
   Status told(const Pending& pending, const Status& status, bool fromThere = false) const;
   static void sendCancel(link::Connection& connection, uint64_t id);
   bool giveUp(uint64_t id, const Status& why);  // false when it has ended, or was given up before
-  bool isWaitedFor(uint64_t id) const TREADLE_REQUIRES(mutex_);
+  // Counts as a look at the call.
+  bool isWaitedFor(uint64_t id) TREADLE_REQUIRES(mutex_);
   void expire();
   void scheduleExpiry(TimePoint due) TREADLE_REQUIRES(mutex_);
 
@@ -234,6 +236,7 @@ class Engine final : public cluster::MessageHandler {
   uint64_t sent_ TREADLE_GUARDED_BY(mutex_) = 0, handled_ TREADLE_GUARDED_BY(mutex_) = 0;
   uint64_t sentToLost_ TREADLE_GUARDED_BY(mutex_) = 0, handledOfLost_ TREADLE_GUARDED_BY(mutex_) = 0;
   Deadlines deadlines_ TREADLE_GUARDED_BY(mutex_);  // of the calls in pending_ that somebody waits for
+  uint64_t deadlineLooks_ TREADLE_GUARDED_BY(mutex_) = 0;
   std::optional<std::pair<TimePoint, io::Reactor::TimerId>> expiry_ TREADLE_GUARDED_BY(mutex_);
   std::atomic<bool> resending_ = false;
   io::Reactor::TimerId resendTimer_ TREADLE_GUARDED_BY(mutex_) = 0;

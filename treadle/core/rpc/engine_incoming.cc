@@ -10,6 +10,7 @@
 
 #include "treadle/core/base/log.h"
 #include "treadle/core/rpc/engine.h"
+#include "treadle/core/rpc/typed_call.h"
 
 namespace treadle::rpc {
 namespace {
@@ -136,13 +137,9 @@ void Engine::fetchInput(const std::shared_ptr<Preparation>& preparation, Input& 
   executor_.post([this, preparation, &input, entry] {
     if (preparation->ended()) return;
     const IncomingCall& call = preparation->call();
-    OutgoingCall fetch;
-    fetch.rank = entry.owner;
-    fetch.function = kFetchValue;
-    fetch.fetch = true;
-    fetch.target = references_->borrow(entry.ref, entry.owner);
-    fetch.options.priority = call.priority;
-    fetch.options.timeout = call.deadline == kNever ? kNoTimeout : call.deadline - Clock::now();
+    const Duration left = call.deadline == kNever ? kNoTimeout : call.deadline - Clock::now();
+    OutgoingCall fetch = fetchCall(entry.owner, kFetchValue, references_->borrow(entry.ref, entry.owner),
+                                   {.timeout = left, .priority = call.priority});
     fetch.complete = [preparation, &input](Result<Decoder*> answer) {
       if (answer.ok()) input.fetched = std::make_unique<Decoder>(std::move(**answer));
       preparation->settle(answer.status());

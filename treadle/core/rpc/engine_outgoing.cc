@@ -285,7 +285,8 @@ void Engine::scheduleExpiry(TimePoint due) {
   expiry_.emplace(due, reactor_.at(due, [this] { expire(); }));
 }
 
-bool Engine::isWaitedFor(uint64_t id) const {
+bool Engine::isWaitedFor(uint64_t id) {
+  ++deadlineLooks_;
   auto found = pending_.find(id);
   return found != pending_.end() && found->second.complete;
 }

@@ -37,6 +37,7 @@ CallCounts Engine::counts() const {
   counts.handledOfLiving = handled_ - handledOfLost_;
   counts.pending = pending_.size() - givenUp_;
   counts.running = incoming_.size();
+  counts.deadlineLooks = deadlineLooks_;
   return counts;
 }
 

@@ -148,10 +148,7 @@ rpc::OwnedValue RRef<T>::owned(std::optional<Duration> limit) const {
 
 template <class T>
 rpc::OutgoingCall RRef<T>::fetchCall(const char* what, std::optional<Duration> limit) const {
-  rpc::OutgoingCall call = rpc::outgoingCall(handle().entry().owner, what, "", {.timeout = limit}, {});
-  call.fetch = true;
-  call.target = handle_;
-  return call;
+  return rpc::fetchCall(handle().entry().owner, what, handle_, {.timeout = limit});
 }
 
 template <class T>

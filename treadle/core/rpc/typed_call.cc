@@ -21,6 +21,13 @@ OutgoingCall outgoingCall(int rank, std::string_view function, std::string_view 
   return call;
 }
 
+OutgoingCall fetchCall(int owner, std::string_view what, HandlePtr target, const CallOptions& options) {
+  OutgoingCall call = outgoingCall(owner, what, "", options, {});
+  call.fetch = true;
+  call.target = std::move(target);
+  return call;
+}
+
 // One scope for all that is read in a row. The interceptor goes with the engine, which completes its calls before: then
 // there is nothing left to read.
 void readUntilReady(const io::FutureCore& future, link::Connection& connection,

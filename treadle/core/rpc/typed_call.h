@@ -89,6 +89,9 @@ inline constexpr bool kTakes = [] {
 OutgoingCall outgoingCall(int rank, std::string_view function, std::string_view signature, const CallOptions& options,
                           UniqueFunction<void(Encoder&)> encode);
 
+// A fetch: `owner` answers when it has the value of `target`. `what` is kFetchValue or kAwaitValue.
+OutgoingCall fetchCall(int owner, std::string_view what, HandlePtr target, const CallOptions& options);
+
 // Of F, under the name that this worker knows it by.
 template <auto F, class Of = typename Traits<F>::Target, class... A>  // likewise
 OutgoingCall callWith(const Engine& engine, int rank, const CallOptions& options, A&&... arguments) {
