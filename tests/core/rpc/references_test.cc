@@ -115,6 +115,33 @@ TEST(References, ofOnePeerHaveALimitAndOneThatGoesOnToTwiceIsTold) {
   EXPECT_EQ(0U, owner->counts().forks);
 }
 
+// After a loss the owner remembers which values have gone, the newest 65,536 of them.
+TEST(References, remembersABoundedNumberOfTheValuesThatHaveGoneAfterALoss) {
+  constexpr size_t kValues = 70'000, kRemembered = 65'536;
+  auto owner = std::make_shared<References>(0, [](int, RefNotice, const ForkEntry&) {});
+  owner->onLost(2, peerLost("w2", "w2 is lost"));
+  std::vector<RefId> gone;
+  for (size_t i = 0; i < kValues; ++i) {
+    HandlePtr handle = owner->own({std::make_shared<int>(1), &typeid(int), nullptr});
+    gone.push_back(handle->entry().ref);
+  }
+  EXPECT_EQ(0U, owner->counts().owned);
+  // A reference to a remembered value fails with the name of the lost worker. The newest value is asked for first: a
+  // question about a forgotten one makes the owner remember it again.
+  size_t remembered = 0;
+  for (auto ref = gone.rbegin(); ref != gone.rend(); ++ref) {
+    Status outcome;
+    EXPECT_EQ(0U, owner->whenReady(*ref, [&](Result<OwnedValue> value) { outcome = value.status(); }));
+    if (outcome.code() != Code::kPeerLost) {
+      EXPECT_EQ(Code::kNotFound, outcome.code()) << outcome.message();
+      break;
+    }
+    EXPECT_EQ("w2", outcome.worker());
+    ++remembered;
+  }
+  EXPECT_EQ(kRemembered, remembered);
+}
+
 TEST(References, whatIsPassedOnIsKeptUntilItsReceiverHasSaidSo) {
   std::vector<RefNotice> sent;
   auto user = std::make_shared<References>(0, [&](int, RefNotice notice, const ForkEntry&) { sent.push_back(notice); });

@@ -130,6 +130,23 @@ TEST_F(Loss, ofAnOwnerFailsTheReferencesToItsValues) {
       test::eventuallyReleased([&] { return a.metrics().referencesHeld + a.metrics().referencesPending == 0; }));
 }
 
+// Only the link between a and b is cut. The caller knows that b was never asked for the value, so the reference goes
+// nowhere: c still has b and would wait there.
+TEST_F(Loss, beforeARequestIsSentKeepsItsReferenceFromBeingPassedOn) {
+  auto toB = [&] { return a.engine().membership().outgoing(1); };
+  valueOrThrow(toB())->close(peerLost("b", "worker 'b' (rank 1) was lost: the test cut this link"));
+  EXPECT_TRUE(test::eventually([&] { return !toB().ok(); }));
+  const uint64_t before = c.metrics().callsHandled;
+  RRef<Number> made = a.make<Number>("b", 5);
+  namesB(statusOf<PeerLostError>([&] { a.call<&getOf>("c", made); }));
+  namesB(statusOf<PeerLostError>([&] { made.call<&Number::get>(); }));
+  RRef<int> returned = a.remote<&add>("b", 1, 2);
+  namesB(statusOf<PeerLostError>([&] { a.call<&add>("c", returned, 1); }));
+  EXPECT_EQ(before, c.metrics().callsHandled) << "c was asked for something that needs a value of b";
+  EXPECT_EQ(3, a.call<&add>("c", 1, 2));
+  job.kill(1);  // after a loss the job cannot end well
+}
+
 TEST_F(Loss, freesTheValuesThatOnlyTheLostWorkerReferredTo) {
   RRef<Number> ref = job[1].make<Number>("a", 5);
   ref.waitUntilReady();

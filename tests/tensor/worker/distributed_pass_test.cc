@@ -428,14 +428,35 @@ TEST_P(DistributedPass, OtherContextsGoOnWhenOneFails) {
   EXPECT_TRUE(close(other.gradient(x), localGradient([](const at::Tensor& x) { return cube(x.sin()) * 2; })));
 }
 
+// C has the context by way of B alone, so only B would report the end of the context to C. A itself sends nothing to C.
 TEST_P(DistributedPass, AContextEndsBehindAWorkerThatIsLost) {
   {
     AutogradContext context(a);
     a.call<&cubeAtC>("B", leaf());
+    const autograd::ContextPtr own = valueOrThrow(autograd::interceptorOf(a).contexts().find(context.id()));
+    const auto knowsC = [&] {
+      MutexLock lock(own->mutex);
+      return own->known.contains(2);
+    };
+    EXPECT_FALSE(knowsC());
     job.kill(1);
     EXPECT_EQ(job.openContexts(), 2U) << "A and C";
-    a.call<&cube>("C", leaf());
+    EXPECT_TRUE(test::eventually(knowsC)) << "C did not report to the owner that it has the context";
   }
+  expectAllReleased();
+}
+
+// The owner has ended the context before C asks the owner to report the end.
+TEST_P(DistributedPass, AContextThatItsOwnerHasEndedEndsBehindAWorkerThatIsLost) {
+  autograd::Contexts& contexts = autograd::interceptorOf(a).contexts();
+  const autograd::ContextPtr own = contexts.create(GetParam());  // no AutogradContext, which would report its end to B
+  {
+    autograd::CurrentContext current(autograd::interceptorOf(a), own);
+    a.call<&cubeAtC>("B", leaf());
+  }
+  contexts.release(own->id);
+  EXPECT_EQ(job.openContexts(), 2U) << "B and C";
+  job.kill(1);
   expectAllReleased();
 }
 

@@ -79,7 +79,8 @@ TEST_F(RefusedMessages, APassForAContextThatEndsMeanwhile) {
   EXPECT_TRUE(there->passes.empty());
 }
 
-// C has the context by way of B alone, and B a pass of it that waits for gradients.
+// C has the context by way of B alone, and B a pass of it that waits for gradients. The pass ends on a thread where its
+// callbacks may wait: the thread that hears of the loss reads, and may not.
 TEST_F(RefusedMessages, WhatComesAfterTheLossOfTheOwner) {
   autograd::ContextPtr own = contextsOf(0).create();  // no AutogradContext, which would tell of its end
   const BeginMessage begin{{own->id, newPassOf(0), false}, {0, 1}};
@@ -90,14 +91,24 @@ TEST_F(RefusedMessages, WhatComesAfterTheLossOfTheOwner) {
   job[0].call<&autograd::onBegin>("B", begin);
   EXPECT_EQ(job.openContexts(), 3U);
   std::weak_ptr<autograd::Pass> waiting;
+  Gate hasEnded;
   {
     autograd::ContextPtr there = valueOrThrow(contextsOf(1).find(own->id));
     MutexLock lock(there->mutex);
-    waiting = there->passes.at(begin.id.pass).pass;
+    const std::shared_ptr<autograd::Pass> pass = there->passes.at(begin.id.pass).pass;
+    pass->onFinish([&](const Status& outcome) {
+      EXPECT_EQ(outcome.code(), Code::kCancelled);
+      io::Executor::Blocking mayWait;
+      EXPECT_TRUE(mayWait.status().ok()) << mayWait.status().toString();
+      EXPECT_TRUE(io::Executor::onPoolThread());
+      hasEnded.open();
+    });
+    waiting = pass;
   }
   EXPECT_FALSE(waiting.expired());
   own.reset();
   job.kill(0);
+  hasEnded.wait();
   EXPECT_TRUE(test::eventuallyReleased([&] { return job.openContexts() == 0 && waiting.expired(); }))
       << job.openContexts();
 }
