@@ -15,7 +15,8 @@ SIGNALS = {"KILL": signal.SIGKILL, "STOP": signal.SIGSTOP}
 # and 5 s are for the exit, for which pages of code may have to be read from a disk again.
 SLACK_S = 10.0  # for the error and the exit, on a loaded machine too: `make kill` runs no strike again that was late
 LOST_LIMIT_S = 7.0 + SLACK_S
-ENDED_LIMIT_S = 2.0 + SLACK_S
+JOINING_S = 2.0
+ENDED_LIMIT_S = JOINING_S + SLACK_S
 JOIN_LIMIT_S = 20.0
 GRACE_S = HANGS_S + JOIN_LIMIT_S  # of this job: the workers have to end before the launcher ends them
 LAUNCHER_S = HANGS_S + GRACE_S / 2  # after the last of the others: a stopped victim may have half the grace
@@ -74,7 +75,7 @@ class Attempt:
         left = self.job.leftovers(kept=["run"])
         if left:
             raise Failure("; ".join(left))
-        return slowest, phase
+        return slowest, phase, self.was_killed_while_joining()
 
     def strike(self):
         """Sends the signal at the event or the moment; False when that was too late."""
@@ -151,6 +152,10 @@ class Attempt:
         if epochs_done(job, self.epochs):
             return "shutdown"
         return "training" if joined_at(job) else "joining"
+
+    def was_killed_while_joining(self):
+        joined = EVENTS["joined"](ROLES[self.rank], self.rank, self.epochs)
+        return self.name == "KILL" and self.job.first_line(joined) is None
 
     def limit(self, worker):
         """When it must have ended."""
