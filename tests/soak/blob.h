@@ -23,8 +23,11 @@ struct Blob {
   Buffer buffer = {};
 
   // Word i is mix(seed, i); what is left of a word at the end is its first bytes.
-  static Blob of(Number seed, size_t sizeBytes) {
-    Blob blob{allocateBuffer(sizeBytes)};
+  static Blob of(Number seed, size_t sizeBytes) { return in(allocateBuffer(sizeBytes), seed); }
+  // The same in memory that is there.
+  static Blob in(Buffer buffer, Number seed) {
+    const size_t sizeBytes = buffer.sizeBytes;
+    Blob blob{std::move(buffer)};
     for (size_t at = 0; at < sizeBytes; at += sizeof(Number)) {
       const Number word = mix(seed, at / sizeof(Number));
       std::memcpy(blob.buffer.data + at, &word, std::min(sizeof word, sizeBytes - at));

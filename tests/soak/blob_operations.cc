@@ -1,14 +1,15 @@
 // Large byte buffers, over whichever ways there are between two workers.
 
 #include "tests/soak/operations.h"
+#include "treadle/core/memory/block_pool.h"
 
 namespace treadle::soak {
 namespace {
 
 // From what rides inline to what is worth offering or several lanes; small ones far more often.
 size_t size(Client& client) {
-  constexpr size_t kLargest[] = {200, 20'000, 20'000, 70'000, 70'000, 300'000, 300'000, 3'000'000};
-  return client.below(kLargest[client.below(std::size(kLargest))]);
+  const size_t largest[] = {200, 20'000, 20'000, 70'000, 70'000, 300'000, 300'000, client.largestBlob()};
+  return client.below(largest[client.below(std::size(largest))]);
 }
 
 void thereAndBack(Client& client) {
@@ -51,6 +52,20 @@ void forwarded(Client& client) {
   client.call<&expectBlob>(client.rank(), blob, seed);
 }
 
+// In memory that this process shares with its peers, as that of treadle::emptyShared: a peer on this host may read the
+// bytes where they lie. The memory is used again as soon as the call has ended and nobody holds it any more.
+void lent(Client& client) {
+  const Number seed = client.number();
+  const size_t sizeBytes = size(client);
+  const auto blob = [&] { return Blob::in(memory::allocateFrom(memory::BlockPool::ofProcess(), sizeBytes), seed); };
+  if (client.oneIn(2)) {
+    expectBlob(client.call<&exchangedBlob>(client.rank(), blob(), seed, seed), seed);
+  } else {
+    Future<Blob> later = client.worker().async<&exchangedBlob>(client.rank(), blob(), seed, mix(seed, 1));
+    expectBlob(client.wait(later), mix(seed, 1));
+  }
+}
+
 // Given up while its bytes are on the way.
 void givenUp(Client& client) {
   const Number seed = client.number();
@@ -71,6 +86,7 @@ std::vector<Operation> blobOperations() {
           {"blobsAtOnce", severalAtOnce, 1},
           {"blobRead", read, 2},
           {"blobForwarded", forwarded, 2},
+          {"blobLent", lent, 2},
           {"blobGivenUp", givenUp, 1}};
 }
 

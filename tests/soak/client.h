@@ -13,17 +13,22 @@ namespace treadle::soak {
 
 class Client {
  public:
-  Client(Worker& worker, int thread, Peers& peers, Duration timeout, Number seed)
+  struct Limits {
+    Duration timeout, lateness;  // of a call; how long after that it may end
+    size_t largestBlob;          // bytes
+  };
+  Client(Worker& worker, int thread, Peers& peers, const Limits& limits, Number seed)
       : worker_(worker),
         name_(worker.self().name + "." + std::to_string(thread)),
         peers_(peers),
-        timeout_(timeout),
+        limits_(limits),
         random_(seed) {}
 
   Worker& worker() { return worker_; }
   const std::string& name() const { return name_; }
   Peers& peers() { return peers_; }
-  Duration timeout() const { return timeout_; }
+  Duration timeout() const { return limits_.timeout; }
+  size_t largestBlob() const { return limits_.largestBlob; }
 
   Number number() { return random_(); }
   Number below(Number limit) { return random_() % limit; }
@@ -52,7 +57,7 @@ class Client {
   // Runs `f`, which waits for one call. A promise: it ends, well or by an error, within the call's time limit.
   template <class F>
   auto bounded(F f) -> decltype(f()) {
-    const TimePoint last = deadlineAfter(timeout_ + kLateness);
+    const TimePoint last = deadlineAfter(limits_.timeout + limits_.lateness);
     try {
       if constexpr (std::is_void_v<decltype(f())>) {
         f();
@@ -76,7 +81,7 @@ class Client {
   Worker& worker_;
   const std::string name_;
   Peers& peers_;
-  const Duration timeout_;
+  const Limits limits_;
   std::mt19937_64 random_;
 };
 

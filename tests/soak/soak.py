@@ -28,7 +28,7 @@ import time
 import traceback
 
 from comings import Comings
-from flood import THREADS, Flood
+import flood
 from workers import HANGS_S, NOTICED_S, Failure, World, numbers
 
 # Who may use which ways to the others, so that each is used between some two of them. All have TCP for those without
@@ -57,6 +57,7 @@ class Soak:
         self.keepers = self.left = 0
         self.stalls = 0
         self.slowest_ms, self.peak_mb, self.memory = 0, 0, []
+        self.blocks_mb = self.unanswered_mb = 0.0
 
     def world(self, *options, open_job=False):
         only = ["--only", self.options.only] if self.options.only else []
@@ -222,8 +223,8 @@ class Soak:
     def flood_phase(self):
         if self.leaves_out("part four", self.options.flood_seconds):
             return
-        with self.world("--threads", str(THREADS), "--no-groups") as world:
-            Flood(self, world).run(self.options.flood_seconds)
+        with self.world(*flood.options(self.options.unbounded)) as world:
+            flood.Flood(self, world).run(self.options.flood_seconds)
             self.take_counts(world)
 
     # ---- the end
@@ -240,7 +241,8 @@ class Soak:
               f"seconds={time.monotonic() - self.begin:.0f} seed={self.options.seed} rss_start_mb={rss[0]:.1f} "
               f"rss_end_mb={rss[1]:.1f} heap_start_mb={heap[0]:.1f} heap_end_mb={heap[1]:.1f} references_left={self.left} "
               f"kills={self.kills} stops={self.stops} leaves={self.leaves} joins={self.joins} keepers={self.keepers} "
-              f"stalls={self.stalls} peak_mb={self.peak_mb:.0f} "
+              f"stalls={self.stalls} peak_mb={self.peak_mb:.0f} blocks_mb={self.blocks_mb:.0f} "
+              f"unanswered_mb={self.unanswered_mb:.0f} "
               f"errors={self.fair_errors} slowest_ms={self.slowest_ms}", flush=True)
         return 0 if good else 1
 

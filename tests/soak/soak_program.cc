@@ -3,7 +3,7 @@
 //
 //   soak_program NAME [--threads N] [--timeout SECONDS] [--heartbeat-timeout SECONDS] [--join-timeout SECONDS]
 //                     [--listen ADDRESS] [--announce ADDRESS] [--no-blobs] [--no-groups] [--losses] [--faults]
-//                     [--only OPERATION]
+//                     [--only OPERATION] [--lateness SECONDS] [--largest-kb N] [--memory-mb N] [--in-flight-mb N]
 //
 //   run SEED CALLS     runs operations until it has sent so many calls; `ran` comes when it is done
 //   stop               ends that early
@@ -16,7 +16,8 @@
 //   depart SECONDS     leaves an open job, within so long
 //   shutdown, leave    ends the job with the others, or without a word to them
 //
-// Meanwhile it says once a second how far it is ("at ..."), and what went wrong ("failure ...").
+// Meanwhile it says once a second how far it is ("at ..."), and what went wrong ("failure ..."): also when its metrics
+// exceed the limits of its own options (--memory-mb: JoinOptions::memoryLimitBytes, --in-flight-mb: maxInFlightBytes).
 
 #include <malloc.h>
 
@@ -67,6 +68,14 @@ Options parse(int argc, char** argv) {
       options.traffic.groups = false;
     } else if (option == "--only") {
       options.traffic.only = value();
+    } else if (option == "--lateness") {
+      options.traffic.lateness = secondsIn(value());
+    } else if (option == "--largest-kb") {
+      options.traffic.largestBlob = std::stoul(value()) * 1000;
+    } else if (option == "--memory-mb") {
+      options.join.memoryLimitBytes = std::stoul(value()) << 20;
+    } else if (option == "--in-flight-mb") {
+      options.join.maxInFlightBytes = std::stoul(value()) << 20;
     } else if (option == "--losses") {
       options.traffic.fair.losses = true;
     } else if (option == "--faults") {
@@ -102,7 +111,8 @@ std::shared_ptr<Worker> join(const JoinOptions& options) {
 
 class Session {
  public:
-  explicit Session(const Options& options) : worker_(join(options.join)), traffic_(*worker_, peers_, options.traffic) {
+  explicit Session(const Options& options)
+      : worker_(join(options.join)), limits_(options.join), traffic_(*worker_, peers_, options.traffic) {
     peers_.meet(worker_->peers());
     say("joined " + worker_->self().name + " rank=" + std::to_string(worker_->self().rank));
     reporter_ = std::thread([this] { report(); });
@@ -209,6 +219,7 @@ class Session {
     while (!ending_) {
       // Short, so that the end of a run is told soon; a line comes once a second.
       wake_.waitUntil(lock, deadlineAfter(std::chrono::milliseconds(20)));
+      checkLimits();
       if (awaited_ && !traffic_.running()) {
         awaited_ = false;
         say("ran " + progress());
@@ -220,6 +231,23 @@ class Session {
     }
   }
 
+  // What the worker counts of its memory stays within its options, at any time.
+  void checkLimits() {
+    const Metrics now = worker_->metrics();
+    const size_t inFlight = limits_.maxInFlightBytes * worker_->peers().size();
+    const size_t blocks = now.memory.usedBytes + now.memory.freeBytes + now.memory.lostBytes;
+    checkLimit("requests that are not answered (Metrics::unansweredBytes)", now.unansweredBytes, inFlight);
+    checkLimit("requests of peers (Metrics::bytesToAnswer)", now.bytesToAnswer, inFlight);
+    checkLimit("blocks for tensors (Metrics::memory)", blocks, now.memoryLimitBytes);
+    mostBlocks_ = std::max(mostBlocks_, blocks);
+    mostUnanswered_ = std::max(mostUnanswered_, now.unansweredBytes);
+  }
+  void checkLimit(const char* what, size_t bytes, size_t limit) {
+    if (bytes > limit && !std::exchange(overLimit_, true))
+      say(std::string("failure memory: ") + what + " take " + std::to_string(bytes) + " bytes, and the limit is " +
+          std::to_string(limit));
+  }
+
   std::string progress() {
     const TrafficCounts counts = traffic_.counts();
     const Traffic::Oldest oldest = traffic_.oldest();
@@ -229,12 +257,17 @@ class Session {
     return "calls=" + std::to_string(worker_->metrics().callsSent) +
            " operations=" + std::to_string(counts.operations) + " errors=" + std::to_string(counts.fairErrors) +
            " failures=" + std::to_string(counts.failures) + " slowest_ms=" + milliseconds(counts.slowest) +
-           " oldest_ms=" + milliseconds(oldest.age) + " oldest=" + oldest.name;
+           " blocks_kb=" + std::to_string(mostBlocks_ / 1024) +
+           " unanswered_kb=" + std::to_string(mostUnanswered_ / 1024) + " oldest_ms=" + milliseconds(oldest.age) +
+           " oldest=" + oldest.name;
   }
 
   const std::shared_ptr<Worker> worker_;
+  const JoinOptions limits_;
   Peers peers_;
   Traffic traffic_;
+  size_t mostBlocks_ = 0, mostUnanswered_ = 0;  // of the reporter, as is the next
+  bool overLimit_ = false;
   std::thread reporter_;
   Mutex mutex_;
   CondVar wake_;

@@ -55,7 +55,7 @@ Traffic::Oldest Traffic::oldest() const {
 
 void Traffic::run(int thread, Number seed, uint64_t until) {
   Lane& lane = *lanes_[static_cast<size_t>(thread)];
-  Client client(worker_, thread, peers_, options_.timeout, seed);
+  Client client(worker_, thread, peers_, {options_.timeout, options_.lateness, options_.largestBlob}, seed);
   while (!stopping_ && worker_.metrics().callsSent < until)
     runOne(lane, client, operations_[client.below(operations_.size())]);
   lane.name = nullptr;

@@ -20,6 +20,8 @@ struct Fairness {
 struct TrafficOptions {
   int threads = 4;
   Duration timeout = std::chrono::seconds(30);  // the worker's rpcTimeout
+  Duration lateness = kLateness;                // how long after its time limit a call may end
+  size_t largestBlob = 3'000'000;               // bytes
   bool blobs = true, groups = true;
   std::string only = {};  // the name of an operation; empty: all
   Fairness fair = {};
