@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help setup build test demo bench bench-budget bench-hybrid kill soak chaos test-long check-long flaky green oracle fuzz coverage format format-check layers style headers asan tsan tsan-tensors release install-test clean distclean
+.PHONY: help setup build test demo bench bench-budget bench-hybrid kill lanes flood soak chaos test-long check-long flaky green oracle fuzz coverage format format-check layers style headers asan tsan tsan-tensors release install-test clean distclean
 
 in_env = . scripts/common.sh;
 empty :=
@@ -41,8 +41,15 @@ bench-hybrid: release ## steps/s of the hybrid model, ours and PyTorch RPC's in 
 bench-budget: release ## allocations, locks and system calls of an operation, counted (ARGS="--json")
 	@scripts/bench_budget.sh $(ARGS)
 
-kill: build ## kill and stop each process of a job, each at a fixed event, and see that the rest end by themselves (a storm: RUNS=8 SEED=... ARGS=--random)
+kill: build ## kill and stop each process of a job, each at a fixed event, and see that the rest end by themselves (storms: RUNS=8 SEED=... ARGS=--random, ARGS="--storms 3 --strict")
 	@$(in_env) "$$TREADLE_PYTHON" tests/jobs/kill.py --build build/$(PRESET) $(options)
+
+lanes: setup ## threads that send large values to one peer over lanes: 100,000 calls over UNIX sockets and over TCP, 5,000 each under tsan (SEED=...)
+	@scripts/lanes.sh dev 100000 $(SEED)
+	@scripts/lanes.sh tsan 5000 $(SEED)
+
+flood: build ## eight processes, four threads each, that call without a pause for ten minutes while some are stopped for up to 3 s (SEED=... ARGS="--flood-seconds 60")
+	@$(in_env) "$$TREADLE_PYTHON" tests/soak/soak.py --build build/$(PRESET) --rounds 0 --kill-seconds 0 --open-seconds 0 --flood-seconds 600 $(options)
 
 soak: ## eight processes under a million mixed calls, then while some are killed, leave and join, then while some are stopped for a while: at most 20 minutes (SEED=... ARGS="--calls 50000")
 	@$(MAKE) build || { echo "soak: FAILED build=failed"; exit 1; }
@@ -58,7 +65,7 @@ test-long: build ## all tests four times, each time the property tests with new 
 	    TREADLE_TEST_FIRST_SEED=$$first TREADLE_TEST_SEED_FACTOR=5 "$$TREADLE_PYTHON" tools/run_tests.py build/$(PRESET) -LE long -j$$(nproc) $(ARGS) || exit; done; \
 	  echo "test-long: ok SEED=$$seed"
 
-check-long: ## all that looks for new faults, in two hours: kill storms, property tests, fuzz, soak, chaos, oracles, coverage, release
+check-long: ## all that looks for new faults, in three hours: kill storms, property tests, fuzz, soak, chaos, oracles, coverage, release
 	@scripts/check_long.sh
 
 flaky: build ## all tests RUNS=20 times while both cores are kept busy: each case that fails, with its rate; goes on where it was interrupted

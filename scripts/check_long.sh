@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Looks for new faults: scripts/check_long.sh, in two hours. Goes on where it was interrupted, as long as the tree is the same.
+# Looks for new faults: scripts/check_long.sh, in three hours. Goes on where it was interrupted, as long as the tree is the same.
 # What it finds becomes a test with its seed, which is then part of `make test`. Stages and the last line are as in .ci/run.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -10,15 +10,17 @@ long() { # PRESET: its tests of a moment of soak and chaos
 }
 export -f long
 
-finish() { finishStages 120; exit; }
+finish() { finishStages 165; exit; }
 
 runStage 'set-up' 1 1500 scripts/setup.sh --ci || finish
 goOnWhereInterrupted long
 runStage 'property tests' 25 5400 make test-long
 runStage 'all headers alone' 5 1800 make headers
-runStage 'kill storm' 8 7200 make kill RUNS=8
+runStage 'lanes' 7 3600 make lanes
+runStage 'kill storms' 30 7200 make kill RUNS=10 ARGS='--storms 3 --strict'
 runStage 'kills at random moments' 10 7200 make kill RUNS=10 ARGS=--random
 runStage 'soak' 8 3600 make soak
+runStage 'flood' 12 3600 make flood
 runStage 'chaos' 5 3600 make chaos
 runStage 'soak and chaos under asan' 5 3600 bash -c 'long asan'
 runStage 'soak and chaos under tsan' 5 3600 bash -c 'long tsan'
