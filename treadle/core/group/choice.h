@@ -12,6 +12,7 @@
 namespace treadle::group {
 
 struct SparseData;
+class Staging;
 
 struct Call {
   Description description;
@@ -19,6 +20,7 @@ struct Call {
   MutableBytes output;
   std::vector<uint64_t> counts = {}, incoming = {};  // as in Shape
   std::shared_ptr<SparseData> sparse = {};           // of a sparse all-reduce, in place of all these
+  std::shared_ptr<Staging> staging = {};             // of an all-reduce, in place of input and output
 };
 
 // Up to this many members an operation begins with a message from each to each. Above, only those do whose data goes so

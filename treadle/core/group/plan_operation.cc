@@ -24,11 +24,13 @@ Span cut(Span area, const Place& place, const Chunk& chunk, size_t elementBytes)
 
 }  // namespace
 
-PlanOperation::PlanOperation(Setup setup, Plan plan)
+PlanOperation::PlanOperation(Setup setup, Plan plan, std::shared_ptr<Staging> staging)
     : ChunkedOperation(std::move(setup), std::move(plan), sizeOf(setup.description.dataType)),
+      staging_(std::move(staging)),
       arrived_(this->plan().channels.size()) {}
 
 void PlanOperation::onBegin() {
+  if (!large() && !fillStaging()) return;
   if (plan().scratch > 0) scratch_ = std::make_unique_for_overwrite<std::byte[]>(plan().scratch * elementBytes());
   // From each to each starts hold what arriving data may replace; along the tree they hold what has arrived.
   if (agreement().kind() == Agreement::Kind::kAllToAll) sendStarts();
@@ -62,6 +64,7 @@ void PlanOperation::onStarted(int member, uint64_t elements, Buffer data) {
 void PlanOperation::onFinished() {
   arrived_.clear();
   scratch_.reset();
+  staging_.reset();
 }
 
 void PlanOperation::onArrived(size_t channel, const Chunk&, Buffer data) {
@@ -69,19 +72,32 @@ void PlanOperation::onArrived(size_t channel, const Chunk&, Buffer data) {
   advance();
 }
 
-// Nothing is taken before the operation has begun: what arrives may replace what the start gives away.
+// Nothing is taken before the operation has begun: what arrives may replace what the start gives away. Nor before the
+// staging has the data.
 void PlanOperation::advance() {
   if (ended() || !begun()) return;
   if (!copied_ && (permitted() || !large())) makeCopies();
+  if (ended() || (staging_ && !copied_)) return;
   takeAll();
   acknowledgeChunks();
   if (ended()) return;
   sendStarts();
   sendChunks();
-  if (agreement().agreed() && copied_ && progress().done()) finish({});
+  if (!agreement().agreed() || !copied_ || !progress().done()) return;
+  if (staging_) staging_->putBack();
+  finish({});
+}
+
+bool PlanOperation::fillStaging() {
+  if (!staging_) return true;
+  Result<MutableBytes> filled = staging_->fill();
+  if (!filled.ok()) return finish(std::move(filled).status()), false;
+  staged_ = *filled;
+  return true;
 }
 
 void PlanOperation::makeCopies() {
+  if (large() && !fillStaging()) return;
   copied_ = true;
   for (const Copy& copy : plan().copies) {
     const Chunk all{0, 0, 0, copy.from.range.count()};
@@ -139,12 +155,12 @@ Buffer PlanOperation::popArrived(size_t channel) {
 }
 
 Bytes PlanOperation::read(const Place& from, const Chunk& chunk) const {
-  if (from.area == Area::kInput) return cut(input(), from, chunk, elementBytes());
+  if (from.area == Area::kInput) return cut(source(), from, chunk, elementBytes());
   return write(from, chunk);
 }
 
 MutableBytes PlanOperation::write(const Place& to, const Chunk& chunk) const {
-  return cut(to.area == Area::kScratch ? scratch() : output(), to, chunk, elementBytes());
+  return cut(to.area == Area::kScratch ? scratch() : result(), to, chunk, elementBytes());
 }
 
 uint64_t PlanOperation::elementsTo(int member) const {

@@ -1,14 +1,16 @@
 #pragma once
 // The data of a collective operation whose members know all sizes: sends, receives and reduces chunks as its Plan says.
-// Small data, one chunk per channel at most, travels with the starts.
+// Small data, one chunk per channel at most, travels with the starts. With a staging the data lies in its memory, in
+// place of the setup's, from when it may be sent.
 
 #include "treadle/core/group/chunked_operation.h"
+#include "treadle/core/group/staging.h"
 
 namespace treadle::group {
 
 class PlanOperation final : public ChunkedOperation {
  public:
-  PlanOperation(Setup setup, Plan plan);
+  PlanOperation(Setup setup, Plan plan, std::shared_ptr<Staging> staging = {});
 
   bool large() const override { return !plan().withStarts; }
 
@@ -22,6 +24,8 @@ class PlanOperation final : public ChunkedOperation {
   Bytes chunkFor(int member, const Place& from, const Chunk& chunk) const override;
 
   void advance() override;
+  // False when its memory cannot be filled, which fails the operation.
+  bool fillStaging();
   void makeCopies();
   void takeAll();
   void take(size_t channel, const Chunk& chunk);
@@ -32,9 +36,13 @@ class PlanOperation final : public ChunkedOperation {
   // Elements in the operation's memory: those of a chunk, or all.
   Bytes read(const Place& from, const Chunk& chunk) const;
   MutableBytes write(const Place& to, const Chunk& chunk) const;
+  Bytes source() const { return staging_ ? staged_ : input(); }
+  MutableBytes result() const { return staging_ ? staged_ : output(); }
   MutableBytes scratch() const { return {scratch_.get(), plan().scratch * elementBytes()}; }
 
   // In the turn.
+  std::shared_ptr<Staging> staging_;
+  MutableBytes staged_;
   bool copied_ = false;
   std::unique_ptr<std::byte[]> scratch_;
   std::vector<std::vector<Buffer>> arrived_;  // by channel: what has not been taken, a window at most
