@@ -27,6 +27,13 @@ TEST(GroupTest, RanksFollowTheList) {
   EXPECT_TRUE(group.valid());
 }
 
+TEST(GroupTest, WithoutANameIsCalledByFourMembersAtMost) {
+  GroupJob job(6);
+  EXPECT_EQ(job.make(0, {.name = "all"}).core().text(), "group 'all'");
+  EXPECT_EQ(job.make(0).core().text(), "the group of w0, w1, w2, w3 and 2 more");
+  EXPECT_EQ(ProcessGroup::make(job.worker(5), {"w4", "w5"}).core().text(), "the group of w4, w5");
+}
+
 TEST(GroupTest, BadListsAreRefusedByName) {
   GroupJob job(2);
   auto make = [&](std::vector<std::string> members) {

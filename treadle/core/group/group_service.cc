@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "treadle/core/base/hash.h"
+#include "treadle/core/base/listed.h"
 #include "treadle/core/base/log.h"
 #include "treadle/core/wire/writer.h"
 
@@ -12,6 +13,7 @@ namespace {
 constexpr size_t kGroupNameBytes = 127;
 constexpr size_t kLeastChunkBytes = 64;
 constexpr size_t kMostChunkBytes = size_t{16} << 20;
+constexpr size_t kMostMembersListed = 4;  // messages have room for more than the members' names
 
 // FNV-1a (draft-eastlake-fnv), then the last steps of MurmurHash3, for FNV mixes its high bits little.
 uint64_t hashOf(Bytes bytes) {
@@ -23,9 +25,7 @@ uint64_t hashOf(Bytes bytes) {
 
 std::string textOf(const GroupOptions& options, const std::vector<std::string>& members) {
   if (!options.name.empty()) return "group '" + options.name + "'";
-  std::string names;
-  for (const std::string& member : members) names += (names.empty() ? "" : ", ") + member;
-  return "the group of " + names;
+  return "the group of " + listed(members, kMostMembersListed, [](const std::string& name) { return name; });
 }
 
 }  // namespace
