@@ -21,6 +21,10 @@ Message example(MessageKind kind) {
     message.begun = true;
   } else if (kind == MessageKind::kResult) {
     message.elements = 77;
+  } else if (isOfNames(kind)) {
+    message.stream = Stream::kFused;
+    message.sequence = 0;
+    message.body = {std::byte{1}, std::byte{2}};
   } else if (kind != MessageKind::kAsk) {
     message.position = 99;
   }
@@ -29,6 +33,7 @@ Message example(MessageKind kind) {
 
 constexpr MessageKind kKinds[] = {MessageKind::kStart, MessageKind::kChunk,  MessageKind::kAck,   MessageKind::kAbort,
                                   MessageKind::kAsk,   MessageKind::kAnswer, MessageKind::kResult};
+constexpr MessageKind kKindsOfNames[] = {MessageKind::kOffers, MessageKind::kOrders};
 
 link::Message received(std::vector<std::byte> payload, size_t buffers = 0) {
   link::Message message{link::Subject::kGroup, std::move(payload), {}};
@@ -101,7 +106,25 @@ TEST(GroupMessagesTest, UnknownStreamsAreRefused) {
   Message message = example(MessageKind::kChunk);
   for (int stream = 0; stream < 256; ++stream) {
     message.stream = static_cast<Stream>(stream);
-    EXPECT_EQ(parse(received(encode(message))).ok(), stream < 3);
+    EXPECT_EQ(parse(received(encode(message))).ok(), stream < 4);
+  }
+}
+
+TEST(GroupMessagesTest, ThoseAboutNamesAreKeptAsTheyCameAndBelongToOneStream) {
+  for (MessageKind kind : kKindsOfNames) {
+    const Message sent = example(kind);
+    const Result<Message> got = parse(received(encode(sent)));
+    ASSERT_TRUE(got.ok()) << got.status().toString();
+    EXPECT_EQ(got->body, sent.body);
+    EXPECT_FALSE(parse(received(encode(sent), 1)).ok()) << "it has no buffer";
+    for (Stream stream : {Stream::kAll, Stream::kSends, Stream::kReceives}) {
+      Message other = sent;
+      other.stream = stream;
+      EXPECT_FALSE(parse(received(encode(other))).ok());
+    }
+    Message numbered = sent;
+    numbered.sequence = 1;
+    EXPECT_FALSE(parse(received(encode(numbered))).ok());
   }
 }
 

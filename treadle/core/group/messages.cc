@@ -48,14 +48,6 @@ Description readDescription(wire::Reader& reader) {
   return description;
 }
 
-Status readStatus(wire::Reader& reader) {
-  auto code = reader.number<uint8_t>();
-  std::string worker = reader.string(link::kNameBytes);
-  std::string text = reader.string(kReasonBytes);
-  if (!isCode(code) || code == static_cast<uint8_t>(Code::kOk)) return reader.fail(), Status();
-  return Status(static_cast<Code>(code), std::move(text)).withWorker(std::move(worker));
-}
-
 }  // namespace
 
 std::string describe(const Description& description, int caller) {
@@ -99,6 +91,20 @@ Message answerMessage(uint64_t sequence, bool begun) {
   return message;
 }
 
+void writeFailure(wire::Writer& writer, const Status& failure, size_t mostBytes) {
+  writer.number(static_cast<uint8_t>(failure.code()));
+  writer.string(std::string_view(failure.worker()).substr(0, link::kNameBytes));
+  writer.string(std::string_view(failure.message()).substr(0, mostBytes));
+}
+
+Status readFailure(wire::Reader& reader, size_t mostBytes) {
+  auto code = reader.number<uint8_t>();
+  std::string worker = reader.string(link::kNameBytes);
+  std::string text = reader.string(mostBytes);
+  if (!isCode(code) || code == static_cast<uint8_t>(Code::kOk)) return reader.fail(), Status();
+  return Status(static_cast<Code>(code), std::move(text)).withWorker(std::move(worker));
+}
+
 std::vector<std::byte> encode(const Message& message) {
   wire::Writer writer;
   writer.reserve(64);
@@ -113,14 +119,12 @@ std::vector<std::byte> encode(const Message& message) {
       break;
     case MessageKind::kChunk:
     case MessageKind::kAck: writer.number(message.position); break;
-    case MessageKind::kAbort:
-      writer.number(static_cast<uint8_t>(message.status.code()));
-      writer.string(std::string_view(message.status.worker()).substr(0, link::kNameBytes));
-      writer.string(std::string_view(message.status.message()).substr(0, kReasonBytes));
-      break;
+    case MessageKind::kAbort: writeFailure(writer, message.status, kReasonBytes); break;
     case MessageKind::kAsk: break;
     case MessageKind::kAnswer: writer.number(static_cast<uint8_t>(message.begun)); break;
     case MessageKind::kResult: writer.number(message.elements); break;
+    case MessageKind::kOffers:
+    case MessageKind::kOrders: writer.raw(message.body); break;
   }
   return writer.take();
 }
@@ -130,12 +134,13 @@ Result<Message> parse(link::Message message) {
   Message parsed;
   parsed.group = reader.number<uint64_t>();
   auto stream = reader.number<uint8_t>();
-  if (stream > static_cast<uint8_t>(Stream::kReceives)) reader.fail();
+  if (stream > static_cast<uint8_t>(Stream::kFused)) reader.fail();
   parsed.stream = static_cast<Stream>(stream);
   parsed.sequence = reader.number<uint64_t>();
   auto kind = reader.number<uint8_t>();
-  if (kind < 1 || kind > static_cast<uint8_t>(MessageKind::kResult)) reader.fail();
+  if (kind < 1 || kind > static_cast<uint8_t>(MessageKind::kOrders)) reader.fail();
   parsed.kind = static_cast<MessageKind>(kind);
+  if (isOfNames(parsed.kind) && (parsed.stream != Stream::kFused || parsed.sequence != 0)) reader.fail();
   if (reader.ok()) switch (parsed.kind) {
       case MessageKind::kStart:
         parsed.description = readDescription(reader);
@@ -143,10 +148,15 @@ Result<Message> parse(link::Message message) {
         break;
       case MessageKind::kChunk:
       case MessageKind::kAck: parsed.position = reader.number<uint64_t>(); break;
-      case MessageKind::kAbort: parsed.status = readStatus(reader); break;
+      case MessageKind::kAbort: parsed.status = readFailure(reader, kReasonBytes); break;
       case MessageKind::kAsk: break;
       case MessageKind::kAnswer: parsed.begun = reader.boolean(); break;
       case MessageKind::kResult: parsed.elements = reader.number<uint64_t>(); break;
+      case MessageKind::kOffers:
+      case MessageKind::kOrders:
+        const Bytes body = reader.raw(reader.left());
+        parsed.body.assign(body.begin(), body.end());
+        break;
     }
   TREADLE_RETURN_IF_ERROR(reader.finished("a group's message"));
   const bool mayHaveData =

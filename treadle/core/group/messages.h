@@ -10,11 +10,17 @@
 //   ask     :=
 //   answer  := begun:u8
 //   result  := rows:u64   [buffer]
+//   offers, orders: fusion_messages.h
 
 #include "treadle/core/base/status.h"
 #include "treadle/core/group/algorithm.h"
 #include "treadle/core/group/data_type.h"
 #include "treadle/core/link/message.h"
+
+namespace treadle::wire {
+class Reader;
+class Writer;
+}  // namespace treadle::wire
 
 namespace treadle::group {
 
@@ -40,13 +46,17 @@ enum class MessageKind : uint8_t {
   kAsk = 5,    // "have you begun this operation?"
   kAnswer = 6,
   kResult = 7,  // of a sparse all-reduce: how many rows the sender has combined, and small data
+  kOffers = 8,  // to rank 0: the names of tensors (Stream::kFused, as the next one)
+  kOrders = 9,  // from rank 0: which tensors are summed next
 };
 
-// A group's operations are numbered by stream: those of all members, and between two of them those of each direction.
+// A group's operations are numbered by stream: those of all members, those of each direction between two of them, and
+// the sums of tensors that are matched by name.
 enum class Stream : uint8_t {
   kAll = 0,
   kSends = 1,     // data goes from the message's sender to its receiver
   kReceives = 2,  // the other way
+  kFused = 3,
 };
 
 // An abort with this number is for the group: all its operations, the later ones too.
@@ -86,18 +96,26 @@ struct Message {
   Stream stream = Stream::kAll;
   uint64_t sequence = 0;  // the how-manieth operation of the stream, from 0
   MessageKind kind = MessageKind::kStart;
-  Description description;  // kStart
-  uint64_t elements = 0;    // kStart: what the sender is going to send to the receiver; kResult: rows
-  uint64_t position = 0;    // kChunk: which; kAck: how many are taken
-  bool begun = false;       // kAnswer
-  Status status;            // kAbort
-  Buffer data;              // kStart, kChunk, kResult; empty or one buffer of the frame
+  Description description;           // kStart
+  uint64_t elements = 0;             // kStart: what the sender is going to send to the receiver; kResult: rows
+  uint64_t position = 0;             // kChunk: which; kAck: how many are taken
+  bool begun = false;                // kAnswer
+  Status status;                     // kAbort
+  Buffer data;                       // kStart, kChunk, kResult; empty or one buffer of the frame
+  std::vector<std::byte> body = {};  // kOffers, kOrders: unread
 };
+
+// Whether a message of this kind is about tensors that are matched by name.
+inline bool isOfNames(MessageKind kind) { return kind == MessageKind::kOffers || kind == MessageKind::kOrders; }
 
 // The hash of blocks of so many elements.
 uint64_t hashOf(std::span<const uint64_t> counts);
 
 Message answerMessage(uint64_t sequence, bool begun);
+
+// code:u8 worker:string message:string, of which at most `mostBytes` travel. Anything else makes the reader bad.
+void writeFailure(wire::Writer& writer, const Status& failure, size_t mostBytes);
+Status readFailure(wire::Reader& reader, size_t mostBytes);
 
 // The payload; `data` travels beside it.
 std::vector<std::byte> encode(const Message& message);
