@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "treadle/core/base/error.h"
+#include "treadle/core/group/batch_cutter.h"
 #include "treadle/core/group/group_service.h"
 
 namespace treadle::group {
@@ -26,6 +27,10 @@ Future<void> ProcessGroup::start(Call call) const { return core().start(std::mov
 
 Future<void> ProcessGroup::startWith(int peer, Stream stream, Call call) const {
   return core().startWith(peer, stream, std::move(call), timeout_);
+}
+
+Future<void> ProcessGroup::offer(std::string name, Signature signature, void* data) const {
+  return core().offer(std::move(name), std::move(signature), data, timeout_);
 }
 
 GroupCore& ProcessGroup::core() const {
@@ -94,6 +99,17 @@ Future<void> transfer(const ProcessGroup& group, int peer, Stream stream, Bytes 
   Call call{{OperationKind::kSend}, input, output};
   call.description.count = stream == Stream::kSends ? input.size() : output.size();
   return group.startWith(peer, stream, std::move(call));
+}
+
+// Batches have any size up to the largest, so the group's algorithm must do them all.
+void checkFusable(const ProcessGroup& group, const Signature& signature) {
+  if (group.size() == 1) return;
+  for (const uint64_t sizeBytes : {uint64_t{0}, kBatchBytes}) {
+    Description batch{OperationKind::kAllReduce, signature.dataType, signature.reduceOp};
+    batch.count = sizeBytes / sizeOf(signature.dataType);
+    batch.smallBytes = group.options().smallBytes;
+    throwIfError(choose(group.options(), batch, group.size()).status());
+  }
 }
 
 }  // namespace
@@ -183,6 +199,19 @@ Future<void> send(const ProcessGroup& group, Bytes bytes, int to) {
 
 Future<void> recv(const ProcessGroup& group, MutableBytes bytes, int from) {
   return transfer(group, from, Stream::kReceives, {}, bytes);
+}
+
+Future<void> pushPull(const ProcessGroup& group, std::string_view name, void* data, size_t count, DataType type,
+                      PushPullOptions options) {
+  if (options.shape.empty()) options.shape = {count};
+  Signature signature{type, options.op, std::move(options.shape)};
+  throwIfError(checkTensorName(name));
+  throwIfError(check(signature));
+  if (signature.elements() != count)
+    raise(invalidArgument("pushPull of '" + std::string(name) + "': " + std::to_string(count) +
+                          " elements were given for the shape of " + describe(signature)));
+  checkFusable(group, signature);
+  return group.offer(std::string(name), std::move(signature), data);
 }
 
 }  // namespace treadle::group

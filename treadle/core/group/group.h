@@ -18,6 +18,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "treadle/core/base/buffer.h"
@@ -30,6 +31,7 @@ namespace treadle::group {
 
 class GroupCore;
 struct Call;
+struct Signature;
 enum class Stream : uint8_t;
 
 class ProcessGroup {
@@ -55,6 +57,7 @@ class ProcessGroup {
   GroupCore& core() const;
   Future<void> start(Call call) const;
   Future<void> startWith(int peer, Stream stream, Call call) const;
+  Future<void> offer(std::string name, Signature signature, void* data) const;
 
  private:
   explicit ProcessGroup(std::shared_ptr<GroupCore> core);
@@ -162,6 +165,31 @@ Future<void> recv(const ProcessGroup& group, std::span<T> values, int from) {
   return recv(group, std::as_writable_bytes(values), from);
 }
 
+// As allReduce, but members match the data by its name and not by the order of their calls: each member offers the same
+// names, in any order and from any threads, many at a time. Small data (up to 4 MiB) of one type and reduction is
+// summed together; larger data is cut, so that small data need not wait for all of it. An offer is a small message to
+// the group's rank 0, which answers when all members have offered the name. Pieces of large data are summed where they
+// lie, and small data is copied.
+//
+// The n-th offer of a name meets the n-th of the other members, also when one of them has failed. If shapes, types or
+// reductions differ, the offers of this name fail on all members with ArgumentError naming two members and the
+// difference; other names go on. At its timeout an offer fails with TimeoutError naming the members that have not
+// offered it, on all members, and a late member's too; rank 0's log names them before (GroupOptions::stallReport). An
+// offer that is cancelled, or late, after the sum with others has begun fails on this member alone. Any other failure
+// of a sum fails all that is in it, but not the group. Large data that has failed may hold some pieces with sums.
+//
+// ArgumentError at once: a name that is empty, longer than 255 bytes or has control characters; a shape of other than
+// `count` elements; no such reduction; GroupOptions::algorithm cannot do all-reduces of every size. StateError: the
+// name is in flight here. ResourceError: 16,384 names are in flight here.
+Future<void> pushPull(const ProcessGroup& group, std::string_view name, void* data, size_t count, DataType type,
+                      PushPullOptions options = {});
+
+template <Reducible T>
+Future<void> pushPull(const ProcessGroup& group, std::string_view name, std::span<T> values,
+                      PushPullOptions options = {}) {
+  return pushPull(group, name, values.data(), values.size(), DataTypeOf<T>::kValue, std::move(options));
+}
+
 }  // namespace treadle::group
 
 namespace treadle {
@@ -175,6 +203,8 @@ using group::broadcast;
 using group::gather;
 using group::GroupOptions;
 using group::ProcessGroup;
+using group::pushPull;
+using group::PushPullOptions;
 using group::recv;
 using group::reduce;
 using group::ReduceOp;

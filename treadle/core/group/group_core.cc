@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "treadle/core/group/fusion.h"
 #include "treadle/core/group/plan_operation.h"
 #include "treadle/core/group/sparse_operation.h"
 
@@ -39,17 +40,6 @@ bool goesFirst(const Event& event) {
          event.kind == Event::Kind::kAnswersDue;
 }
 
-Future<void> readyFuture(Status status) {
-  Promise<void> promise;
-  Future<void> future = promise.future();
-  if (status.ok()) {
-    promise.set();
-  } else {
-    promise.fail(std::move(status));
-  }
-  return future;
-}
-
 Stream seenByReceiver(Stream stream) { return stream == Stream::kSends ? Stream::kReceives : Stream::kSends; }
 
 }  // namespace
@@ -62,6 +52,17 @@ GroupCore::GroupCore(io::Reactor& reactor, io::Executor& executor, MemberLink li
       link_(std::move(link)),
       options_(std::move(options)),
       text_(std::move(text)) {}
+
+Future<void> GroupCore::readyFuture(Status status) {
+  Promise<void> promise;
+  Future<void> future = promise.future();
+  if (status.ok()) {
+    promise.set();
+  } else {
+    promise.fail(std::move(status));
+  }
+  return future;
+}
 
 std::shared_ptr<Operation> GroupCore::makeOperation(uint64_t sequence, Call call, Plan plan, Duration timeout) {
   const Agreement::Kind agreement = agreementOf(call.description, link_.size());
@@ -80,7 +81,7 @@ std::shared_ptr<Operation> GroupCore::makeOperation(uint64_t sequence, Call call
   if (call.sparse) {
     operation = std::make_shared<SparseOperation>(std::move(setup), std::move(*call.sparse));
   } else {
-    operation = std::make_shared<PlanOperation>(std::move(setup), std::move(plan));
+    operation = std::make_shared<PlanOperation>(std::move(setup), std::move(plan), std::move(call.staging));
   }
   operation->state()->executor = pool_;
   operation->state()->endsByItself = true;
@@ -137,7 +138,7 @@ Future<void> GroupCore::startWith(int peer, Stream stream, Call call, Duration t
 }
 
 std::shared_ptr<GroupCore> GroupCore::pairWith(int peer, Stream stream) {
-  std::shared_ptr<GroupCore>& pair = pairs_[{peer, stream}];
+  std::shared_ptr<GroupCore>& pair = streams_[{peer, stream}];
   if (!pair) {
     MemberLink link = link_.between(peer, stream);
     std::string text = "the sends from " + link.member(0).name + " to " + link.member(1).name + " in " + text_;
@@ -153,12 +154,19 @@ Status GroupCore::onMessage(int jobRank, Message message) {
   Todo todo;
   Status violation;
   std::shared_ptr<GroupCore> pair;
+  std::shared_ptr<Fusion> names;
   {
     MutexLock lock(mutex_);
     if (!failure_.ok()) {
       // It may not know yet: the group may have failed before it made it.
-      if (message.kind == MessageKind::kStart || message.kind == MessageKind::kAsk)
+      if (message.kind == MessageKind::kStart || message.kind == MessageKind::kAsk ||
+          message.kind == MessageKind::kOffers)
         todo.sendings.push_back({member, abortMessage(kWholeGroup, failure_)});
+    } else if (isOfNames(message.kind)) {
+      names = fusion();
+    } else if (message.stream == Stream::kFused) {
+      message.stream = Stream::kAll;
+      pair = batches();
     } else if (message.stream != Stream::kAll) {
       pair = pairWith(member, seenByReceiver(std::exchange(message.stream, Stream::kAll)));
     } else {
@@ -166,6 +174,7 @@ Status GroupCore::onMessage(int jobRank, Message message) {
       advance(todo);
     }
   }
+  if (names) return names->onMessage(member, std::move(message));
   if (pair) return pair->onMessage(jobRank, std::move(message));
   carryOut(std::move(todo));
   return violation;

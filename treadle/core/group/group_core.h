@@ -12,8 +12,10 @@
 // * A small result of a sparse all-reduce goes to each other member as soon as it is there: one for each operation that
 //   has begun, so kAhead at most.
 // Later operations wait for their turn with their plans and the caller's memory; a sparse all-reduce with a packed copy
-// of its rows. These bounds hold for each stream: that of all members, and two with each other one, which are groups of
-// two.
+// of its rows. These bounds hold for each stream: that of all members, two with each other one, which are groups of
+// two, and that of tensors that are matched by name. For those rank 0 and the others also exchange offers and orders: a
+// member's next offers come when the last ones are answered, and orders are about open offers, of which a member has
+// kMostOpenOffers at most.
 
 #include <map>
 #include <set>
@@ -27,6 +29,10 @@ namespace treadle::group {
 
 inline constexpr uint64_t kAhead = 64;
 inline constexpr size_t kMoving = 2;
+inline constexpr Duration kAnswerTime = std::chrono::seconds(1);  // for what others say about a late operation
+
+class Fusion;
+struct Signature;
 
 class GroupCore final : public OperationHost, public std::enable_shared_from_this<GroupCore> {
  public:
@@ -39,6 +45,8 @@ class GroupCore final : public OperationHost, public std::enable_shared_from_thi
   // The next operation of the stream between this member and `peer`. Each stream has numbers of its own and fails with
   // the group.
   Future<void> startWith(int peer, Stream stream, Call call, Duration timeout);
+  // pushPull (group.h) of checked arguments.
+  Future<void> offer(std::string name, Signature signature, void* data, Duration timeout);
 
   // From the job's rank `jobRank`; on the reading thread. DataLoss for what no member sends: cut the sender off.
   Status onMessage(int jobRank, Message message);
@@ -80,14 +88,16 @@ class GroupCore final : public OperationHost, public std::enable_shared_from_thi
     std::vector<Sending> sendings;
   };
   using Entries = std::map<uint64_t, Entry>;
-  // By peer and stream: a group of two, which holds the state of the stream.
-  using Pairs = std::map<std::pair<int, Stream>, std::shared_ptr<GroupCore>>;
+  // By peer and stream: a group of two, or of all, which holds the state of the stream.
+  using Streams = std::map<std::pair<int, Stream>, std::shared_ptr<GroupCore>>;
   static constexpr int kAll = -1;
 
   void ask(const Operation& operation, const std::set<int>& members) override;
   void onEnded(const Operation& operation, const Status& status, bool othersKnow, FailedBy failedBy) override;
 
   std::shared_ptr<GroupCore> pairWith(int peer, Stream stream) TREADLE_REQUIRES(mutex_);
+  std::shared_ptr<GroupCore> batches() TREADLE_REQUIRES(mutex_);
+  const std::shared_ptr<Fusion>& fusion() TREADLE_REQUIRES(mutex_);
   Status route(int member, Message message, Todo& todo) TREADLE_REQUIRES(mutex_);
   Status routeStart(int member, Entry& entry, Message message, Todo& todo) TREADLE_REQUIRES(mutex_);
   void routeAbort(int member, Entry& entry, const Message& message, Todo& todo) TREADLE_REQUIRES(mutex_);
@@ -110,6 +120,7 @@ class GroupCore final : public OperationHost, public std::enable_shared_from_thi
   bool fail(const Status& why, std::vector<std::shared_ptr<Operation>>& operations);
   std::shared_ptr<Operation> makeOperation(uint64_t sequence, Call call, Plan plan, Duration timeout);
   static Message abortMessage(uint64_t sequence, Status status);
+  static Future<void> readyFuture(Status status);
 
   io::Reactor& reactor_;
   io::Executor& executor_;
@@ -121,10 +132,11 @@ class GroupCore final : public OperationHost, public std::enable_shared_from_thi
   Mutex mutex_;
   Status failure_ TREADLE_GUARDED_BY(mutex_);
   Entries entries_ TREADLE_GUARDED_BY(mutex_);
-  Pairs pairs_ TREADLE_GUARDED_BY(mutex_);
-  uint64_t next_ TREADLE_GUARDED_BY(mutex_) = 0;         // to be started here
-  uint64_t nextBegin_ TREADLE_GUARDED_BY(mutex_) = 0;    // to be told to the others
-  std::set<uint64_t> large_ TREADLE_GUARDED_BY(mutex_);  // begun, not ended
+  Streams streams_ TREADLE_GUARDED_BY(mutex_);
+  std::shared_ptr<Fusion> fusion_ TREADLE_GUARDED_BY(mutex_);  // null before the first use
+  uint64_t next_ TREADLE_GUARDED_BY(mutex_) = 0;               // to be started here
+  uint64_t nextBegin_ TREADLE_GUARDED_BY(mutex_) = 0;          // to be told to the others
+  std::set<uint64_t> large_ TREADLE_GUARDED_BY(mutex_);        // begun, not ended
   TimePoint timerDue_ TREADLE_GUARDED_BY(mutex_) = kNever;
   io::Reactor::TimerId timer_ TREADLE_GUARDED_BY(mutex_) = 0;
 };

@@ -3,15 +3,11 @@
 #include <algorithm>
 
 #include "treadle/core/base/check.h"
+#include "treadle/core/group/fusion.h"
 #include "treadle/core/group/group_core.h"
 #include "treadle/core/io/serving.h"
 
 namespace treadle::group {
-namespace {
-
-constexpr Duration kAnswerTime = std::chrono::seconds(1);
-
-}  // namespace
 
 void GroupCore::onLost(int jobRank, const Status& why) {
   if (link_.memberOf(jobRank) >= 0) abandon(why.withContext(text()));
@@ -31,11 +27,18 @@ void GroupCore::close(const Status& why) {
                 "a thread that polls or reads must not close a group, for that waits");
   io::Executor::Blocking blocking;
   for (const auto& operation : operations) operation->inbox().waitForTurnToEnd();
+  std::shared_ptr<Fusion> names;
+  {
+    MutexLock lock(mutex_);
+    names = fusion_;
+  }
+  if (names) names->waitForTurnToEnd();
 }
 
 bool GroupCore::fail(const Status& why, std::vector<std::shared_ptr<Operation>>& operations) {
   std::vector<std::shared_ptr<Operation>> own;
-  Pairs pairs;
+  Streams streams;
+  std::shared_ptr<Fusion> names;
   {
     MutexLock lock(mutex_);
     if (!failure_.ok()) return false;
@@ -43,11 +46,14 @@ bool GroupCore::fail(const Status& why, std::vector<std::shared_ptr<Operation>>&
     for (auto& [sequence, entry] : entries_)
       if (entry.operation && !entry.ended) own.push_back(std::move(entry.operation));
     entries_.clear();
-    pairs = pairs_;
+    streams = streams_;
+    names = fusion_;
     large_.clear();
     if (timerDue_ != kNever) reactor_.cancel(timer_);
     timerDue_ = kNever;
   }
+  // First, so that tensors end with this reason and not with the failure of a sum that follows from it.
+  if (names) names->fail(why);
   for (const auto& operation : own) {
     Event event;
     event.kind = Event::Kind::kFail;
@@ -55,7 +61,7 @@ bool GroupCore::fail(const Status& why, std::vector<std::shared_ptr<Operation>>&
     deliver(operation, std::move(event));
   }
   operations.insert(operations.end(), own.begin(), own.end());
-  for (const auto& [key, pair] : pairs) pair->fail(why, operations);
+  for (const auto& [key, stream] : streams) stream->fail(why, operations);
   return true;
 }
 

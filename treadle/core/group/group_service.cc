@@ -39,6 +39,7 @@ Status GroupOptions::validate() const {
     return invalidArgument("a group's name has at most " + std::to_string(kGroupNameBytes) + " characters; this has " +
                            std::to_string(name.size()));
   TREADLE_RETURN_IF_ERROR(checkTimeout(timeout));
+  if (stallReport <= Duration::zero()) return invalidArgument("a group's stallReport must be positive");
   if (smallBytes > kMostSmallBytes)
     return invalidArgument("a group's smallBytes is at most " + std::to_string(kMostSmallBytes));
   if (algorithm != Algorithm::kAutomatic && !isAlgorithm(static_cast<uint8_t>(algorithm)))
@@ -84,7 +85,8 @@ Result<std::shared_ptr<GroupCore>> GroupService::make(const std::vector<std::str
     key.number(static_cast<int32_t>(info.rank));
   }
   std::shared_ptr<GroupCore> group;
-  std::vector<std::pair<int, Status>> violations;
+  std::vector<Early> ofNames, others;
+  Violations violations;
   {
     MutexLock lock(mutex_);
     if (!closed_.ok()) return closed_;
@@ -95,8 +97,11 @@ Result<std::shared_ptr<GroupCore>> GroupService::make(const std::vector<std::str
     std::string text = textOf(options, members);
     group = std::make_shared<GroupCore>(reactor_, executor_, std::move(link), std::move(options), std::move(text));
     groups_[id] = group;
-    violations = handOver(id, *group);
+    for (Early& early : takeEarly(id)) (isOfNames(early.message.kind) ? ofNames : others).push_back(std::move(early));
+    handOver(std::move(others), *group, violations);  // nothing newer can come before these
   }
+  // Without the lock: what follows from these may need it. A member sends no newer ones before these are answered.
+  handOver(std::move(ofNames), *group, violations);
   for (auto& [rank, why] : violations) membership_.lose(rank, why);
   // Who was lost before the group was known here was not told to it.
   for (int rank = 0; rank < group->link().size(); ++rank)
@@ -105,13 +110,11 @@ Result<std::shared_ptr<GroupCore>> GroupService::make(const std::vector<std::str
   return group;
 }
 
-// In the order of arrival, before anything newer can come: the caller has the lock that `onMessage` needs.
-std::vector<std::pair<int, Status>> GroupService::handOver(uint64_t id, GroupCore& group) {
-  std::vector<std::pair<int, Status>> violations;
-  for (Early& early : takeEarly(id))
-    if (Status taken = group.onMessage(early.rank, std::move(early.message)); !taken.ok())
-      violations.emplace_back(early.rank, std::move(taken));
-  return violations;
+// In the order of arrival.
+void GroupService::handOver(std::vector<Early> early, GroupCore& group, Violations& violations) {
+  for (Early& one : early)
+    if (Status taken = group.onMessage(one.rank, std::move(one.message)); !taken.ok())
+      violations.emplace_back(one.rank, std::move(taken));
 }
 
 std::vector<GroupService::Early> GroupService::takeEarly(uint64_t id) {
@@ -144,7 +147,11 @@ void GroupService::onMessage(int rank, const std::shared_ptr<link::Connection>& 
       kept = keep(rank, std::move(*parsed));
     }
   }
-  if (!group && parsed->kind == MessageKind::kAsk) return send(rank, id, answerMessage(parsed->sequence, false));
+  if (!group && parsed->kind == MessageKind::kAsk) {
+    Message answer = answerMessage(parsed->sequence, false);
+    answer.stream = parsed->stream;  // of all members: others do not ask
+    return send(rank, id, std::move(answer));
+  }
   if (!group && !kept) return refuse(rank, id);
   if (!group) return;
   if (Status taken = group->onMessage(rank, std::move(*parsed)); !taken.ok()) from->close(taken);
@@ -153,7 +160,7 @@ void GroupService::onMessage(int rank, const std::shared_ptr<link::Connection>& 
 bool GroupService::keep(int rank, Message message) {
   Use& use = earlyUse_[rank];
   const size_t textBytes = message.description.shape.size() + message.status.message().size();
-  const size_t sizeBytes = sizeof(Early) + message.data.sizeBytes + textBytes;
+  const size_t sizeBytes = sizeof(Early) + message.data.sizeBytes + message.body.size() + textBytes;
   if (use.messages >= kEarlyMessages || use.sizeBytes + sizeBytes > kEarlyBytes) {
     if (!std::exchange(use.exceeded, true))
       logWarn(membership_.self().name, "too much has come from rank " + std::to_string(rank) +

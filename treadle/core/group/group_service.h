@@ -46,8 +46,9 @@ class GroupService final : public cluster::MessageHandler {
   };
 
   Result<std::vector<WorkerInfo>> infosOf(const std::vector<std::string>& members) const;
-  // Yields whom to cut off for what they sent.
-  std::vector<std::pair<int, Status>> handOver(uint64_t id, GroupCore& group) TREADLE_REQUIRES(mutex_);
+  // Ranks to cut off for what they sent.
+  using Violations = std::vector<std::pair<int, Status>>;
+  static void handOver(std::vector<Early> early, GroupCore& group, Violations& violations);
   std::vector<Early> takeEarly(uint64_t id) TREADLE_REQUIRES(mutex_);
   // False when it is too much.
   bool keep(int rank, Message message) TREADLE_REQUIRES(mutex_);

@@ -21,6 +21,8 @@ class MemberLink {
 
   // For one stream between this member and another one: the sender of the data has rank 0, its receiver rank 1.
   MemberLink between(int peer, Stream stream) const;
+  // For one stream of all members.
+  MemberLink of(Stream stream) const { return MemberLink(membership_, group_, members_, self_, stream); }
 
   int size() const { return static_cast<int>(members_.size()); }
   int self() const { return self_; }

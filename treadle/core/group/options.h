@@ -2,10 +2,12 @@
 // The options of a process group. All members must use the same sizes and algorithm: a difference fails the operation.
 
 #include <string>
+#include <vector>
 
 #include "treadle/core/base/clock.h"
 #include "treadle/core/base/status.h"
 #include "treadle/core/group/algorithm.h"
+#include "treadle/core/group/data_type.h"
 
 namespace treadle::group {
 
@@ -20,8 +22,17 @@ struct GroupOptions {
   // For all operations but barriers and sends, which have no choice. One that it cannot do is refused (ArgumentError).
   Algorithm algorithm = Algorithm::kAutomatic;
   SumOrder sumOrder = SumOrder::kAny;  // kRank leaves out ring, circulant and tree for all-reduces
+  // A name that pushPull has waited for so long is reported in the log of the group's rank 0, with the members that
+  // have not offered it. kNoTimeout: none is.
+  Duration stallReport = std::chrono::seconds(30);
 
   Status validate() const;
+};
+
+struct PushPullOptions {
+  ReduceOp op = ReduceOp::kSum;
+  // Sizes of the dimensions, for comparison between the members. None: one dimension of all elements.
+  std::vector<uint64_t> shape = {};
 };
 
 // InvalidArgument: not positive.
