@@ -30,7 +30,7 @@ HEADERS = [
     ("treadle/core/link/channels.h", [], ["Channels", "ChannelUse", "PeerChannels"], False),
     ("treadle/core/link/message.h", [], ["WorkerInfo"], False),
     ("treadle/core/group/group.h", ["ProcessGroup"], [], True),
-    ("treadle/core/group/options.h", [], ["GroupOptions"], False),
+    ("treadle/core/group/options.h", [], ["GroupOptions", "PushPullOptions"], False),
     ("treadle/core/base/error.h", ["Error", "RemoteError"], [], True),
     # What the headers with tensors (treadle/rpc.h, autograd.h, nn.h, optim.h, group.h, ddp.h, amp.h, checkpoint.h) add.
     ("treadle/tensor/worker/join.h", [], [], True),

@@ -24,6 +24,7 @@
 #include <treadle/optim.h>
 // [/headers]
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <limits>
@@ -394,6 +395,28 @@ TEST(CollectivesGuide, SparseTensorsOfAllMembersAreSummed) {
     const at::Tensor& gradient = words->weight.grad();
     EXPECT_TRUE(at::equal(gradient.indices(), at::arange(4).view({1, 4})));
     EXPECT_TRUE(at::equal(gradient.values().select(1, 63), at::tensor({0.5F, 1.0F, 1.0F, 0.5F})));
+  });
+}
+
+TEST(CollectivesGuide, TensorsAreMatchedByName) {
+  treadle::test::TensorJob job({"trainer0", "trainer1"});
+  job.onAll([&](treadle::Worker& worker) {
+    auto group = treadle::ProcessGroup::make(worker, {"trainer0", "trainer1"});
+    std::map<std::string, at::Tensor> gradients;
+    for (int layer = 0; layer < 20; ++layer)
+      gradients["layer" + std::to_string(layer)] = at::full({layer + 1}, 2.0 * layer + group.rank());
+    // As each trainer's backward pass happens to yield them.
+    std::vector<std::string> ready;
+    for (const auto& [name, gradient] : gradients) ready.push_back(name);
+    if (group.rank() == 1) std::reverse(ready.begin(), ready.end());
+    // [pushpull]
+    std::vector<treadle::Future<void>> averages;
+    for (const std::string& name : ready)
+      averages.push_back(treadle::pushPull(group, name, gradients.at(name), {.op = treadle::ReduceOp::kAverage}));
+    treadle::whenAll(averages).wait();
+    // [/pushpull]
+    for (int layer = 0; layer < 20; ++layer)
+      EXPECT_TRUE(at::equal(gradients["layer" + std::to_string(layer)], at::full({layer + 1}, 2.0 * layer + 0.5)));
   });
 }
 

@@ -106,6 +106,76 @@ TEST_F(Collectives, BroadcastCarriesAnyDtype) {
   });
 }
 
+// Each rank offers the tensors in an order of its own.
+TEST_F(Collectives, PushPullMatchesTensorsByName) {
+  job.onAll([&](Worker& worker) {
+    ProcessGroup group = ProcessGroup::make(worker, job.names());
+    const int rank = worker.self().rank;
+    for (int step = 0; step < 3; ++step) {
+      std::vector<at::Tensor> tensors;
+      std::vector<Future<void>> sums(40);
+      // One of them is cut into pieces.
+      for (int i = 0; i < 40; ++i)
+        tensors.push_back(at::full({i == 7 ? 1'200'000 : 10 * i, 1}, rank + i, i % 2 > 0 ? at::kFloat : at::kDouble));
+      for (int i = 0; i < 40; ++i) {
+        const auto next = static_cast<size_t>((rank == 1 ? 39 - i : (7 * rank + i) % 40));
+        sums[next] = pushPull(group, "tensor" + std::to_string(next), tensors[next], {.op = ReduceOp::kAverage});
+      }
+      for (int i = 0; i < 40; ++i) {
+        sums[static_cast<size_t>(i)].wait();
+        const at::Tensor& mine = tensors[static_cast<size_t>(i)];
+        EXPECT_TRUE(at::equal(mine, at::full_like(mine, i + 1))) << i;
+      }
+    }
+  });
+}
+
+TEST_F(Collectives, PushPullTakesAnyStridesAndKeepsTheTensor) {
+  job.onAll([&](Worker& worker) {
+    ProcessGroup group = ProcessGroup::make(worker, job.names());
+    at::Tensor base = at::zeros({6, 4}, at::kDouble);
+    Future<void> sum, scalar;
+    at::Tensor one = at::scalar_tensor(worker.self().rank, at::kFloat);
+    {
+      at::Tensor view = base.t().slice(1, 0, 6, 2);
+      view.fill_(worker.self().rank + 1);
+      sum = pushPull(group, "view", view);
+      scalar = pushPull(group, "scalar", one);
+    }
+    sum.wait();
+    scalar.wait();
+    EXPECT_TRUE(at::equal(base.t().slice(1, 0, 6, 2), at::full({4, 3}, 6.0, at::kDouble)));
+    EXPECT_EQ(base.sum().item<double>(), 72) << "what lies between is left alone";
+    EXPECT_EQ(one.item<float>(), 3);
+    std::vector<Future<void>> sums;
+    for (int i = 0; i < 20; ++i) {
+      at::Tensor gone = at::ones({50'000});
+      sums.push_back(pushPull(group, std::to_string(i), gone));
+    }
+    for (auto& future : sums) future.wait();
+  });
+}
+
+TEST_F(Collectives, PushPullComparesShapesAndDtypes) {
+  job.onAll([&](Worker& worker) {
+    ProcessGroup group = ProcessGroup::make(worker, job.names());
+    const bool other = worker.self().rank == 1;
+    at::Tensor shaped = other ? at::ones({3, 2}) : at::ones({2, 3}),
+               typed = at::ones({4}, other ? at::kHalf : at::kInt), fine = at::ones({4});
+    Future<void> shapes = pushPull(group, "shaped", shaped), types = pushPull(group, "typed", typed);
+    Future<void> sum = pushPull(group, "fine", fine);
+    const std::string ofShapes = messageOf<ArgumentError>([&] { shapes.wait(); }),
+                      ofTypes = messageOf<ArgumentError>([&] { types.wait(); });
+    for (const char* part : {"pushPull of 'shaped'", "float32 [2, 3]", "float32 [3, 2]", "'r1'"})
+      EXPECT_TRUE(contains(ofShapes, part));
+    for (const char* part : {"pushPull of 'typed'", "int32 [4]", "float16 [4]"}) EXPECT_TRUE(contains(ofTypes, part));
+    sum.wait();
+    EXPECT_TRUE(at::equal(fine, at::full({4}, 3.0F)));
+    at::Tensor none;
+    EXPECT_THROW(pushPull(group, "none", none), ArgumentError);
+  });
+}
+
 TEST_F(Collectives, AParameterIsWrittenWithoutItsGradientsKnowing) {
   job.onAll([&](Worker& worker) {
     ProcessGroup group = ProcessGroup::make(worker, job.names());

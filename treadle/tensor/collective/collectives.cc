@@ -115,6 +115,14 @@ Future<void> allReduce(const ProcessGroup& group, at::Tensor& tensor, ReduceOp o
   });
 }
 
+Future<void> pushPull(const ProcessGroup& group, std::string_view name, at::Tensor& tensor, PushPullOptions options) {
+  return onContiguous(tensor, [&](const at::Tensor& flat) {
+    options.shape.assign(flat.sizes().begin(), flat.sizes().end());
+    return group::pushPull(group, name, flat.data_ptr(), static_cast<size_t>(flat.numel()),
+                           dataTypeOf(flat.scalar_type()), std::move(options));
+  });
+}
+
 Future<void> reduce(const ProcessGroup& group, at::Tensor& tensor, int root, ReduceOp op) {
   const auto start = [&](const at::Tensor& flat) {
     return group::reduce(group, bytesOf(flat), memoryOf(flat), dataTypeOf(flat.scalar_type()), root, op);

@@ -11,6 +11,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <string_view>
 #include <vector>
 
 #include "treadle/core/group/group.h"
@@ -22,6 +23,14 @@ namespace treadle {
 // float64, int8 to int64, uint8 to uint64; complex64 and complex128 without kMin and kMax; bool with these alone (and,
 // or). ArgumentError at once for other dtypes, devices and layouts.
 Future<void> allReduce(const ProcessGroup& group, at::Tensor& tensor, ReduceOp op = ReduceOp::kSum);
+
+// As allReduce, but members match the tensors by name and not by the order of their calls: each offers the same names,
+// in any order, many at a time, as gradients become ready. Small tensors are summed together, large ones in pieces.
+// Shape, dtype and reduction must be the same on all members (a scalar counts as [1]); a difference fails this name on
+// all, and names two members and what they offer. `options.shape` is not used. See core/group for what else is
+// promised.
+Future<void> pushPull(const ProcessGroup& group, std::string_view name, at::Tensor& tensor,
+                      PushPullOptions options = {});
 
 // The sum of the sparse tensors (COO) of all members, or their average over all members, as a new sparse tensor of the
 // same shape and dtype; it is coalesced and has the same bits on all. The first sparse_dim() indices name a row. A row
