@@ -189,6 +189,17 @@ TEST(Future, endsWhenItsPromiseIsDropped) {
   messageOf<CancelledError>([&] { future.wait(); });
 }
 
+// The thread that sets the value is still in `set`. A sanitizer would see it use memory that is free.
+TEST(Future, onceReadyMayGoWithItsPromise) {
+  for (int round = 0; round < 500; ++round) {
+    auto promise = std::make_unique<Promise<int>>();
+    std::thread sets([&own = *promise] { own.set(1); });
+    while (!promise->future().ready()) std::this_thread::yield();
+    promise.reset();
+    sets.join();
+  }
+}
+
 TEST(FutureThen, chainsValuesAndPassesFailuresThrough) {
   Promise<int> promise;
   int calls = 0;

@@ -165,7 +165,8 @@ class FutureState final : public FutureCore {
 
 // The writing end of a future that is made by hand. A handler that answers later returns the future and keeps the
 // promise. A promise that is dropped without a value completes the future with CancelledError, so no waiting thread is
-// forgotten. Only the first `set` or `fail` counts.
+// forgotten. Only the first `set` or `fail` counts. Whoever sees the future ready may drop the promise, also before
+// `set` has returned on another thread.
 template <class T>
 class Promise {
  public:
@@ -179,11 +180,15 @@ class Promise {
   }
 
   Future<T> future() const { return Future<T>(state_); }
-  void set(io::Stored<T> value = {}) { state_->complete(std::move(value)); }
-  void fail(Status why) { state_->complete(std::move(why)); }
+  void set(io::Stored<T> value = {}) { complete(std::move(value)); }
+  void fail(Status why) { complete(std::move(why)); }
 
  private:
   using State = io::FutureState<io::Stored<T>>;
+
+  // On a copy: a thread that wakes up may drop the promise, which may have the last reference.
+  void complete(Result<io::Stored<T>> result) { std::shared_ptr<State>(state_)->complete(std::move(result)); }
+
   std::shared_ptr<State> state_;
 };
 
