@@ -14,7 +14,6 @@ using group::MessageKind;
 using group::Offer;
 using group::Offers;
 using group::Orders;
-using std::chrono::milliseconds;
 using test::contains;
 using test::failureOf;
 using test::floats;
@@ -106,7 +105,7 @@ TEST_F(StrangeMember, MoreMessagesThanAreKeptUnread) {
 
 // All have offered it, and then one stands still.
 TEST_F(StrangeMember, ThatDoesNotBeginIsNamedAtTheLimit) {
-  const ProcessGroup hasty = group_.withTimeout(milliseconds(200));
+  const ProcessGroup hasty = group_.withTimeout(std::chrono::seconds(1));
   std::vector<float> a(10), b(10);
   Future<void> first = pushPull(hasty, "a", std::span(a)), second = pushPull(hasty, "b", std::span(b));
   sendOffers({{Offer{"a", floats(10)}, Offer{"b", floats(10)}}});
@@ -238,7 +237,7 @@ TEST_F(StrangeRankZero, ATensorBehindOthersHasItsLimit) {
   std::vector<float> data(3);
   Future<void> a = pushPull(group_.withTimeout(kNoTimeout), "a", std::span(data).subspan(0, 1));
   Future<void> b = pushPull(group_.withTimeout(kNoTimeout), "b", std::span(data).subspan(1, 1));
-  Future<void> c = pushPull(group_.withTimeout(milliseconds(200)), "c", std::span(data).subspan(2, 1));
+  Future<void> c = pushPull(group_.withTimeout(std::chrono::seconds(1)), "c", std::span(data).subspan(2, 1));
   sendOrders({true, {}, {}});
   listener_.next(MessageKind::kOffers);
   for (const uint64_t number : {1U, 2U, 3U}) sendOrders({false, {{number, {0, 1}}}, {}});

@@ -71,7 +71,7 @@ TEST_P(SharedPass, EqualsOneProcess) {
 TEST(FailedSharedPass, NamesTheMessageWithoutAGradient) {
   TensorJob job(ranks(2), Functions().add<&forwardThere>("forwardThere"), {.mode = AutogradMode::kFast});
   job.onAll([&](Worker& worker) {
-    ProcessGroup group = ProcessGroup::make(worker, job.names(), {.timeout = std::chrono::milliseconds(300)});
+    ProcessGroup group = ProcessGroup::make(worker, job.names(), {.timeout = std::chrono::seconds(2)});
     replicas().put(worker.self().rank, std::make_shared<DistributedDataParallel<Net>>(Net(0), group, smallBuckets()));
   });
   {
