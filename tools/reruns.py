@@ -2,7 +2,7 @@
 
 Only a case that reports first that an event did not come in time may be flaky. Anything else counts at once, because a slow
 machine does not cause it: a crash, a sanitizer's report, a leak or leftover, a wrong value, a wrong culprit. A late case also
-counts at once when its seed is fixed, when its file, or a header beside it or in tests/support, has changed since the last
+counts at once when its seed is fixed, when its file, or a header of the tests that it includes, has changed since the last
 merge, and when it stands in the list of flaky cases.
 
 Every other late case runs again: once with its whole program and ten times alone, beside a copy of what ran beside it. If one
@@ -17,7 +17,7 @@ import subprocess
 import threading
 import time
 
-from changed import cache_folder, changed_files, lines_of
+from changed import ROOT, cache_folder, changed_files, lines_of
 from commands import end
 
 RERUNS = 10
@@ -26,6 +26,7 @@ MOST_FLAKY = 2  # one more, and .ci/run fails
 FAILED = re.compile(r"^FAILED (?:[^:\n]+: )?(.*)", re.MULTILINE)
 # That an event did not come in time: nothing but that, as the script may quote others.
 LATE = re.compile(r"[\w' ]+ did not [\w' ]+ within [\d.]+ s|Command .* timed out after [\d.]+ seconds|timed out")
+INCLUDE = re.compile(r'^#include "(tests/[^"]+)"', re.MULTILINE)
 CRASHED = "Traceback (most recent call last)"
 WAITED_IN_VAIN = re.compile(r"waited in vain: ")  # tests/support/gate.h
 NOT_LATE = "it does not say first that an event did not come in time"
@@ -137,11 +138,23 @@ def fails_again(case, commands, beside):
     return None
 
 
+def headers_of(file):
+    """The headers of the tests that a file includes, also through others."""
+    headers, left = set(), [file]
+    while left:
+        try:
+            with open(os.path.join(ROOT, left.pop()), encoding="utf-8") as text:
+                new = set(INCLUDE.findall(text.read())) - headers
+        except OSError:
+            continue
+        headers |= new
+        left += new
+    return headers
+
+
 def changed_for(file, changed):
     """The changed file for which the cases in `file` count as changed; None when there is none."""
-    beside = (os.path.dirname(file), os.path.join("tests", "support"))
-    headers = sorted(name for name in changed if name.endswith(".h") and os.path.dirname(name) in beside)
-    return file if file in changed else headers[0] if headers else None
+    return file if file in changed else min(headers_of(file) & changed, default=None)
 
 
 def find_flaky(folder, commands, failed, beside):

@@ -52,7 +52,8 @@ class Reruns(OwnTree):
         self.expect_counts(self.run_case("isLateTheFirstTimeOnly"), "stands in the list of flaky cases")
 
     def test_an_event_that_comes_too_late_twice_counts(self):
-        self.expect_counts(self.run_case("isLateTheFirstTwoTimes"), "Broken.isLateTheFirstTwoTimes failed again")
+        self.expect_counts(self.run_case("isLateTheFirstTwoTimes"), "Broken.isLateTheFirstTwoTimes failed again",
+                           "\nfailed: broken:Broken.isLateTheFirstTwoTimes: ")
 
     def test_a_case_in_a_changed_file_counts_at_once(self):
         program = os.path.join("tests", "checks", "broken_program.cc")
@@ -60,16 +61,27 @@ class Reruns(OwnTree):
             file.write("// changed\n")
         self.expect_counts(self.run_case("isLateTheFirstTimeOnly"), f"is not run again: {program} has changed")
 
-    def test_a_case_in_a_file_beside_a_changed_header_counts_at_once(self):
-        header = os.path.join("tests", "checks", "of_the_program.h")
+    def test_a_case_in_a_file_that_includes_a_changed_header_counts_at_once(self):
+        program = os.path.join("tests", "checks", "broken_program.cc")
+        with open(os.path.join(self.tree, program), "a", encoding="utf-8") as file:
+            file.write('#include "tests/checks/of_the_program.h"\n')
+        self.write(os.path.join("tests", "checks", "of_the_program.h"), '#include "tests/checks/deep.h"\n')
+        self.commit("headers")
+        self.commit("more")
+        header = os.path.join("tests", "checks", "deep.h")
         self.write(header, "// new\n")
         self.expect_counts(self.run_case("isLateTheFirstTimeOnly"), f"is not run again: {header} has changed")
+
+    def test_a_changed_header_that_the_file_does_not_include_makes_no_difference(self):
+        self.write(os.path.join("tests", "checks", "of_another_program.h"), "// new\n")
+        self.expect_flaky(self.run_case("isLateTheFirstTimeOnly"))
 
     def test_a_case_that_fails_after_others_only_counts(self):
         self.expect_counts(self.run_case("dependsOnOrder*"), "Broken.dependsOnOrderSecondHalf failed again")
 
     def test_a_failure_outside_of_the_cases_counts_at_once(self):
-        self.expect_counts(self.run_case("FailsOutsideOfItsCases.*"), "after the last case")
+        self.expect_counts(self.run_case("FailsOutsideOfItsCases.*"), "after the last case",
+                           "\nfailed: broken: it died, hung or failed outside of its cases\n")
 
     def test_a_wrong_value_one_time_in_two_counts_at_once(self):
         with open(os.path.join(self.folder.name, "state"), "w", encoding="utf-8") as file:
