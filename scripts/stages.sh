@@ -4,7 +4,8 @@
 #   skipStage NAME REASON
 #   goOnWhereInterrupted NAME                      from now on, stages that passed in an earlier run of check NAME on the same
 #                                                  tree are not run again; without effect when something is not committed
-#   finishStages MINUTES                           prints the table and the line `N passed, N failed`; its status is the check's
+#   finishStages MINUTES                           prints the table, the cases that failed and the line `N passed, N failed`; its
+#                                                  status is the check's
 #
 # SHARE is how many of the check's MINUTES the stage may take with a warm compiler cache. A limit ends a hang and nothing else:
 # it is at least three times what the stage took last. A stage whose output has a line `N passed, N failed` adds these counts,
@@ -15,6 +16,7 @@ stageLogs=build/ci
 mkdir -p "$stageLogs" "$treadleCache"
 stageNames=() stageResults=() stageSeconds=() stageShares=()
 passed=0 failed=0 flaky=0
+stageFailures=  # what the logs of failed stages name as failed (tools/run_tests.py), a line each
 stageRecord=  # the file with the names of the stages that passed already
 
 lastSeconds() { sed -nE "s/^([0-9]+) $1\$/\\1/p" "$treadleCache/stages" 2>/dev/null | tail -n 1; }
@@ -32,7 +34,7 @@ goOnWhereInterrupted() {
 }
 
 runStage() {
-  local name=$1 share=$2 limit=$3 last log start=$SECONDS code viewer
+  local name=$1 share=$2 limit=$3 last log start=$SECONDS code viewer named
   shift 3
   if [ -n "$stageRecord" ] && grep -qsxF "$name" "$stageRecord"; then
     passed=$((passed + 1))
@@ -61,6 +63,8 @@ runStage() {
     [ -z "$stageRecord" ] || printf '%s\n' "$name" >>"$stageRecord"
   else
     stageResults+=("FAILED ($code)")
+    named=$(sed -n "s/^failed: /$name: /p" "$log")
+    stageFailures+=${named:+$named$'\n'}
   fi
   return "$code"
 }
@@ -95,6 +99,7 @@ finishStages() {
     printf '| %s | %s | %s | %s |\n' "${stageNames[i]}" "$(minutes "${stageSeconds[i]}")" "${stageShares[i]}" "${stageResults[i]}"
   done
   printf '| all | %s | %s | |\n\n' "$(minutes "$SECONDS")" "$1"
+  printf '%s' "$stageFailures"
   if [ "$flaky" -gt 2 ]; then
     printf '%d cases are flaky; more than two fail the check. %s lists them.\n' "$flaky" "$treadleCache/flaky.md"
     failed=$((failed + 1))

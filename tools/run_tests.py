@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Runs the tests of a build folder with ctest and ends with the line `N passed, N failed` (`, N skipped` when some were).
+"""Runs the tests of a build folder with ctest and ends with the line `N passed, N failed` (`, N skipped` when some were). Lines
+before it name what failed: `failed: CASE: what it said`.
 
 usage: run_tests.py BUILD_FOLDER [--rerun] [ctest arguments...]
 
@@ -149,6 +150,10 @@ def main(folder, *arguments):
         flaky = reruns.find_flaky(folder, run.commands, total.failed, run.beside)
         total.passed += len(flaky)
         total.failed = [case for case in total.failed if case not in flaky]
+    for case in total.failed:
+        print(f"failed: {case}: {' '.join(case.output.split())[:300]}")
+    for program in total.crashed:
+        print(f"failed: {program}: it died, hung or failed outside of its cases")
     failed = len(total.failed) + len(total.crashed)
     print(f"{total.passed} passed, {failed} failed" + (f", {total.skipped} skipped" if total.skipped else ""), flush=True)
     return 2 if run.tests == 0 else 1 if failed or (run.code and not flaky) else 0

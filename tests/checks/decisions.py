@@ -15,8 +15,9 @@ HANGS_S = 60  # far above what anything takes: a limit of so long ends a hang
 
 class Stages(OwnTree):
     def run_stages(self, *stages):
-        """One check whose stages print these words."""
-        lines = [f"runStage 'stage {number}' 1 {HANGS_S} printf '{said}\\n'" for number, said in enumerate(stages)]
+        """One check whose stages print these words; one that names a failed case fails."""
+        lines = [f"runStage 'stage {number}' 1 {HANGS_S} bash -c \"printf '{said}\\n'; exit {int('failed: ' in said)}\""
+                 for number, said in enumerate(stages)]
         return self.run_in_tree("bash", "-c", "\n".join([". scripts/stages.sh", *lines, "finishStages 1"]))
 
     def test_two_flaky_cases_pass(self):
@@ -29,6 +30,13 @@ class Stages(OwnTree):
         self.assertEqual(1, code, output)
         self.assertIn("3 cases are flaky", output)
         self.assertTrue(output.endswith("\n11 passed, 1 failed\n"), output)
+
+    def test_cases_that_failed_are_named_at_the_end(self):
+        code, output = self.run_stages("failed: a_test:A.b: it is late\\n8 passed, 1 failed", "flaky: 1",
+                                       "failed: b_test: it died\\n7 passed, 1 failed")
+        self.assertEqual(1, code, output)
+        self.assertTrue(output.endswith("\n\nstage 0: a_test:A.b: it is late\nstage 2: b_test: it died\n16 passed, 2 failed\n"),
+                        output)
 
 
 class Green(OwnTree):
