@@ -128,5 +128,29 @@ TEST(HandshakeProofs, dependOnKeyRoleAndBothGreetings) {
   EXPECT_NE(randomNonce(), randomNonce());
 }
 
+Credentials thatMeet(const std::string& key) {
+  Credentials made{key, {}};
+  made.unixSockets = true;
+  return made;
+}
+
+// Computed by Python's hmac, from docs/protocol/rendezvous.md.
+TEST(MeetingSocket, hasTheNameThatThePeersOfTheProtocolComeTo) {
+  const Credentials known = thatMeet("the key of this job");
+  const std::pair<const char*, const char*> cases[] = {
+      {"tcp://127.0.0.1:29500", "unix:treadle-meet-0d0387560e9edf025d7afcdd2ea2bdf8"},
+      {"tcp://[::1]:29500", "unix:treadle-meet-c8c35a0603b4dc81e9efb70074d3076c"},
+  };
+  for (const auto& [port, name] : cases) EXPECT_EQ(name, known.meetingSocket(*io::Address::parse(port))->toString());
+}
+
+TEST(MeetingSocket, isNotThereForThosePortsThatOtherHostsReachOrWithoutAKey) {
+  const io::Address loopback = *io::Address::tcp("127.0.0.1", 29500), beyond = *io::Address::tcp("10.0.0.7", 29500);
+  EXPECT_TRUE(thatMeet("key").meetingSocket(loopback));
+  EXPECT_FALSE(thatMeet("key").meetingSocket(beyond));
+  EXPECT_FALSE(thatMeet("").meetingSocket(loopback));
+  EXPECT_FALSE((Credentials{"key", {}}.meetingSocket(loopback))) << "sockets are not allowed";
+}
+
 }  // namespace
 }  // namespace treadle::link::handshake_messages_test

@@ -306,29 +306,29 @@ int Admission::Core::stop(const Status& why) {
   return nextRank_;
 }
 
-Admission::Admission(std::shared_ptr<Core> core, std::unique_ptr<link::Acceptor> acceptor)
-    : core_(std::move(core)), acceptor_(std::move(acceptor)), address_(acceptor_->address()) {}
+Admission::Admission(std::shared_ptr<Core> core, Acceptors acceptors)
+    : core_(std::move(core)), acceptors_(std::move(acceptors)), address_(acceptors_.front()->address()) {}
 
 Admission::~Admission() { stop(cancelled("this worker has left its job")); }
 
 int Admission::stop(const Status& why) {
-  acceptor_.reset();
+  acceptors_.clear();
   return core_->stop(why);
 }
 
 Result<std::unique_ptr<Admission>> Admission::start(io::Reactor& reactor, const std::vector<io::Address>& addresses,
-                                                    link::Credentials credentials, Membership& membership,
+                                                    const link::Credentials& credentials, Membership& membership,
                                                     Keeper& keeper, int nextRank, RosterOf roster) {
-  Result<io::Fd> listener = io::listenOnFirst(addresses);
-  if (!listener.ok()) return listener.status().withContext("this worker cannot let others into the job");
   auto core = std::make_shared<Core>(reactor, membership, keeper, nextRank, std::move(roster));
   keeper.setDoorkeeper(core);
-  link::Acceptor::Host host;
-  host.check = &Core::check;
-  host.accept = [core](io::Stream stream, link::Hello hello) { core->accept(std::move(stream), hello); };
-  auto acceptor = link::Acceptor::start(reactor, std::move(*listener), std::move(credentials), std::move(host));
-  if (!acceptor.ok()) return std::move(acceptor).status();
-  return std::unique_ptr<Admission>(new Admission(std::move(core), std::move(*acceptor)));  // NOLINT: private
+  Result<Acceptors> acceptors = acceptAtMeeting(reactor, addresses, credentials, [&core] {
+    link::Acceptor::Host host;
+    host.check = &Core::check;
+    host.accept = [core](io::Stream stream, link::Hello hello) { core->accept(std::move(stream), hello); };
+    return host;
+  });
+  if (!acceptors.ok()) return acceptors.status().withContext("this worker cannot let others into the job");
+  return std::unique_ptr<Admission>(new Admission(std::move(core), std::move(*acceptors)));  // NOLINT: private
 }
 
 }  // namespace treadle::cluster

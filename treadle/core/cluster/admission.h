@@ -20,26 +20,26 @@ inline constexpr Duration kAdmissionTime = std::chrono::seconds(20);
 
 class Admission {
  public:
-  // `roster`: where those listen that are there. At the first of `addresses` whose port is free; FailedPrecondition
-  // naming the last one when none is.
+  // `roster`: where those listen that are there. At the first of `addresses` whose port is free, and at the socket
+  // beside it; FailedPrecondition naming the last one when none is.
   using RosterOf = std::function<Roster(const std::vector<int>& ranks)>;
   static Result<std::unique_ptr<Admission>> start(io::Reactor& reactor, const std::vector<io::Address>& addresses,
-                                                  link::Credentials credentials, Membership& membership, Keeper& keeper,
-                                                  int nextRank, RosterOf roster);
+                                                  const link::Credentials& credentials, Membership& membership,
+                                                  Keeper& keeper, int nextRank, RosterOf roster);
   // The reactor's thread must have stopped, or `stop` been called.
   ~Admission();
 
-  const io::Address& address() const { return address_; }
+  const io::Address& address() const { return address_; }  // the port's
   // Nobody comes in any more: who is on the way fails with `why`. The rank to give out next. Idempotent.
   int stop(const Status& why);
 
   class Core;
 
  private:
-  Admission(std::shared_ptr<Core> core, std::unique_ptr<link::Acceptor> acceptor);
+  Admission(std::shared_ptr<Core> core, Acceptors acceptors);
 
   std::shared_ptr<Core> core_;
-  std::unique_ptr<link::Acceptor> acceptor_;
+  Acceptors acceptors_;
   const io::Address address_;
 };
 

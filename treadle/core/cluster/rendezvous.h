@@ -10,8 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "treadle/core/cluster/meeting_point.h"
 #include "treadle/core/cluster/roster_entry.h"
-#include "treadle/core/link/handshake.h"
 
 namespace treadle::cluster {
 
@@ -29,10 +29,11 @@ struct RendezvousMessage;
 // Rank 0's side, on the reactor's thread. Ends the wait for late ranks at the deadline.
 class RendezvousServer {
  public:
-  // At the first of `addresses` whose port is free. FailedPrecondition naming the last one when none is.
+  // At the first of `addresses` whose port is free, and at the socket beside it. FailedPrecondition naming the last one
+  // when none is.
   static Result<std::unique_ptr<RendezvousServer>> start(io::Reactor& reactor,
                                                          const std::vector<io::Address>& addresses,
-                                                         link::Credentials credentials, int worldSize,
+                                                         const link::Credentials& credentials, int worldSize,
                                                          Duration joinTimeout, TimePoint deadline);
   // The reactor's thread must have stopped.
   ~RendezvousServer();
@@ -48,15 +49,15 @@ class RendezvousServer {
   void tellLateComers(TimePoint deadline);
   // Closes the address and all connections. Idempotent.
   void stop();
-  const io::Address& address() const { return acceptor_->address(); }  // before `stop`
+  const io::Address& address() const { return acceptors_.front()->address(); }  // the port's; before `stop`
 
   class Core;
 
  private:
-  RendezvousServer(std::shared_ptr<Core> core, std::unique_ptr<link::Acceptor> acceptor);
+  RendezvousServer(std::shared_ptr<Core> core, Acceptors acceptors);
 
   std::shared_ptr<Core> core_;
-  std::unique_ptr<link::Acceptor> acceptor_;
+  Acceptors acceptors_;
 };
 
 // Where the master may be; asked again for every try, as it may not be known yet. Never an empty list.
@@ -65,9 +66,9 @@ using MasterAddresses = std::function<Result<std::vector<io::Address>>()>;
 // A worker's side: blocking, on the thread that joins.
 class RendezvousClient {
  public:
-  // Tries until the master answers at one of its addresses, or the deadline passes. At several others may answer: who
-  // does not prove to know the secret is passed over then.
-  // So they may be where an address is `uncertain`.
+  // Tries until the master answers at one of its addresses, or the deadline passes; first at the sockets beside them.
+  // At several others may answer: who does not prove to know the secret is passed over then. So they may be where an
+  // address is `uncertain`.
   static Result<std::unique_ptr<RendezvousClient>> connect(const MasterAddresses& masters,
                                                            link::Credentials credentials, TimePoint deadline,
                                                            bool uncertain = false);

@@ -7,8 +7,17 @@
 namespace treadle::cluster {
 namespace {
 
-// How long whoever answers at one of several ports may take to show that it is rank 0.
+// The longest that a program at a port may take to show that it is rank 0, where that may be elsewhere.
 constexpr Duration kStrangersTime = std::chrono::seconds(2);
+
+// The sockets beside the ports come first: no stranger can keep this worker waiting there.
+std::vector<io::Address> placesToTry(const std::vector<io::Address>& ports, const link::Credentials& credentials) {
+  std::vector<io::Address> places;
+  for (const io::Address& port : ports)
+    if (std::optional<io::Address> socket = credentials.meetingSocket(port)) places.push_back(*socket);
+  places.insert(places.end(), ports.begin(), ports.end());
+  return places;
+}
 
 // A failure does not count: the client reads on after a failed write, as rank 0 may have said why before it went. If it
 // did not, reading fails too.
@@ -41,7 +50,8 @@ Result<RendezvousMessage> RendezvousClient::next(TimePoint deadline) {
 }
 
 // Of one address "nobody there" alone may pass by waiting; a wrong key or version will not. Of several each may be a
-// stranger's, also one that says nothing.
+// stranger's, also one that says nothing; so may a port be that has a socket beside it. A worker that fails at the
+// socket goes on to the port, and hears there what is wrong.
 Result<std::unique_ptr<RendezvousClient>> RendezvousClient::connect(const MasterAddresses& masters,
                                                                     link::Credentials credentials, TimePoint deadline,
                                                                     bool uncertain) {
@@ -59,12 +69,15 @@ Result<std::unique_ptr<RendezvousClient>> RendezvousClient::connect(const Master
     const bool several = addresses->size() > 1;
     where = "the master at " + addresses->front().toString() +
             (several ? " or at " + std::to_string(addresses->size() - 1) + " other ports" : "");
-    for (const io::Address& master : *addresses) {
-      TimePoint patience = several || uncertain ? std::min(deadline, deadlineAfter(kStrangersTime)) : deadline;
-      Result<link::Dialed> dialed = link::dial(master, credentials, patience);
+    const std::vector<io::Address> places = placesToTry(*addresses, credentials);
+    for (const io::Address& place : places) {
+      const Duration limit = place.isUnix() ? link::kHandshakeTimeout : kStrangersTime;
+      TimePoint patience = places.size() > 1 || uncertain ? std::min(deadline, deadlineAfter(limit)) : deadline;
+      Result<link::Dialed> dialed = link::dial(place, credentials, patience);
       if (dialed.ok())
         return std::unique_ptr<RendezvousClient>(
             new RendezvousClient(std::move(dialed->stream), std::move(dialed->peer)));  // NOLINT: private
+      if (place.isUnix()) continue;
       last = std::move(dialed).status();
       if (!several && !uncertain && last.code() != Code::kPeerLost && last.code() != Code::kDeadlineExceeded)
         return last;

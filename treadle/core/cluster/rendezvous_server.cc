@@ -268,8 +268,8 @@ void RendezvousServer::Core::end() {
   }
 }
 
-RendezvousServer::RendezvousServer(std::shared_ptr<Core> core, std::unique_ptr<link::Acceptor> acceptor)
-    : core_(std::move(core)), acceptor_(std::move(acceptor)) {}
+RendezvousServer::RendezvousServer(std::shared_ptr<Core> core, Acceptors acceptors)
+    : core_(std::move(core)), acceptors_(std::move(acceptors)) {}
 
 RendezvousServer::~RendezvousServer() { stop(); }
 
@@ -280,27 +280,27 @@ Status RendezvousServer::fail(const Status& why) { return core_->fail(why); }
 void RendezvousServer::tellLateComers(TimePoint deadline) { core_->waitForAll(deadline); }
 
 void RendezvousServer::stop() {
-  acceptor_.reset();
+  acceptors_.clear();
   core_->end();
 }
 
 Result<std::unique_ptr<RendezvousServer>> RendezvousServer::start(io::Reactor& reactor,
                                                                   const std::vector<io::Address>& addresses,
-                                                                  link::Credentials credentials, int worldSize,
+                                                                  const link::Credentials& credentials, int worldSize,
                                                                   Duration joinTimeout, TimePoint deadline) {
-  Result<io::Fd> listener = io::listenOnFirst(addresses);
-  if (!listener.ok()) return listener.status().withContext("rank 0 cannot serve the rendezvous");
   io::Fd allCame(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!allCame.valid()) return io::errnoStatus(Code::kResourceExhausted, "no eventfd can be made", errno);
   auto core = std::make_shared<Core>(reactor, credentials.self.worker.name, worldSize, joinTimeout, std::move(allCame));
-  link::Acceptor::Host host;
-  host.check = [core](const link::Hello& hello) { return core->check(hello); };
-  host.accept = [core](io::Stream stream, link::Hello hello) { core->accept(std::move(stream), hello); };
-  auto acceptor = link::Acceptor::start(reactor, std::move(*listener), std::move(credentials), std::move(host));
-  if (!acceptor.ok()) return std::move(acceptor).status();
+  Result<Acceptors> acceptors = acceptAtMeeting(reactor, addresses, credentials, [&core] {
+    link::Acceptor::Host host;
+    host.check = [core](const link::Hello& hello) { return core->check(hello); };
+    host.accept = [core](io::Stream stream, link::Hello hello) { core->accept(std::move(stream), hello); };
+    return host;
+  });
+  if (!acceptors.ok()) return acceptors.status().withContext("rank 0 cannot serve the rendezvous");
   core->begin(deadline);
   return std::unique_ptr<RendezvousServer>(
-      new RendezvousServer(std::move(core), std::move(*acceptor)));  // NOLINT: private constructor
+      new RendezvousServer(std::move(core), std::move(*acceptors)));  // NOLINT: private constructor
 }
 
 }  // namespace treadle::cluster

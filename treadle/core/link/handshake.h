@@ -19,6 +19,7 @@
 
 #include <array>
 #include <map>
+#include <optional>
 #include <string>
 
 #include "treadle/core/io/reactor.h"
@@ -53,11 +54,15 @@ struct Credentials {
   // Null: TCP is in clear. Otherwise TCP beyond the loopback is TLS, and on it too with `tlsOnLoopback`.
   std::shared_ptr<const io::TlsContext> tls = {};
   bool tlsOnLoopback = false;
+  bool unixSockets = false;  // may be used to meet
 
   // Whether links to, or accepted at, this address are TLS: both sides come to the same.
   bool encrypts(const io::Address& address) const;
   // FailedPrecondition: nothing would keep strangers out at this address.
   Status checkUse(const io::Address& address) const;
+  // Beside a loopback port where workers meet: a UNIX socket, at which the kernel turns other users away. Its name
+  // follows from the key and the port, so nobody else can bind it first. None without a key or `unixSockets`.
+  std::optional<io::Address> meetingSocket(const io::Address& port) const;
 };
 
 struct Dialed {

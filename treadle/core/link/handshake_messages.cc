@@ -59,6 +59,20 @@ Status Credentials::checkUse(const io::Address& address) const {
   return failedPrecondition("links at " + address.toString() + " need a job key (TREADLE_JOB_KEY)");
 }
 
+std::optional<io::Address> Credentials::meetingSocket(const io::Address& port) const {
+  if (!unixSockets || jobKey.empty() || !port.isLoopback()) return {};
+  constexpr std::string_view kDigits = "0123456789abcdef";
+  constexpr size_t kNameDigest = 16;
+  const std::string text = port.toString();
+  const Proof digest = proofOf(jobKey, "meeting socket", std::as_bytes(std::span(text)), {});
+  std::string name = "treadle-meet-";
+  for (std::byte byte : std::span(digest).first(kNameDigest)) {
+    name += kDigits[std::to_integer<size_t>(byte >> 4)];
+    name += kDigits[std::to_integer<size_t>(byte & std::byte{15})];
+  }
+  return *io::Address::unixAbstract(name);
+}
+
 Nonce randomNonce() {
   Nonce nonce;
   if (::getrandom(nonce.data(), nonce.size(), 0) != static_cast<ssize_t>(nonce.size()))

@@ -18,6 +18,9 @@ bool needsNoKey(const io::Address& master, const JoinOptions& options) {
 
 Result<link::Credentials> credentialsOf(const WorkerInfo& self, std::string jobKey, const JoinOptions& options) {
   link::Credentials credentials{std::move(jobKey), {link::Purpose::kPeer, self}};
+  Result<Channels> channels = options.channelsToUse();
+  if (!channels.ok()) return std::move(channels).status();
+  credentials.unixSockets = channels->unixSockets;
   if (options.allowPlaintext) return credentials;
   Result<TlsUse> use = options.tlsToUse();
   if (!use.ok()) return std::move(use).status();
