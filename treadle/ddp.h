@@ -1,9 +1,11 @@
 #pragma once
 // Data-parallel training: treadle::DistributedDataParallel wraps a module whose replicas live on the members
 // of a treadle::ProcessGroup and averages their gradients during each backward pass, local or distributed.
-// treadle::SyncBatchNorm normalizes over the batch of all replicas.
+// treadle::SyncBatchNorm normalizes over the batch of all replicas. CastHook sends smaller
+// gradients.
 
 #include "treadle/group.h"
+#include "treadle/train/ddp/cast_hook.h"
 #include "treadle/train/ddp/clip_grad_norm.h"
 #include "treadle/train/ddp/distributed_data_parallel.h"
 #include "treadle/train/ddp/distributed_sampler.h"

@@ -1,7 +1,6 @@
 // The bits of buffers: those that are the same on all ranks stay, whatever they are, and means do not overflow.
 
 #include <cmath>
-#include <cstring>
 #include <limits>
 
 #include "tests/support/seeds.h"
@@ -13,11 +12,6 @@ namespace {
 using namespace ddp_test;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-bool haveEqualBits(const at::Tensor& a, const at::Tensor& b) {
-  return a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() &&
-         std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0;
-}
 
 // A parameter, and a buffer of each type that is averaged.
 struct BufferedImpl : torch::nn::Module {

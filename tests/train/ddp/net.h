@@ -8,6 +8,7 @@
 #include <treadle/autograd.h>
 #include <treadle/ddp.h>
 
+#include <cstring>
 #include <functional>
 #include <stdexcept>
 
@@ -79,6 +80,12 @@ inline void answerPass(
     const ProcessGroup& group, const std::vector<at::Tensor>& parameters, const DdpOptions& options,
     const std::function<void()>& sent = [] {}) {
   answerPassInOrder(group, parameters, ddp::reverseOrder(parameters.size()), /*isFirst=*/true, options, sent);
+}
+
+// Of contiguous tensors.
+inline bool haveEqualBits(const at::Tensor& a, const at::Tensor& b) {
+  return a.scalar_type() == b.scalar_type() && a.sizes() == b.sizes() &&
+         std::memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0;
 }
 
 struct Broken : torch::autograd::Function<Broken> {

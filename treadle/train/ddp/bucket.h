@@ -1,5 +1,5 @@
 #pragma once
-// Memory of the gradients, or buffers, that are sent as one.
+// Memory of the gradients, or buffers, that are sent as one. A value; its tensors share memory with copies.
 
 #include <ATen/core/Tensor.h>
 
@@ -10,10 +10,9 @@
 namespace treadle::ddp {
 
 struct Bucket {
-  std::vector<size_t> parameters;
-  at::Tensor flat;                // [elements of all], one after the other
-  std::vector<at::Tensor> views;  // of each within `flat`, in the parameter's shape
-  size_t arrived = 0;             // how many of them the pass has come to
+  std::vector<size_t> parameters;  // their places among those that are averaged
+  at::Tensor flat;                 // [elements of all], one after the other
+  std::vector<at::Tensor> views;   // of each within `flat`, in the parameter's shape
 };
 
 // As planned. The memory has been written, as a rank that gives a pass up sends what there is.

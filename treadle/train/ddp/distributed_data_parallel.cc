@@ -6,18 +6,35 @@
 
 #include "treadle/tensor/autograd/autograd_context.h"
 #include "treadle/tensor/collective/collectives.h"
+#include "treadle/train/ddp/parameter_list.h"
 #include "treadle/train/ddp/reducer.h"
 
 namespace treadle::ddp {
 namespace {
 
-std::vector<std::string> settingsOf(const DdpOptions& options) {
-  std::vector<std::string> settings = {"buckets of " + std::to_string(options.buckets.firstBytes) + ", then " +
-                                           std::to_string(options.buckets.bytes) + " bytes",
-                                       std::string("start ") + nameOf(options.start),
-                                       std::string("buffers ") + nameOf(options.buffers),
-                                       std::string("divisor ") + nameOf(options.divisor),
-                                       std::string("unusedParameters ") + nameOf(options.unusedParameters)};
+// Binds the hook, and describes it. A rank whose hook refuses its replica takes part in the comparison all the same:
+// the others would wait for it.
+Result<std::string> boundHook(const DdpOptions& options, const torch::nn::Module& module,
+                              const ProcessGroup& group) try {
+  if (!options.hook) return std::string("none");
+  const ParameterList list(module);
+  std::vector<HookParameter> parameters;
+  for (size_t i = 0; i < list.trained().size(); ++i) parameters.push_back({list.trainedNames()[i], list.trained()[i]});
+  options.hook->bind(group, parameters);
+  return options.hook->description();
+} catch (...) {
+  return statusOfCurrentException("DdpOptions::hook");
+}
+
+std::vector<std::string> settingsOf(const DdpOptions& options, const Result<std::string>& hook) {
+  std::vector<std::string> settings = {
+      "buckets of " + std::to_string(options.buckets.firstBytes) + ", then " + std::to_string(options.buckets.bytes) +
+          " bytes",
+      std::string("start ") + nameOf(options.start),
+      std::string("buffers ") + nameOf(options.buffers),
+      std::string("divisor ") + nameOf(options.divisor),
+      std::string("unusedParameters ") + nameOf(options.unusedParameters),
+      "hook " + (hook.ok() ? *hook : "that cannot be used: " + hook.status().message())};
   for (const std::string& name : options.bucketOrder) settings.push_back("bucketOrder with '" + name + "' next");
   for (std::string& setting : settings) setting = "DdpOptions::" + setting;
   return settings;
@@ -36,7 +53,9 @@ NoSync::~NoSync() {
 }
 
 void startReplicas(const torch::nn::Module& module, const ProcessGroup& group, const DdpOptions& options) {
-  checkStructure(module, group, settingsOf(options));
+  const Result<std::string> hook = boundHook(options, module, group);
+  checkStructure(module, group, settingsOf(options, hook));
+  throwIfError(hook.status());
   switch (options.start) {
     case StartCheck::kBroadcast: return broadcastValues(module, group);
     case StartCheck::kVerifyValues: return checkValues(module, group, /*buffers=*/true);
@@ -45,8 +64,8 @@ void startReplicas(const torch::nn::Module& module, const ProcessGroup& group, c
 }
 
 std::shared_ptr<Reducer> makeReducer(const torch::nn::Module& module, const ProcessGroup& group,
-                                     const DdpOptions& options) {
-  return std::make_shared<Reducer>(module, group, options);
+                                     const DdpOptions& options, HookClaim claim) {
+  return std::make_shared<Reducer>(module, group, options, std::move(claim));
 }
 
 void checkDtypes(const Reducer& reducer) { reducer.checkDtypes(); }

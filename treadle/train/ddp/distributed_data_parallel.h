@@ -20,9 +20,10 @@
 // worker, the time limit, in FAST mode a message without a gradient). A pass that fails before its first gradient is
 // unknown to the others: they wait for this rank's next pass, and average with that.
 //
-// A rank on which the last all-reduce of a pass fails, as by its timeout, cannot know what the others do next. So the
-// group fails with StateError on all ranks, also for other users of it. The others may have their averages and have
-// stepped: make a new group and a new DistributedDataParallel, and load the last checkpoint, on all ranks.
+// A rank on which the last all-reduce of a pass fails, as by its timeout, cannot know what the others do next; neither
+// can one on which an operation of DdpOptions::hook fails, or its code throws. So the group fails with StateError on
+// all ranks, also for other users of it. The others may have their averages and have stepped: make a new group and a
+// new DistributedDataParallel, and load the last checkpoint, on all ranks.
 //
 // Several modules may be in one pass, in any order on each rank. Waiting for averages is limited by
 // GroupOptions::timeout, not by BackwardOptions::timeout.
@@ -34,6 +35,7 @@
 #include "treadle/core/group/group.h"
 #include "treadle/train/ddp/bucket_plan.h"
 #include "treadle/train/ddp/buffer_sync.h"
+#include "treadle/train/ddp/comm_hook.h"
 #include "treadle/train/ddp/divisor.h"
 #include "treadle/train/ddp/replica_check.h"
 #include "treadle/train/ddp/use_marks.h"
@@ -51,6 +53,9 @@ struct DdpOptions {
   Buffers buffers = Buffers::kOnce;
   Divisor divisor = Divisor::kWorldSize;
   UnusedParameters unusedParameters = UnusedParameters::kPerPass;
+  // How the gradients of a bucket become their average (comm_hook.h): CastHook, PowerSgdHook, TopKHook, or a program's
+  // own. It is shared, and serves one DistributedDataParallel at a time. None: the average is sent as it is.
+  std::shared_ptr<CommHook> hook = nullptr;
 };
 
 class AutogradContext;
@@ -71,11 +76,11 @@ class [[nodiscard]] NoSync {
   std::shared_ptr<Reducer> reducer_;  // null when moved from
 };
 
-// Compares the replicas of all ranks, and does with their values what DdpOptions::start says.
+// Compares the replicas of all ranks, and does with their values what DdpOptions::start says. Binds the hook.
 void startReplicas(const torch::nn::Module& module, const ProcessGroup& group, const DdpOptions& options);
 // Hooks the parameters that require a gradient now; others are never averaged.
 std::shared_ptr<Reducer> makeReducer(const torch::nn::Module& module, const ProcessGroup& group,
-                                     const DdpOptions& options);
+                                     const DdpOptions& options, HookClaim claim);
 void checkDtypes(const Reducer& reducer);
 void setWeight(Reducer& reducer, double weight);
 size_t pendingPasses(Reducer& reducer);
@@ -108,16 +113,17 @@ class DistributedDataParallel {
 
   // Every member of the group must call it; it returns when all have. Makes all replicas equal to rank 0's, unless
   // DdpOptions::start says something else. ArgumentError on all ranks if the replicas differ in what they are made of
-  // or in their options: it names the first difference and the ranks. TimeoutError when a rank does not come,
-  // PeerLostError.
+  // or in their options: it names the first difference and the ranks. StateError if another one has the hook.
+  // TimeoutError when a rank does not come, PeerLostError.
   DistributedDataParallel(std::shared_ptr<Module> module, ProcessGroup group, DdpOptions options = {})
-      : module_(std::move(module)), group_(std::move(group)), options_(options) {
+      : module_(std::move(module)), group_(std::move(group)), options_(std::move(options)) {
+    HookClaim claim(options_.hook);
     ddp::startReplicas(*module_, group_, options_);
-    reducer_ = ddp::makeReducer(*module_, group_, options_);
+    reducer_ = ddp::makeReducer(*module_, group_, options_, std::move(claim));
   }
   explicit DistributedDataParallel(const M& holder, ProcessGroup group, DdpOptions options = {})
     requires(!std::is_same_v<M, Module>)
-      : DistributedDataParallel(holder.ptr(), std::move(group), options) {}
+      : DistributedDataParallel(holder.ptr(), std::move(group), std::move(options)) {}
 
   // Passes that begin while the guard lives are not averaged: their gradients stay local, in `.grad` or in the context.
   // The next averaged pass includes them, so that the gradients of several batches cost one exchange. All ranks must

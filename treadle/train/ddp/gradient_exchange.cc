@@ -1,17 +1,19 @@
 #include "treadle/train/ddp/gradient_exchange.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "treadle/core/base/error.h"
-#include "treadle/tensor/collective/collectives.h"
 
 namespace treadle::ddp {
 
 GradientExchange::GradientExchange(const ParameterList& list, ProcessGroup group, const BucketLimits& limits,
-                                   UnusedParameters unused, const std::vector<size_t>& order)
+                                   UnusedParameters unused, const std::vector<size_t>& order,
+                                   std::shared_ptr<CommHook> hook)
     : list_(list),
       group_(std::move(group)),
       limits_(limits),
+      hook_(std::move(hook)),
       uses_(list_, unused),
       order_(order.empty() ? reverseOrder(list_.trained().size()) : order),
       mayReorder_(order.empty()),
@@ -19,7 +21,8 @@ GradientExchange::GradientExchange(const ParameterList& list, ProcessGroup group
       plan_(planned()),
       buckets_(makeBuckets(list_.trained(), plan_)),
       channel_(newChannel()),
-      arrived_(list_.trained().size()) {}
+      arrived_(list_.trained().size()),
+      begun_(group_) {}
 
 BucketPlan GradientExchange::planned() const {
   std::vector<size_t> sent = order_;
@@ -33,6 +36,7 @@ ExactChannel GradientExchange::newChannel() const {
 
 void GradientExchange::replan() {
   plan_ = planned();
+  reductions_.clear();
   buckets_.clear();  // the memory goes first
   renewMemory();
   channel_ = newChannel();
@@ -40,7 +44,7 @@ void GradientExchange::replan() {
 
 void GradientExchange::renewMemory() { buckets_ = makeBuckets(list_.trained(), plan_); }
 
-void GradientExchange::begin(autograd::Pass* distributed) {
+Status GradientExchange::begin(autograd::Pass* distributed) {
   if (mustReplan_) replan();
   mustReplan_ = false;
   isLocal_ = distributed == nullptr;
@@ -52,8 +56,12 @@ void GradientExchange::begin(autograd::Pass* distributed) {
   launched_ = 0;
   arrived_.assign(arrived_.size(), false);
   arrivals_.clear();
-  for (Bucket& bucket : buckets_) bucket.arrived = 0;
+  filled_.assign(buckets_.size(), 0);
+  reductions_.clear();
+  reductions_.resize(buckets_.size());
   channel_.renew();
+  isOutOfStep_ = false;
+  return callHook([this] { hook_->beginPass(); });
 }
 
 Status GradientExchange::add(size_t index, Operations& operations) {
@@ -73,24 +81,24 @@ Status GradientExchange::add(size_t index, Operations& operations) {
   }
   // A copy, not a gradient that lies in the bucket from the start: `.grad` belongs to the user or to the context.
   fill(buckets_[number], position);
-  if (isFirst) ++buckets_[number].arrived;
-  launchFull(operations);
-  return {};
+  if (isFirst) ++filled_[number];
+  return launchFull(operations);
 }
 
-void GradientExchange::launchFull(Operations& operations) {
+Status GradientExchange::launchFull(Operations& operations) {
   for (; launched_ < buckets_.size(); ++launched_) {
-    Bucket& bucket = buckets_[launched_];
-    if (bucket.arrived < bucket.parameters.size()) return;
-    reduce(bucket, operations);
+    if (isOutOfStep_ || filled_[launched_] < buckets_[launched_].parameters.size()) break;
+    TREADLE_RETURN_IF_ERROR(reduce(launched_, operations));
   }
+  return {};
 }
 
 Status GradientExchange::sendRest(bool failed, Operations& operations) {
   Status filled;
-  for (; launched_ < buckets_.size(); ++launched_) {
+  for (; launched_ < buckets_.size() && !isOutOfStep_; ++launched_) {
     if (!failed && filled.ok()) filled = fillAbsent(buckets_[launched_]);
-    reduce(buckets_[launched_], operations);
+    const Status begun = reduce(launched_, operations);
+    if (filled.ok()) filled = begun;
   }
   return filled;
 }
@@ -119,13 +127,26 @@ Status GradientExchange::learn() {
   return {};
 }
 
-void GradientExchange::sendAgain(Operations& operations) {
+Status GradientExchange::sendAgain(Operations& operations) {
   for (size_t number = 0; number < buckets_.size(); ++number) {
-    if (!channel_.again(number)) continue;
+    if (!channel_.again(number)) {
+      TREADLE_RETURN_IF_ERROR(goOn(number, operations));
+      continue;
+    }
     Bucket& bucket = buckets_[number];
     for (size_t position = 0; position < bucket.parameters.size(); ++position) fill(bucket, position);
-    reduce(bucket, operations);
+    TREADLE_RETURN_IF_ERROR(reduce(number, operations));
   }
+  return {};
+}
+
+bool GradientExchange::areRoundsLeft() const {
+  return std::any_of(reductions_.begin(), reductions_.end(), [](const auto& one) { return one.has_value(); });
+}
+
+Status GradientExchange::sendNextRound(Operations& operations) {
+  for (size_t number = 0; number < buckets_.size(); ++number) TREADLE_RETURN_IF_ERROR(goOn(number, operations));
+  return {};
 }
 
 // With what this rank has for a parameter. One that the pass has not come to may have a gradient of earlier passes,
@@ -158,9 +179,31 @@ Status GradientExchange::checkNoHistory(size_t index) const {
                          "torch::autograd::grad, and call backward without create_graph");
 }
 
-// The same all-reduces on every rank, whatever got a gradient where: a rank without one adds zeros.
-void GradientExchange::reduce(Bucket& bucket, Operations& operations) {
-  operations.push_back(allReduce(group_, bucket.flat, ReduceOp::kAverage));
+// The same operations on every rank, whatever got a gradient where: a rank without one adds zeros.
+Status GradientExchange::reduce(size_t number, Operations& operations) {
+  reductions_[number].reset();
+  TREADLE_RETURN_IF_ERROR(callHook([&] { reductions_[number].emplace(hook_->reduce(begun_, buckets_[number])); }));
+  return goOn(number, operations);
+}
+
+// To the end of the next round of a bucket, if there is one.
+Status GradientExchange::goOn(size_t number, Operations& operations) {
+  std::optional<Reduction>& reduction = reductions_[number];
+  if (!reduction) return {};
+  bool isAnotherRound = false;
+  Status failure = callHook([&] { isAnotherRound = reduction->next(); });
+  if (!isAnotherRound) reduction.reset();
+  for (Future<void>& operation : begun_.take()) operations.push_back(std::move(operation));
+  return failure;
+}
+
+template <class F>
+Status GradientExchange::callHook(F function) try {
+  function();
+  return {};
+} catch (...) {
+  isOutOfStep_ = true;
+  return statusOfCurrentException("the hook of a DistributedDataParallel");
 }
 
 // A parameter that no rank used keeps what it has, like in one process: a gradient of zero is not the same as none to
@@ -172,6 +215,12 @@ void GradientExchange::put(double factor) {
       if (const size_t index = bucket.parameters[position]; channel_.used(index))
         store_->put(bucket.views[position], parameter(index), arrived_[index]);
   }
+}
+
+void GradientExchange::passAveraged() {
+  std::vector<bool> isUsed(arrived_.size());
+  for (size_t index = 0; index < isUsed.size(); ++index) isUsed[index] = channel_.used(index);
+  hook_->passAveraged(isUsed);
 }
 
 }  // namespace treadle::ddp

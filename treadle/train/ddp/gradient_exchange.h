@@ -1,16 +1,17 @@
 #pragma once
-// The gradients of one pass on their way: each is copied into its bucket when it comes, full buckets are all-reduced in
-// one order on all ranks, then the exact channel goes, and the averages take the place of the gradients. Begins
+// The gradients of one pass on their way: each is copied into its bucket when it comes, full buckets are averaged by a
+// hook in one order on all ranks, then the exact channel goes, and the averages take the place of the gradients. Begins
 // operations, which it appends to a list, and waits for none.
 //
 // Owned by a reducer, and used under its lock with grad mode off. Memory: one copy of the gradients, in the buckets.
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "treadle/core/group/group.h"
 #include "treadle/train/ddp/arrival_order.h"
-#include "treadle/train/ddp/bucket.h"
+#include "treadle/train/ddp/comm_hook.h"
 #include "treadle/train/ddp/exact_channel.h"
 #include "treadle/train/ddp/gradient_store.h"
 #include "treadle/train/ddp/operations.h"
@@ -25,19 +26,21 @@ class GradientExchange {
   // `order`; if that is empty in reverse order, and from the second averaged pass on in that in which gradients came on
   // rank 0.
   GradientExchange(const ParameterList& list, ProcessGroup group, const BucketLimits& limits, UnusedParameters unused,
-                   const std::vector<size_t>& order);
+                   const std::vector<size_t>& order, std::shared_ptr<CommHook> hook);
 
-  // A pass begins; null for a local one.
-  void begin(autograd::Pass* distributed);
+  // A pass begins; null for a local one. What the hook throws.
+  Status begin(autograd::Pass* distributed);
   // Leaves the buckets to operations that may still be under way, and takes others.
   void renewMemory();
 
   // The gradient of a parameter is there; again for each pass within the pass that comes to it. Begins the buckets that
-  // are full, each after those before it. InvalidArgument: the gradient has a history.
+  // are full, each after those before it. InvalidArgument: the gradient has a history. What the hook throws.
   Status add(size_t parameter, Operations& operations);
   // No gradient comes any more. Begins the other buckets, in which a parameter without a gradient here is zero. Buckets
   // of a pass that has `failed` here, or that fails by this, go as they are: nobody uses them.
   Status sendRest(bool failed, Operations& operations);
+  // The hook has thrown in this pass, so this rank begins nothing more of it, and does not know what the others begin.
+  bool isOutOfStep() const { return isOutOfStep_; }
   // Begins the exact channel, which comes after the buckets.
   void sendChannel(const RankReport& own, Operations& operations);
 
@@ -48,10 +51,16 @@ class GradientExchange {
   // next pass on, also if this one fails here later. FailedPrecondition, on all ranks: the channel has no valid
   // order.
   Status learn();
-  // Begins the buckets again to which a gradient was added on some rank after they had gone.
-  void sendAgain(Operations& operations);
+  // The hook goes on with all buckets, in order, and begins anew those to which a gradient was added on some rank after
+  // they had gone.
+  Status sendAgain(Operations& operations);
+  // Whether the hook has more to do with a bucket. Then it goes on when all operations have ended well.
+  bool areRoundsLeft() const;
+  Status sendNextRound(Operations& operations);
   // All operations have ended well: averages, multiplied by `factor`, take the place of gradients.
   void put(double factor);
+  // And the hook gets to know. What the hook throws.
+  void passAveraged();
 
   // The order of all parameters, also of those that are not sent.
   const std::vector<size_t>& order() const { return order_; }
@@ -61,17 +70,21 @@ class GradientExchange {
   ExactChannel newChannel() const;
   void replan();
   // A full bucket waits for those before it, so all ranks have one order.
-  void launchFull(Operations& operations);
+  Status launchFull(Operations& operations);
   void fill(Bucket& bucket, size_t position);
   Status fillAbsent(Bucket& bucket);
   Status checkNoHistory(size_t parameter) const;
-  void reduce(Bucket& bucket, Operations& operations);
+  Status reduce(size_t bucket, Operations& operations);
+  Status goOn(size_t bucket, Operations& operations);
+  template <class F>
+  Status callHook(F function);
 
   const at::Tensor& parameter(size_t index) const { return list_.trained()[index]; }
 
   const ParameterList& list_;
   const ProcessGroup group_;
   const BucketLimits limits_;
+  const std::shared_ptr<CommHook> hook_;
   UseMarks uses_;
   std::vector<size_t> order_;
   bool mayReorder_;  // once
@@ -84,7 +97,12 @@ class GradientExchange {
   bool isLocal_ = true;
   std::unique_ptr<GradientStore> store_;
   std::vector<bool> arrived_;
-  size_t launched_ = 0;  // buckets
+  std::vector<size_t> filled_;  // by bucket: how many of its parameters have arrived
+  size_t launched_ = 0;         // buckets
+  bool isOutOfStep_ = false;
+  // Of the hook, which has them at its buckets: they go first.
+  Exchange begun_;
+  std::vector<std::optional<Reduction>> reductions_;  // by bucket; nothing: not begun, or done
 };
 
 }  // namespace treadle::ddp

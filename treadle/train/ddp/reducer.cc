@@ -27,11 +27,13 @@ void keepFirst(Status& failure, Status another) {
 
 }  // namespace
 
-Reducer::Reducer(const torch::nn::Module& module, ProcessGroup group, const DdpOptions& options)
+Reducer::Reducer(const torch::nn::Module& module, ProcessGroup group, const DdpOptions& options, HookClaim claim)
     : list_(module),
       group_(std::move(group)),
       divisor_(options.divisor),
-      exchange_(list_, group_, options.buckets, options.unusedParameters, orderOf(list_, options.bucketOrder)),
+      claim_(std::move(claim)),
+      exchange_(list_, group_, options.buckets, options.unusedParameters, orderOf(list_, options.bucketOrder),
+                options.hook ? options.hook : std::make_shared<AverageHook>()),
       buffers_(module, options.buffers),
       pending_(list_.trained(), divisor_) {
   autograd::refusePlainBackwardInNodes();  // from here on the depth of passes is counted
@@ -123,9 +125,8 @@ PassTracker::Role Reducer::join(std::optional<size_t> index) {
 
 // From here on the pass begins all of its operations, well or badly. Returns those of a pass before it.
 Operations Reducer::beginPass() {
-  failure_ = {};
   isBehind_ = true;
-  exchange_.begin(tracker_.distributed());
+  failure_ = exchange_.begin(tracker_.distributed());
   isBehind_ = false;
   phase_ = Phase::kGradients;
   return std::exchange(operations_, {});
@@ -146,6 +147,7 @@ void Reducer::takeMemory(const Operations& earlier) {
 Status Reducer::take(std::optional<size_t> index, bool begins) {
   if (index) TREADLE_RETURN_IF_ERROR(pending_.addBatch());
   if (begins) {
+    TREADLE_RETURN_IF_ERROR(failure_);
     TREADLE_RETURN_IF_ERROR(list_.checkUnchanged());
     TREADLE_RETURN_IF_ERROR(buffers_.checkUnchanged());
     TREADLE_RETURN_IF_ERROR(pending_.checkMayAverage());
@@ -176,7 +178,10 @@ bool Reducer::makeStep() {
     case Phase::kNone: break;
     case Phase::kGradients: beginLast({}); return true;
     case Phase::kLast: beginAgain(); return true;
-    case Phase::kAgain: putAverages(); break;
+    case Phase::kAgain:
+      if (beginNextRound()) return true;
+      putAverages();
+      break;
   }
   return false;
 }
@@ -219,6 +224,7 @@ void Reducer::beginLast(const Status& failure) {
   // over, as the other ranks count on its waits from here on.
   if (group_.size() > 1 && failure_.ok()) keepFirst(failure_, permit_.emplace().status());
   keepFirst(failure_, exchange_.sendRest(!failure_.ok(), operations_));
+  if (exchange_.isOutOfStep()) return;
   const bool hasBatch = pending_.count() > 0;
   exchange_.sendChannel({.failed = !failure_.ok(), .active = hasBatch, .weight = pending_.weight()}, operations_);
   isBehind_ = failure_.ok();
@@ -239,10 +245,30 @@ void Reducer::beginAgain() {
   const Status outcome = conclude();
   keepFirst(failure_, outcome);
   if (outcome.ok()) {
-    exchange_.sendAgain(operations_);
+    // A hook makes nothing of operations that have failed: what it would send then would count on the other ranks.
+    if (!failure_.ok() && exchange_.areRoundsLeft()) return;
+    const Status sent = exchange_.sendAgain(operations_);
+    keepFirst(failure_, sent);
+    if (!sent.ok()) return;
     buffers_.begin(group_, shares_, operations_);
   }
-  isBehind_ = false;
+  isBehind_ = outcome.ok() && exchange_.areRoundsLeft();
+}
+
+// Returns whether there may be another one. As many on all ranks: the hook and the channel decide.
+bool Reducer::beginNextRound() {
+  {
+    MutexLock lock(mutex_);
+    if (!failure_.ok() || !exchange_.areRoundsLeft()) return false;
+  }
+  const Operations operations = operationsOfPass();
+  Status ended = waitForEnd(operations);
+  if (ended.ok()) ended = firstFailure(operations);
+  MutexLock lock(mutex_);
+  keepFirst(failure_, std::move(ended));
+  if (failure_.ok()) keepFirst(failure_, exchange_.sendNextRound(operations_));
+  isBehind_ = !failure_.ok() || exchange_.areRoundsLeft();
+  return failure_.ok() && exchange_.areRoundsLeft();
 }
 
 // All ranks conclude the same from the channel.
@@ -267,8 +293,9 @@ void Reducer::putAverages() {
   keepFirst(failure_, std::move(ended));
   throwIfError(failure_);
   exchange_.put(shares_.factor);
-  if (exchange_.channel().anyUsed()) pending_.averaged();  // also if the buffers cannot be written
+  if (exchange_.channel().anyUsed()) pending_.averaged();  // also if what follows fails
   buffers_.put();
+  exchange_.passAveraged();
 }
 
 // Those to be waited for: none where the pass has failed, as its averages are of no use.
@@ -277,13 +304,15 @@ Operations Reducer::operationsOfPass() {
   return failure_.ok() ? operations_ : Operations();
 }
 
-// Waits for nothing before the first step of the end. Between two it makes the one that others wait for.
+// Waits for nothing before the first step of the end. Between two it makes those that the other ranks wait for.
 void Reducer::passFailed() noexcept {
   try {
     at::NoGradGuard noGrad;
     const Phase reached = phase();
     if (reached == Phase::kGradients) beginLast(cancelled("the backward pass failed"));
     if (reached == Phase::kLast) beginAgain();
+    if (reached == Phase::kLast || reached == Phase::kAgain)
+      while (beginNextRound()) {}
   } catch (...) {}  // the end abandons the group where something has not gone
   over(/*hasFailed=*/true);
 }

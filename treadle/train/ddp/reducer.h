@@ -1,13 +1,13 @@
 #pragma once
-// Averages the gradients of a module's parameters over a group while the backward pass still runs: each
-// bucket is all-reduced as soon as its last gradient is there, in the same order on every rank, and when the
-// pass ends the averages take the place of the gradients. The operations of a pass are its buckets in order, then the
-// exact channel, also where it fails, then what the channel calls for: buckets again, and the buffers unless a rank has
-// failed. A failure on a rank before its channel fails the pass on all. It averages the sum of this pass and of those
-// before it, which are in `.grad` or in the context: the next averaged pass includes earlier passes that were not
-// averaged. A parameter that has no gradient on this rank counts as zero; one that has none on any rank is
-// left alone. Works in a plain `loss.backward()`, which then returns when the averages are there, and in a distributed
-// pass, which then is not over before they are.
+// Averages the gradients of a module's parameters over a group while the backward pass still runs: a hook begins to
+// average each bucket as soon as its last gradient is there, in the same order on every rank, and when the pass ends
+// the averages take the place of the gradients. The operations of a pass are the first rounds of its buckets in order,
+// then the exact channel, also where it fails, then unless a rank has failed what the channel calls for: the next
+// rounds, or buckets again, then buffers, then rounds until none is left. A failure on a rank before its channel fails
+// the pass on all. It averages the sum of this pass and of those before it, which are in `.grad` or in the context: the
+// next averaged pass includes earlier passes that were not averaged. A parameter that has no gradient on this rank
+// counts as zero; one that has none on any rank is left alone. Works in a plain `loss.backward()`, which then returns
+// when the averages are there, and in a distributed pass, which then is not over before they are.
 //
 // Owned by a DistributedDataParallel; one backward pass over its parameters at a time. Hooks run on the thread that
 // runs the backward pass. The end of a distributed pass, and with it the wait for averages, may run on another thread.
@@ -41,7 +41,8 @@ class Reducer final : public PassEvents, public std::enable_shared_from_this<Red
  public:
   // Averages the parameters that require a gradient now, which are dense and the same on all ranks. The operations of a
   // pass are the group's next ones, so the group must be used for nothing else while it runs.
-  Reducer(const torch::nn::Module& module, ProcessGroup group, const DdpOptions& options);
+  // `claim` is that of options.hook.
+  Reducer(const torch::nn::Module& module, ProcessGroup group, const DdpOptions& options, HookClaim claim);
   // Gives up a pass that is under way, so that the other ranks need not wait for it.
   ~Reducer() override;
 
@@ -72,7 +73,7 @@ class Reducer final : public PassEvents, public std::enable_shared_from_this<Red
     kNone,       // no averaged pass is under way
     kGradients,  // they come, and full buckets are launched in order
     kLast,       // the remaining buckets and the exact channel have been begun
-    kAgain,      // and the buckets that the channel calls for, and buffers
+    kAgain,      // and the buckets that the channel calls for, buffers, and rounds of the hook
   };
 
   void onGradient(std::optional<size_t> index);
@@ -90,6 +91,7 @@ class Reducer final : public PassEvents, public std::enable_shared_from_this<Red
   void abandonGroup() TREADLE_REQUIRES(mutex_);
   void beginLast(const Status& failure);
   void beginAgain();
+  bool beginNextRound();
   Status conclude() TREADLE_REQUIRES(mutex_);
   void putAverages();
   Operations operationsOfPass();
@@ -97,6 +99,7 @@ class Reducer final : public PassEvents, public std::enable_shared_from_this<Red
   const ParameterList list_;
   const ProcessGroup group_;
   const Divisor divisor_;
+  const HookClaim claim_;
 
   Mutex mutex_;
   GradientExchange exchange_ TREADLE_GUARDED_BY(mutex_);
@@ -110,8 +113,8 @@ class Reducer final : public PassEvents, public std::enable_shared_from_this<Red
   Status failure_ TREADLE_GUARDED_BY(mutex_);         // the first one on this rank
   Shares shares_ TREADLE_GUARDED_BY(mutex_);
   std::optional<io::Executor::Permit> permit_ TREADLE_GUARDED_BY(mutex_);  // for all waits after the exact channel
-  // The other ranks may begin operations of which this one does not know, or that it has not begun. If it is so at the
-  // end of a pass, the group is abandoned.
+  // The other ranks may begin operations of which this one does not know, or that it has not begun: the result of the
+  // exact channel is not here, or the hook cannot go on here. If it is so at the end of a pass, the group is abandoned.
   bool isBehind_ TREADLE_GUARDED_BY(mutex_) = false;
   // Last: no hook comes once they are gone.
   std::unique_ptr<GradientHooks> hooks_;
