@@ -1,7 +1,7 @@
 #pragma once
 // Data-parallel training: treadle::DistributedDataParallel wraps a module whose replicas live on the members
 // of a treadle::ProcessGroup and averages their gradients during each backward pass, local or distributed.
-// treadle::SyncBatchNorm normalizes over the batch of all replicas. CastHook sends smaller
+// treadle::SyncBatchNorm normalizes over the batch of all replicas. CastHook and PowerSgdHook send smaller
 // gradients.
 
 #include "treadle/group.h"
@@ -9,4 +9,5 @@
 #include "treadle/train/ddp/clip_grad_norm.h"
 #include "treadle/train/ddp/distributed_data_parallel.h"
 #include "treadle/train/ddp/distributed_sampler.h"
+#include "treadle/train/ddp/power_sgd_hook.h"
 #include "treadle/train/ddp/sync_batch_norm.h"
