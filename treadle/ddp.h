@@ -1,7 +1,7 @@
 #pragma once
 // Data-parallel training: treadle::DistributedDataParallel wraps a module whose replicas live on the members
 // of a treadle::ProcessGroup and averages their gradients during each backward pass, local or distributed.
-// treadle::SyncBatchNorm normalizes over the batch of all replicas. CastHook and PowerSgdHook send smaller
+// treadle::SyncBatchNorm normalizes over the batch of all replicas. CastHook, PowerSgdHook and TopKHook send smaller
 // gradients.
 
 #include "treadle/group.h"
@@ -11,3 +11,4 @@
 #include "treadle/train/ddp/distributed_sampler.h"
 #include "treadle/train/ddp/power_sgd_hook.h"
 #include "treadle/train/ddp/sync_batch_norm.h"
+#include "treadle/train/ddp/top_k_hook.h"

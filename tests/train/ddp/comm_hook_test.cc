@@ -567,7 +567,8 @@ TEST(CommHooks, TakeEmptyBuckets) {
   TensorJob job(ranks(2));
   job.onAll([&](Worker& worker) {
     const std::vector<std::shared_ptr<CommHook>> hooks = {
-        std::make_shared<TwoRounds>(), std::make_shared<CastHook>(at::kHalf)};
+        std::make_shared<TwoRounds>(), std::make_shared<CastHook>(at::kHalf),
+        std::make_shared<PowerSgdHook>(PowerSgdOptions{.startAfter = 0}), std::make_shared<TopKHook>()};
     for (const Shapes& shapes : {Shapes{{0, 5}, {0}}, Shapes{{0, 5}, {2, 1}}})
       for (const auto& hook : hooks) {
         Weights weights(shapes);
