@@ -311,6 +311,76 @@ TEST(MixedPrecisionGuide, AScaledLossTrains) {
   });
 }
 
+TEST(CompressionGuide, ALossyHookTrainsAndGoesOnFromItsState) {
+  treadle::test::TensorJob job({"trainer0", "trainer1"});
+  std::string folder = std::filesystem::temp_directory_path() / "treadle-guide-XXXXXX";
+  ASSERT_NE(::mkdtemp(folder.data()), nullptr);
+  job.onAll([&](treadle::Worker& worker) {
+    auto group = treadle::ProcessGroup::make(worker, job.names());
+    torch::nn::Linear model(64, 32), other(64, 32);
+    at::Tensor inputs = at::rand({16, 64});
+    const std::string path = folder + "/hook" + std::to_string(group.rank()) + ".safetensors";
+    {
+      // [cast-hook]
+      auto hook = std::make_shared<treadle::CastHook>(at::kBFloat16);
+      treadle::DistributedDataParallel<torch::nn::Linear> ddp(model, group, {.hook = hook});
+      // [/cast-hook]
+      ddp.forward(inputs).square().mean().backward();
+      EXPECT_TRUE(at::equal(model->bias.grad(), model->bias.grad().to(at::kBFloat16).to(at::kFloat)));
+    }
+    // [power-sgd]
+    auto hook = std::make_shared<treadle::PowerSgdHook>(treadle::PowerSgdOptions{.rank = 2, .startAfter = 10});
+    treadle::DistributedDataParallel<torch::nn::Linear> ddp(model, group, {.hook = hook});
+    torch::optim::SGD optimizer(model->parameters(), torch::optim::SGDOptions(0.1));
+    for (int64_t step = 0; step < 20; ++step) {
+      optimizer.zero_grad();
+      ddp.forward(inputs).square().mean().backward();
+      optimizer.step();
+    }
+    treadle::saveSafetensors(path, hook->state());  // each rank its own
+    // [/power-sgd]
+    treadle::loadState(*other, treadle::stateOf(*model));
+    // [load-hook]
+    auto resumed = std::make_shared<treadle::PowerSgdHook>(treadle::PowerSgdOptions{.rank = 2, .startAfter = 10});
+    resumed->load(treadle::loadSafetensors(path));  // before it is given to a DistributedDataParallel
+    treadle::DistributedDataParallel<torch::nn::Linear> again(other, group, {.hook = resumed});
+    // [/load-hook]
+    ddp->zero_grad();
+    ddp.forward(inputs).square().mean().backward();
+    again.forward(inputs).square().mean().backward();
+    EXPECT_TRUE(at::equal(other->weight.grad(), model->weight.grad()));
+  });
+  std::filesystem::remove_all(folder);
+}
+
+// [own-hook]
+// Averages gradients as bfloat16, and counts them.
+class Counting : public treadle::CommHook {
+ public:
+  std::string description() const override { return "Counting"; }  // and all options: ranks compare it
+  treadle::Reduction reduce(treadle::Exchange& exchange, const treadle::ddp::Bucket& bucket) override {
+    at::Tensor sent = bucket.flat.to(at::kBFloat16);
+    co_await exchange.round(treadle::allReduce(exchange.group(), sent, treadle::ReduceOp::kAverage));
+    bucket.flat.copy_(sent);
+    averaged += bucket.flat.numel();
+  }
+  int64_t averaged = 0;
+};
+// [/own-hook]
+
+TEST(OwnHookGuide, AProgramMayWriteOne) {
+  treadle::test::TensorJob job({"trainer0", "trainer1"});
+  job.onAll([&](treadle::Worker& worker) {
+    auto group = treadle::ProcessGroup::make(worker, job.names());
+    torch::nn::Linear model(8, 2);
+    auto hook = std::make_shared<Counting>();
+    treadle::DistributedDataParallel<torch::nn::Linear> ddp(model, group, {.hook = hook});
+    ddp.forward(at::full({4, 8}, 1.0 + group.rank())).sum().backward();
+    EXPECT_EQ(hook->averaged, 18);
+    EXPECT_TRUE(at::equal(model->weight.grad(), at::full({2, 8}, 6.0F)));
+  });
+}
+
 TEST(SamplerGuide, RanksShareADataset) {
   treadle::test::TensorJob job({"trainer0", "trainer1"});
   std::vector<int64_t> seen(10);
