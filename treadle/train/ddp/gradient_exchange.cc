@@ -59,6 +59,8 @@ Status GradientExchange::begin(autograd::Pass* distributed) {
   filled_.assign(buckets_.size(), 0);
   reductions_.clear();
   reductions_.resize(buckets_.size());
+  for (Bucket& bucket : buckets_)
+    if (isShared(bucket)) bucket = makeBucket(list_.trained(), bucket.parameters);
   channel_.renew();
   isOutOfStep_ = false;
   return callHook([this] { hook_->beginPass(); });

@@ -1,9 +1,10 @@
 #pragma once
 // The gradients of one pass on their way: each is copied into its bucket when it comes, full buckets are averaged by a
-// hook in one order on all ranks, then the exact channel goes, and the averages take the place of the gradients. Begins
-// operations, which it appends to a list, and waits for none.
+// hook in one order on all ranks, then the exact channel goes, and the averages take the place of the gradients, where
+// they lie. Begins operations, which it appends to a list, and waits for none.
 //
-// Owned by a reducer, and used under its lock with grad mode off. Memory: one copy of the gradients, in the buckets.
+// Owned by a reducer, and used under its lock with grad mode off. Memory: one copy of the gradients, in the buckets;
+// between passes none, where these are the gradients.
 
 #include <memory>
 #include <optional>

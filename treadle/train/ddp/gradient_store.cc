@@ -8,15 +8,20 @@ bool copyOrZero(at::Tensor& place, const at::Tensor& gradient) {
   return gradient.defined();
 }
 
-// In place, where others may hold the same tensor; a copy where there is none, because a bucket is used again.
-at::Tensor& assignGrad(const at::Tensor& parameter, const at::Tensor& average) {
+// The pass has made it, in one piece, and nobody but `.grad` holds the tensor or its memory. Whatever adds to a
+// gradient or clears it in place raises its version.
+bool isNew(const at::Tensor& grad) {
+  return grad._version() == 0 && grad.use_count() == 1 && grad.storage().use_count() == 1;
+}
+
+// In place, where a program may know the tensor or its memory.
+void assignGrad(const at::Tensor& parameter, const at::Tensor& average) {
   at::Tensor& grad = const_cast<at::Tensor&>(parameter).mutable_grad();
-  if (grad.defined()) {
-    grad.copy_(average);
+  if (!grad.defined() || (isNew(grad) && grad.strides() == average.strides())) {
+    grad = average.variable_data();  // not the bucket's own tensor: a program may give `.grad` other memory
   } else {
-    grad = average.clone();
+    grad.copy_(average);
   }
-  return grad;
 }
 
 }  // namespace
@@ -45,7 +50,9 @@ bool ContextGradients::copyTo(at::Tensor& place, const at::Tensor& parameter, bo
 
 // What a user keeps in the `.grad` of a parameter to which the pass has not come stays.
 void ContextGradients::put(const at::Tensor& average, const at::Tensor& parameter, bool arrived) {
-  pass_.replaceGradient(parameter, arrived ? std::move(assignGrad(parameter, average)) : average.clone());
+  at::Tensor& grad = const_cast<at::Tensor&>(parameter).mutable_grad();
+  const bool hasOwn = arrived && grad.defined();
+  pass_.replaceGradient(parameter, hasOwn ? std::move(grad.copy_(average)) : average.clone());
 }
 
 }  // namespace treadle::ddp

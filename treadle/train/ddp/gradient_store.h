@@ -17,7 +17,8 @@ class GradientStore {
   // Copies this rank's gradient of a parameter into `place`, which has its shape and dtype: the sum of this pass, if
   // the pass has come to the parameter (`arrived`), and of earlier ones. Returns whether there is one; zeros if not.
   virtual bool copyTo(at::Tensor& place, const at::Tensor& parameter, bool arrived) const = 0;
-  // The average takes the place of that sum. It is copied.
+  // The average takes the place of that sum. It is copied, or its memory becomes that of the gradient, where nobody can
+  // notice.
   virtual void put(const at::Tensor& average, const at::Tensor& parameter, bool arrived) = 0;
 };
 

@@ -1,0 +1,209 @@
+// Averages lie where they were summed. Nobody notices: what a program holds of a gradient stays its own.
+
+#include <ATen/ops/from_blob.h>
+#include <torch/optim/sgd.h>
+
+#include <algorithm>
+#include <set>
+
+#include "tests/train/ddp/net.h"
+
+namespace treadle::test::gradient_memory_test {
+namespace {
+
+using namespace ddp_test;
+
+constexpr int kRanks = 2, kSteps = 4;
+
+// One replica per rank; `body` makes its steps.
+void onReplicas(const std::function<void(Net&, DistributedDataParallel<Net>&, int rank)>& body) {
+  TensorJob job(ranks(kRanks));
+  job.onAll([&](Worker& worker) {
+    Net net(0);
+    DistributedDataParallel<Net> ddp(net, ProcessGroup::make(worker, job.names()),
+                                     {.buckets = {.firstBytes = 64, .bytes = 400}});  // one has two parameters
+    body(net, ddp, worker.self().rank);
+  });
+}
+
+void backward(DistributedDataParallel<Net>& ddp, int rank, int step) {
+  ddp.forward(inputOf(rank, step), /*skip=*/false).square().mean().backward();
+}
+
+// What the gradients of all ranks' data are, by name; those of all steps up to `last` if they add up from `first` on.
+torch::OrderedDict<std::string, at::Tensor> gradientsOfOne(int first, int last) {
+  Net alone(0);
+  for (int step = first; step <= last; ++step)
+    alone->forward(at::cat({inputOf(0, step), inputOf(1, step)}), false).square().mean().backward();
+  torch::OrderedDict<std::string, at::Tensor> gradients;
+  for (const auto& entry : alone->named_parameters()) gradients.insert(entry.key(), entry.value().grad());
+  return gradients;
+}
+
+void expectGradients(Net& net, int first, int last) {
+  const auto expected = gradientsOfOne(first, last);
+  for (const auto& entry : net->named_parameters())
+    EXPECT_TRUE(close(entry.value().grad(), expected[entry.key()])) << entry.key();
+}
+
+std::vector<const void*> places(Net& net) {
+  std::vector<const void*> all;
+  for (const at::Tensor& parameter : net->parameters()) all.push_back(parameter.grad().const_data_ptr());
+  return all;
+}
+
+size_t storages(Net& net) {
+  std::set<const void*> all;
+  for (const at::Tensor& parameter : net->parameters()) all.insert(parameter.grad().storage().unsafeGetStorageImpl());
+  return all.size();
+}
+
+TEST(GradientMemory, IsThatOfTheBuckets) {
+  onReplicas([](Net& net, DistributedDataParallel<Net>& ddp, int rank) {
+    std::vector<const void*> before;
+    bool isUsedAgain = false;
+    for (int step = 0; step < 3 * kSteps; ++step) {
+      net->zero_grad();
+      backward(ddp, rank, step);
+      expectGradients(net, step, step);
+      EXPECT_LT(storages(net), net->parameters().size()) << "gradients of one bucket are copied out of it";
+      isUsedAgain = isUsedAgain || before == places(net);
+      before = places(net);
+    }
+    EXPECT_TRUE(isUsedAgain);
+  });
+}
+
+// A program may give `.grad` other memory, as a clip that makes a new tensor does.
+TEST(GradientMemory, IsTheBucketsOwnWhereAProgramReplacesThatOfAGradient) {
+  onReplicas([](Net& net, DistributedDataParallel<Net>& ddp, int rank) {
+    for (int step = 0; step < kSteps; ++step) {
+      net->zero_grad();
+      backward(ddp, rank, step);
+      expectGradients(net, step, step);
+      for (at::Tensor& parameter : net->parameters()) parameter.mutable_grad().set_data(parameter.grad() * 0.5);
+    }
+  });
+}
+
+// Each of the tensors that a program may hold: the gradient, another one over its memory, and a part of it.
+TEST(GradientMemory, OfAGradientThatAProgramKeepsIsNotUsedAgain) {
+  onReplicas([](Net& net, DistributedDataParallel<Net>& ddp, int rank) {
+    const std::vector<std::function<at::Tensor(const at::Tensor&)>> holds = {
+        [](const at::Tensor& gradient) { return gradient; },
+        [](const at::Tensor& gradient) { return gradient.detach(); },
+        [](const at::Tensor& gradient) { return gradient.narrow(0, 0, 2); },
+    };
+    std::vector<std::pair<at::Tensor, at::Tensor>> kept;  // and what it was
+    for (int step = 0; step < kSteps; ++step) {
+      net->zero_grad();
+      backward(ddp, rank, step);
+      expectGradients(net, step, step);
+      for (const auto& hold : holds) {
+        const at::Tensor part = hold(net->last.grad());
+        kept.emplace_back(part, part.clone());
+      }
+    }
+    for (const auto& [now, then] : kept) EXPECT_TRUE(haveEqualBits(now, then));
+  });
+}
+
+// A program may lay its gradients out itself, and add to them in place.
+TEST(GradientMemory, OfAProgramItselfStaysWhereItIs) {
+  onReplicas([](Net& net, DistributedDataParallel<Net>& ddp, int rank) {
+    int64_t elements = 0;
+    for (const at::Tensor& parameter : net->parameters()) elements += parameter.numel();
+    at::Tensor flat = at::zeros({elements}, at::kDouble);
+    int64_t offset = 0;
+    for (at::Tensor& parameter : net->parameters()) {
+      parameter.mutable_grad() = flat.narrow(0, offset, parameter.numel()).view(parameter.sizes());
+      offset += parameter.numel();
+    }
+    const std::vector<const void*> before = places(net);
+    for (int step = 0; step < kSteps; ++step) {
+      flat.zero_();
+      backward(ddp, rank, step);
+      expectGradients(net, step, step);
+      EXPECT_EQ(before, places(net));
+    }
+  });
+}
+
+// Memory that libtorch does not own, to which a program has a pointer alone.
+TEST(GradientMemory, OfAProgramsPointerStaysWhereItIs) {
+  onReplicas([](Net& net, DistributedDataParallel<Net>& ddp, int rank) {
+    std::vector<double> memory(static_cast<size_t>(net->last.numel()));
+    net->last.mutable_grad() = at::from_blob(memory.data(), net->last.sizes(), at::kDouble);
+    for (int step = 0; step < kSteps; ++step) {
+      std::fill(memory.begin(), memory.end(), 0);
+      backward(ddp, rank, step);
+      EXPECT_TRUE(
+          close(at::from_blob(memory.data(), net->last.sizes(), at::kDouble), gradientsOfOne(step, step)["last"]));
+    }
+  });
+}
+
+TEST(GradientMemory, HoldsGradientsThatAreSetToZeroOrAddUp) {
+  onReplicas([](Net& net, DistributedDataParallel<Net>& ddp, int rank) {
+    for (int step = 0; step < kSteps; ++step) {
+      net->zero_grad(/*set_to_none=*/false);
+      backward(ddp, rank, step);
+      expectGradients(net, step, step);
+    }
+    net->zero_grad();
+    for (int step = 0; step < kSteps; ++step) {
+      backward(ddp, rank, step);
+      expectGradients(net, 0, step);
+    }
+  });
+}
+
+// Passes under noSync and an averaged one, more than once, with an optimizer that changes gradients in place.
+TEST(GradientMemory, IsRightAfterNoSyncAndAnOptimizer) {
+  Net alone(0);
+  const auto options = torch::optim::SGDOptions(0.1).momentum(0.9).weight_decay(0.1);
+  torch::optim::SGD optimizer(alone->parameters(), options);
+  for (int step = 0; step < kSteps; ++step) {
+    optimizer.zero_grad();
+    for (int part : {2 * step, 2 * step + 1})
+      alone->forward(at::cat({inputOf(0, part), inputOf(1, part)}), false).square().mean().backward();
+    for (at::Tensor& parameter : alone->parameters()) parameter.mutable_grad().mul_(0.5);
+    optimizer.step();
+  }
+  onReplicas([&](Net& net, DistributedDataParallel<Net>& ddp, int rank) {
+    torch::optim::SGD own(net->parameters(), options);
+    for (int step = 0; step < kSteps; ++step) {
+      own.zero_grad();
+      {
+        const auto guard = ddp.noSync();
+        backward(ddp, rank, 2 * step);
+      }
+      backward(ddp, rank, 2 * step + 1);
+      for (at::Tensor& parameter : net->parameters()) parameter.mutable_grad().mul_(0.5);
+      own.step();
+    }
+    for (const auto& entry : alone->named_parameters())
+      EXPECT_TRUE(close(net->named_parameters()[entry.key()], entry.value())) << entry.key();
+  });
+}
+
+TEST(GradientMemory, OfAContextIsItsOwn) {
+  TensorJob job(ranks(kRanks));
+  job.onAll([&](Worker& worker) {
+    const int rank = worker.self().rank;
+    Net net(0);
+    DistributedDataParallel<Net> ddp(net, ProcessGroup::make(worker, job.names()), smallBuckets());
+    AutogradContext first(worker);
+    first.backward({ddp.forward(inputOf(rank, 0), false).square().mean()});
+    AutogradContext second(worker);
+    second.backward({ddp.forward(inputOf(rank, 1), false).square().mean()});
+    const auto expected = gradientsOfOne(0, 0), later = gradientsOfOne(1, 1);
+    for (const auto& entry : net->named_parameters()) {
+      EXPECT_TRUE(close(first.gradient(entry.value()), expected[entry.key()])) << entry.key();
+      EXPECT_TRUE(close(second.gradient(entry.value()), later[entry.key()])) << entry.key();
+    }
+  });
+}
+
+}  // namespace
+}  // namespace treadle::test::gradient_memory_test
