@@ -36,10 +36,12 @@ class MeetingGuest {
     write(wire::frameFront(wire::FrameKind::kMessage, static_cast<uint8_t>(link::Subject::kCluster), message, {}));
   }
   void go() { stream_ = io::Stream(); }
-  // What has come since.
-  void hear() {
-    if (gone()) return;
-    read([this](const link::Frame& frame) { take(frame); });
+  // What has come since. Echoes probes, as a worker that waits does; true when there was one.
+  bool hear() {
+    if (gone()) return false;
+    bool probed = false;
+    read([&](const link::Frame& frame) { probed = take(frame) || probed; });
+    return probed;
   }
 
   const WorkerInfo& worker() const { return worker_; }
@@ -54,21 +56,24 @@ class MeetingGuest {
   void read(UniqueFunction<void(link::Frame)> onFrame) {
     for (Result<bool> more = true; more.ok() && *more;) more = reader_.readFrom(stream_, onFrame);
   }
-  void take(const link::Frame& frame) {
+  bool take(const link::Frame& frame) {
     if (!in_ && !refused_) {
       Result<link::Incoming> verdict = link::parseHandshake(frame);
       promise(verdict.ok(), "a proof is answered by a verdict");
       in_ = verdict->step == link::Step::kWelcome;
       refused_ = !in_;
-      return;
+      return false;
     }
-    if (frame.header.kind != wire::FrameKind::kMessage) return;
+    if (frame.header.kind != wire::FrameKind::kMessage) return false;
     Result<cluster::RendezvousMessage> message = cluster::parseRendezvous(frame.payload);
     promise(message.ok(), "what the server says can be read");
     heard_.insert(message->step);
     if (message->step == cluster::Step::kRoster) roster_ = message->roster;
     if (message->step == cluster::Step::kPresent) roster_ = message->present.workers;
     if (message->step == cluster::Step::kRank) rank_ = message->rank;
+    if (message->step != cluster::Step::kProbe) return false;
+    say(cluster::encodeEcho(message->number));
+    return true;
   }
 
   const WorkerInfo worker_;

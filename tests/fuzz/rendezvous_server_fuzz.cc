@@ -25,6 +25,7 @@ class Model {
   void hear(const WorkerInfo& from, Bytes message) {
     if (over()) return;
     Result<cluster::RendezvousMessage> parsed = cluster::parseRendezvous(message);
+    if (parsed.ok() && parsed->step == Step::kEcho) return;  // of no effect
     const bool fine = parsed.ok() && ((parsed->step == Step::kRegister && enter(from, parsed->registration)) ||
                                       (parsed->step == Step::kReady && connecting()));
     if (fine && parsed->step == Step::kReady) ready_.insert(from.rank);
@@ -54,13 +55,18 @@ class Meeting {
         address_(valueOrThrow(io::Address::unixAbstract("treadle-fuzz-meeting-" + std::to_string(::getpid())))),
         server_(valueOrThrow(cluster::RendezvousServer::start(*reactor_, {address_},
                                                               {kMeetingKey, {link::Purpose::kRendezvous, {"w0", 0}}},
-                                                              kWorld, kNoTimeout, kNever))) {}
+                                                              kWorld, kNoTimeout, kNever))) {
+    server_->measureFrom({}, true);
+  }
 
   void play() {
     while (choices_.any()) {
       act();
-      pollAll(*reactor_);
-      for (MeetingGuest& guest : guests_) guest.hear();
+      for (bool more = true; more;) {
+        pollAll(*reactor_);
+        more = false;
+        for (MeetingGuest& guest : guests_) more = guest.hear() || more;
+      }
       check();
     }
     server_->stop();
@@ -101,10 +107,11 @@ class Meeting {
     model_.hear(guest.worker(), message);
   }
   std::vector<std::byte> other() {
-    switch (choices_.below(4)) {
+    switch (choices_.below(5)) {
       case 0: return cluster::encodeRegistration({static_cast<int>(choices_.below(5)), {}, kNoTimeout});
       case 1: return cluster::encodeFailure(internalError("no room"));
       case 2: return cluster::encodeStep(Step::kGo);
+      case 3: return cluster::encodeEcho(choices_.below(20));
       default: return cluster::encodeRank(Step::kRank, 1);
     }
   }
@@ -116,6 +123,7 @@ class Meeting {
       promise(guest.heard(Step::kGo) == (model_.over() && !model_.failed()), "all go when all are ready");
       if (!guest.heard(Step::kRoster)) continue;
       promise(model_.connecting() && guest.roster().size() == kWorld, "a roster has all");
+      promise(guest.heard(Step::kProbe) <= (guest.worker().rank == 1), "one worker of rank 0's host is measured");
     }
   }
 

@@ -32,11 +32,18 @@ TEST(RendezvousMessages, comeBackAsTheyWereMade) {
   Result<RendezvousMessage> failure = parseRendezvous(encodeFailure(peerLost("ps", "it died")));
   EXPECT_EQ("PeerLost: it died", failure->failure.toString());
   EXPECT_EQ("ps", failure->failure.worker());
+  EXPECT_EQ(7U, parseRendezvous(encodeEcho(7))->number);
+  for (size_t sizeBytes : {size_t{0}, size_t{1}, size_t{1} << 20}) {
+    const std::vector<std::byte> probe = encodeProbe(9, sizeBytes);
+    EXPECT_EQ(5 + sizeBytes, probe.size());
+    EXPECT_EQ(Step::kProbe, parseRendezvous(probe)->step);
+    EXPECT_EQ(9U, parseRendezvous(probe)->number);
+  }
 }
 
 TEST(RendezvousMessages, areRefusedWhenCutAnywhereOrTooLong) {
   for (std::vector<std::byte> whole : {encodeRegistration({4, {"unix:a"}}), encodeRoster(someRoster()),
-                                       encodeStep(Step::kGo), encodeFailure(internalError("why"))}) {
+                                       encodeStep(Step::kGo), encodeFailure(internalError("why")), encodeEcho(1)}) {
     for (size_t cut = 0; cut < whole.size(); ++cut)
       EXPECT_EQ(Code::kDataLoss, parseRendezvous(Bytes(whole).first(cut)).status().code()) << cut;
     whole.push_back({});

@@ -98,6 +98,96 @@ TEST(Rendezvous, givesAllTheRosterAndLetsNobodyGoBeforeAllAreReady) {
   for (const Status& status : allAtOnce(workers)) EXPECT_TRUE(status.ok()) << status.toString();
 }
 
+const Costs kKnown{{1, 5e9}, {1, 3}, 1, 16};  // a second, and three bytes per second
+
+// What all get when they meet.
+std::vector<Costs> costsOfAll(Meeting& meeting, const std::vector<std::string>& addresses) {
+  const int size = static_cast<int>(addresses.size());
+  std::vector<Costs> all(addresses.size());
+  std::vector<std::function<Status()>> workers;
+  for (int rank = 0; rank < size; ++rank)
+    workers.emplace_back([&, rank] {
+      auto client = meeting.connect("w" + std::to_string(rank), rank);
+      const auto index = static_cast<size_t>(rank);
+      Result<Roster> roster = client->exchange(size, {addresses[index]}, patience());
+      all[index] = client->costs();
+      return roster.ok() ? client->ready(patience()) : roster.status();
+    });
+  for (const Status& status : allAtOnce(workers)) EXPECT_TRUE(status.ok()) << status.toString();
+  return all;
+}
+
+TEST(Rendezvous, measuresTheLinksAndSendsAllTheSameCosts) {
+  Meeting meeting(4);
+  meeting.server->measureFrom(kKnown, true, 60s);
+  const std::vector<Costs> all =
+      costsOfAll(meeting, {"tcp://10.0.0.1:1", "tcp://10.0.0.1:2", "tcp://10.0.0.2:1", "tcp://10.0.0.3:1"});
+  const Costs& costs = all.front();
+  for (const Costs& each : all) EXPECT_EQ(costs, each);
+  EXPECT_TRUE(isUsable(costs));
+  EXPECT_EQ(rounded(costs), costs);
+  EXPECT_LT(costs.sameHost.latency, kKnown.sameHost.latency) << "is measured";
+  EXPECT_EQ(rounded(kKnown).sameHost.bandwidth, costs.sameHost.bandwidth) << "was known";
+  EXPECT_LT(costs.betweenHosts.latency, kKnown.betweenHosts.latency);
+  EXPECT_EQ(16U, costs.cores);
+}
+
+TEST(Rendezvous, keepsTheDefaultsWhereNothingIsMeasured) {
+  Meeting alone(1), notAsked(2);
+  alone.server->measureFrom(kKnown, true);
+  EXPECT_EQ(rounded(kKnown), costsOfAll(alone, {"unix:a"}).front());
+  EXPECT_EQ(Costs(), costsOfAll(notAsked, {"unix:a", "unix:b"}).back());
+}
+
+// Its echoes do not come, whatever else it does: the start takes the time of the survey longer, and nothing fails.
+TEST(Rendezvous, startsWithDefaultsWhenAWorkerDoesNotEcho) {
+  Meeting meeting(2);
+  meeting.server->measureFrom(kKnown, true);
+  auto silent = link::dial(meeting.address, credentialsOf("silent", 1), patience());
+  ASSERT_TRUE(silent.ok());
+  const auto say = [&](Bytes message) {
+    ASSERT_TRUE(
+        io::writeAll(silent->stream, wire::frameFront(wire::FrameKind::kMessage, 1, message, {}), patience()).ok());
+  };
+  const auto hear = [&] {
+    return valueOrThrow(
+        parseRendezvous(valueOrThrow(link::readOneFrame(silent->stream, rendezvousLimits(), patience())).payload));
+  };
+  say(encodeRegistration({2, {"unix:b"}, kNoTimeout}));
+  auto first = meeting.connect("w0", 0);
+  ASSERT_TRUE(first->exchange(2, {"unix:a"}, patience()).ok());
+  EXPECT_EQ(rounded(kKnown), first->costs());
+  const RendezvousMessage probe = hear(), roster = hear();
+  EXPECT_EQ(Step::kProbe, probe.step);
+  EXPECT_EQ(Step::kRoster, roster.step);
+  EXPECT_EQ(first->costs(), roster.costs);
+  say(encodeEcho(probe.number));  // too late, and of no effect
+  say(encodeEcho(77));
+  say(encodeStep(Step::kReady));
+  EXPECT_TRUE(first->ready(patience()).ok());
+}
+
+TEST(Rendezvous, tellsAllWhenARankDiesWhileLinksAreMeasured) {
+  Meeting meeting(2);
+  meeting.server->measureFrom(kKnown, true);
+  auto dying = link::dial(meeting.address, credentialsOf("dying", 1), patience());
+  ASSERT_TRUE(dying.ok());
+  ASSERT_TRUE(
+      io::writeAll(dying->stream,
+                   wire::frameFront(wire::FrameKind::kMessage, 1, encodeRegistration({2, {"unix:b"}, kNoTimeout}), {}),
+                   patience())
+          .ok());
+  auto first = meeting.connect("w0", 0);
+  std::thread thread([&] {
+    link::readOneFrame(dying->stream, rendezvousLimits(), patience()).status().ignore();  // a probe, or the roster
+    dying->stream = io::Stream();
+  });
+  Result<Roster> roster = first->exchange(2, {"unix:a"}, patience());
+  thread.join();
+  const Status status = roster.ok() ? first->ready(patience()) : roster.status();
+  expectTold(status, Code::kPeerLost, "worker 'dying' (rank 1) was lost before all had joined");
+}
+
 TEST(Rendezvous, waitsForAServerThatStartsLater) {
   io::Address address = *io::Address::tcp("127.0.0.1", test::freePort());
   test::ReactorThread reactor;

@@ -11,11 +11,12 @@ namespace treadle::cluster {
 // the keeper's own lock comes after this one.
 class Admission::Core final : public Doorkeeper, public std::enable_shared_from_this<Core> {
  public:
-  Core(io::Reactor& reactor, Membership& membership, Keeper& keeper, int nextRank, RosterOf roster)
+  Core(io::Reactor& reactor, Membership& membership, Keeper& keeper, int nextRank, RosterOf roster, const Costs& costs)
       : reactor_(reactor),
         membership_(membership),
         keeper_(keeper),
         rosterOf_(std::move(roster)),
+        costs_(costs),
         nextRank_(nextRank) {}
 
   static Status check(const link::Hello& hello);
@@ -52,6 +53,7 @@ class Admission::Core final : public Doorkeeper, public std::enable_shared_from_
   Membership& membership_;
   Keeper& keeper_;
   const RosterOf rosterOf_;
+  const Costs costs_;
   mutable Mutex mutex_;
   int nextRank_ TREADLE_GUARDED_BY(mutex_);
   Status stopped_ TREADLE_GUARDED_BY(mutex_);
@@ -203,7 +205,7 @@ void Admission::Core::connectIfAllKnow() {
   std::vector<int> ranks = membership_.present();
   ranks.push_back(current_->rank);
   // Under the lock: that one of them is gone is told afterwards.
-  say(*current_, encodePresent({membership_.self().rank, rosterOf_(ranks)}));
+  say(*current_, encodePresent({membership_.self().rank, rosterOf_(ranks), costs_}));
 }
 
 Status Admission::Core::onReady(Guest& guest) {
@@ -318,8 +320,8 @@ int Admission::stop(const Status& why) {
 
 Result<std::unique_ptr<Admission>> Admission::start(io::Reactor& reactor, const std::vector<io::Address>& addresses,
                                                     const link::Credentials& credentials, Membership& membership,
-                                                    Keeper& keeper, int nextRank, RosterOf roster) {
-  auto core = std::make_shared<Core>(reactor, membership, keeper, nextRank, std::move(roster));
+                                                    Keeper& keeper, int nextRank, RosterOf roster, const Costs& costs) {
+  auto core = std::make_shared<Core>(reactor, membership, keeper, nextRank, std::move(roster), costs);
   keeper.setDoorkeeper(core);
   Result<Acceptors> acceptors = acceptAtMeeting(reactor, addresses, credentials, [&core] {
     link::Acceptor::Host host;

@@ -20,12 +20,12 @@ inline constexpr Duration kAdmissionTime = std::chrono::seconds(20);
 
 class Admission {
  public:
-  // `roster`: where those listen that are there. At the first of `addresses` whose port is free, and at the socket
-  // beside it; FailedPrecondition naming the last one when none is.
+  // `roster`: where those listen that are there; `costs`: what all in the job know of its links. At the first of
+  // `addresses` whose port is free, and at the socket beside it; FailedPrecondition naming the last one when none is.
   using RosterOf = std::function<Roster(const std::vector<int>& ranks)>;
   static Result<std::unique_ptr<Admission>> start(io::Reactor& reactor, const std::vector<io::Address>& addresses,
                                                   const link::Credentials& credentials, Membership& membership,
-                                                  Keeper& keeper, int nextRank, RosterOf roster);
+                                                  Keeper& keeper, int nextRank, RosterOf roster, const Costs& costs = {});
   // The reactor's thread must have stopped, or `stop` been called.
   ~Admission();
 

@@ -3,13 +3,15 @@
 // every rank, rank 0 too, registers there with its world size and the addresses it listens on, gets the roster once
 // all have come, connects to the others, reports that it is connected, and goes when all are. Whatever is wrong (a
 // name used twice, another world size, a rank that started twice, one that left or never came) is told to all who
-// have come, and to those who come later, and nobody goes.
+// have come, and to those who come later, and nobody goes. When all have come, rank 0 measures what the links cost
+// (cost_survey.h) and sends that with the roster.
 
 #include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "treadle/core/cluster/costs.h"
 #include "treadle/core/cluster/meeting_point.h"
 #include "treadle/core/cluster/roster_entry.h"
 
@@ -21,6 +23,7 @@ using Roster = std::vector<RosterEntry>;  // by rank
 struct Present {
   int keeper = -1;  // its rank
   Roster workers;   // by rank, with gaps
+  Costs costs = {};
 };
 
 enum class Step : uint8_t;
@@ -44,6 +47,11 @@ class RendezvousServer {
   void setCause(CauseOf causeOf);
   // Reports to all that the job does not start because of `why`, unless it failed before. Returns why it failed.
   Status fail(const Status& why);
+  // The costs that go with the roster; defaults until then.
+  void setCosts(const Costs& costs);
+  // They are measured. `known`: what this worker knows before it measures links; it goes for all that is not measured
+  // within `limit`. `sharesMemory`: workers of a host do.
+  void measureFrom(const Costs& known, bool sharesMemory, Duration limit = kSurveyTime);
   // When the job does not start: waits until all ranks have come, and so have been told why, at most until the
   // deadline.
   void tellLateComers(TimePoint deadline);
@@ -85,6 +93,8 @@ class RendezvousClient {
 
   // Registers and waits for all others. What the server found wrong; PeerLost when rank 0 went.
   Result<Roster> exchange(int worldSize, const std::vector<std::string>& addresses, TimePoint deadline);
+  // What the links of the job cost, as it came with the roster.
+  const Costs& costs() const { return costs_; }
   // Reports that this worker is connected to all and waits until all are.
   Status ready(TimePoint deadline);
   // Reports why this worker cannot join. Returns rank 0's verdict for all: `why`, or what rank 0 heard of before, which
@@ -103,6 +113,7 @@ class RendezvousClient {
   const WorkerInfo server_;  // rank 0, or who keeps the open job
   io::Stream stream_;
   Status verdict_;  // why the job does not start, once rank 0 has said so
+  Costs costs_;
   std::function<void(int rank)> onGone_ = [](int) {};
 };
 

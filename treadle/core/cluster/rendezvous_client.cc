@@ -87,13 +87,18 @@ Result<std::unique_ptr<RendezvousClient>> RendezvousClient::connect(const Master
                           "); check MASTER_ADDR and MASTER_PORT, and that rank 0 runs");
 }
 
-// The next message but for those that tell of a loss, kFail turned into its status.
+// The next message but for probes, which are echoed at once, and those that tell of a loss; kFail turned into its
+// status.
 Result<RendezvousMessage> RendezvousClient::receive(Step expected, TimePoint deadline) {
   for (;;) {
     Result<RendezvousMessage> message = next(deadline);
     if (!message.ok()) return message;
     if (message->step == Step::kFail) return message->failure;
     if (message->step == expected) return message;
+    if (message->step == Step::kProbe) {
+      say(stream_, encodeEcho(message->number), deadline);
+      continue;
+    }
     if (message->step != Step::kGone) return dataLoss(whereTheyMeet() + "sent a message out of turn");
     onGone_(message->rank);
   }
@@ -128,6 +133,7 @@ Result<Roster> RendezvousClient::exchange(int worldSize, const std::vector<std::
   say(stream_, encodeRegistration({worldSize, addresses, timeLeft}), deadline);
   Result<RendezvousMessage> message = receive(Step::kRoster, deadline);
   if (!message.ok()) return std::move(message).status();
+  costs_ = message->costs;
   return std::move(message->roster);
 }
 

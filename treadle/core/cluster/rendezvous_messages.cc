@@ -45,6 +45,7 @@ void writeEntry(wire::Writer& writer, const RosterEntry& entry) {
 Present readPresent(wire::Reader& reader) {
   Present present;
   present.keeper = reader.number<int32_t>();
+  present.costs = readCosts(reader);
   size_t count = reader.count(12);
   if (count > static_cast<size_t>(kMaxWorldSize)) reader.fail();
   present.workers.resize(reader.ok() ? count : 0);
@@ -71,8 +72,9 @@ std::vector<std::byte> encodeRegistration(const Registration& registration) {
   return writer.take();
 }
 
-std::vector<std::byte> encodeRoster(const Roster& roster) {
+std::vector<std::byte> encodeRoster(const Roster& roster, const Costs& costs) {
   wire::Writer writer = begin(Step::kRoster);
+  writeCosts(writer, costs);
   writer.number(static_cast<uint32_t>(roster.size()));
   for (const RosterEntry& entry : roster) writeEntry(writer, entry);
   return writer.take();
@@ -87,6 +89,7 @@ std::vector<std::byte> encodeRank(Step step, int rank) {
 std::vector<std::byte> encodePresent(const Present& present) {
   wire::Writer writer = begin(Step::kPresent);
   writer.number(static_cast<int32_t>(present.keeper));
+  writeCosts(writer, present.costs);
   writer.number(static_cast<uint32_t>(present.workers.size()));
   for (const RosterEntry& entry : present.workers) {
     writer.number(static_cast<int32_t>(entry.worker.rank));
@@ -103,18 +106,37 @@ std::vector<std::byte> encodeFailure(const Status& why) {
   return writer.take();
 }
 
+std::vector<std::byte> encodeProbe(uint32_t number, size_t sizeBytes) {
+  wire::Writer writer = begin(Step::kProbe);
+  writer.number(number);
+  std::vector<std::byte> probe = writer.take();
+  probe.resize(probe.size() + sizeBytes);
+  return probe;
+}
+
+std::vector<std::byte> encodeEcho(uint32_t number) {
+  wire::Writer writer = begin(Step::kEcho);
+  writer.number(number);
+  return writer.take();
+}
+
 Result<RendezvousMessage> parseRendezvous(Bytes payload) {
   wire::Reader reader(payload);
   RendezvousMessage message;
   auto step = reader.number<uint8_t>();
-  if (step < 1 || step > 8) return dataLoss("an unknown message at the rendezvous");
+  if (step < 1 || step > 10) return dataLoss("an unknown message at the rendezvous");
   message.step = static_cast<Step>(step);
   if (message.step == Step::kRegister) {
     message.registration.worldSize = reader.number<int32_t>();
     message.registration.timeLeft = durationOf(reader.number<uint64_t>());
     message.registration.addresses = readAddresses(reader);
   }
-  if (message.step == Step::kRoster) message.roster = readRoster(reader);
+  if (message.step == Step::kRoster) {
+    message.costs = readCosts(reader);
+    message.roster = readRoster(reader);
+  }
+  if (message.step == Step::kProbe || message.step == Step::kEcho) message.number = reader.number<uint32_t>();
+  if (message.step == Step::kProbe) reader.raw(reader.left());
   if (message.step == Step::kRank || message.step == Step::kGone) message.rank = reader.number<int32_t>();
   if (message.rank < -1 || message.rank >= kMaxWorldSize) reader.fail();
   if (message.step == Step::kPresent) message.present = readPresent(reader);

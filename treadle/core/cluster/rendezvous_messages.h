@@ -14,7 +14,9 @@ enum class Step : uint8_t {
   kFail = 5,
   kRank = 6,
   kPresent = 7,
-  kGone = 8
+  kGone = 8,
+  kProbe = 9,
+  kEcho = 10
 };
 
 struct Registration {
@@ -24,18 +26,22 @@ struct Registration {
 };
 
 std::vector<std::byte> encodeRegistration(const Registration& registration);
-std::vector<std::byte> encodeRoster(const Roster& roster);
+std::vector<std::byte> encodeRoster(const Roster& roster, const Costs& costs = {});
 std::vector<std::byte> encodeRank(Step step, int rank);        // kRank, kGone: of an open job
 std::vector<std::byte> encodePresent(const Present& present);  // likewise
 std::vector<std::byte> encodeStep(Step step);                  // kReady, kGo
 std::vector<std::byte> encodeFailure(const Status& why);       // of the server to all, of a worker to the server
+std::vector<std::byte> encodeProbe(uint32_t number, size_t sizeBytes);  // the size is that of what follows the number
+std::vector<std::byte> encodeEcho(uint32_t number);
 
 struct RendezvousMessage {
   Step step = Step::kFail;
   Registration registration;
   Roster roster;
+  Costs costs;  // kRoster
   Present present;
   int rank = -1;
+  uint32_t number = 0;  // kProbe, kEcho
   Status failure;
 };
 // DataLoss for anything else.

@@ -3,17 +3,19 @@
 #include <sys/eventfd.h>
 
 #include <map>
+#include <optional>
 
 #include "treadle/core/base/listed.h"
 #include "treadle/core/base/log.h"
+#include "treadle/core/cluster/cost_survey.h"
 #include "treadle/core/cluster/launch.h"
 #include "treadle/core/cluster/rendezvous_messages.h"
 #include "treadle/core/link/connection.h"
 
 namespace treadle::cluster {
 
-// One lock guards it all: few messages, each handled at once. Stages: gathering registrations; connecting,
-// from the roster on; over, whether all went or all failed.
+// One lock guards it all: few messages, each handled at once. Stages: gathering registrations; measuring what links
+// cost; connecting, from the roster on; over, whether all went or all failed.
 class RendezvousServer::Core : public std::enable_shared_from_this<Core> {
  public:
   Core(io::Reactor& reactor, std::string name, int worldSize, Duration joinTimeout, io::Fd allCame)
@@ -31,6 +33,16 @@ class RendezvousServer::Core : public std::enable_shared_from_this<Core> {
     MutexLock lock(mutex_);
     causeOf_ = std::move(causeOf);
   }
+  void setCosts(const Costs& costs) {
+    MutexLock lock(mutex_);
+    known_ = costs;
+  }
+  void measureFrom(const Costs& known, bool sharesMemory, Duration limit) {
+    MutexLock lock(mutex_);
+    known_ = known;
+    sharesMemory_ = sharesMemory;
+    surveyLimit_ = limit;
+  }
   Status fail(const Status& why);
   Status check(const link::Hello& hello) const;
   void accept(io::Stream stream, const link::Hello& hello);
@@ -41,12 +53,18 @@ class RendezvousServer::Core : public std::enable_shared_from_this<Core> {
 
  private:
   struct Guest;
-  enum class Stage { kGathering, kConnecting, kOver };
+  enum class Stage { kGathering, kMeasuring, kConnecting, kOver };
 
   void endAt(TimePoint deadline) TREADLE_REQUIRES(mutex_);
   void onDeadline();
   Status onRegister(int rank, Registration registration) TREADLE_REQUIRES(mutex_);
   Status onReady(int rank) TREADLE_REQUIRES(mutex_);
+  void measure() TREADLE_REQUIRES(mutex_);
+  void onEcho(int rank, uint32_t number, TimePoint now) TREADLE_REQUIRES(mutex_);
+  void sendProbes(const std::vector<CostSurvey::Probe>& probes) TREADLE_REQUIRES(mutex_);
+  void endSurvey();
+  Roster roster() const TREADLE_REQUIRES(mutex_);
+  void sendRoster(const Costs& costs) TREADLE_REQUIRES(mutex_);
   void failAll(const Status& why) TREADLE_REQUIRES(mutex_);
   static void say(Guest& guest, Bytes message);
   void sayToAll(Bytes message) TREADLE_REQUIRES(mutex_);
@@ -62,6 +80,11 @@ class RendezvousServer::Core : public std::enable_shared_from_this<Core> {
   mutable Mutex mutex_;
   TimePoint deadline_ TREADLE_GUARDED_BY(mutex_) = kNever;
   io::Reactor::TimerId timer_ TREADLE_GUARDED_BY(mutex_) = 0;
+  Costs known_ TREADLE_GUARDED_BY(mutex_);
+  bool sharesMemory_ TREADLE_GUARDED_BY(mutex_) = false;
+  Duration surveyLimit_ TREADLE_GUARDED_BY(mutex_){};            // zero: nothing is measured
+  std::optional<CostSurvey> survey_ TREADLE_GUARDED_BY(mutex_);  // while it measures
+  io::Reactor::TimerId surveyTimer_ TREADLE_GUARDED_BY(mutex_) = 0;
   Stage stage_ TREADLE_GUARDED_BY(mutex_) = Stage::kGathering;
   Status failure_ TREADLE_GUARDED_BY(mutex_);  // why the job does not start
   CauseOf causeOf_ TREADLE_GUARDED_BY(mutex_) = [](const Status& why) { return why; };
@@ -132,6 +155,7 @@ void RendezvousServer::Core::accept(io::Stream stream, const link::Hello& hello)
 }
 
 void RendezvousServer::Core::onMessage(int rank, Bytes payload) {
+  const TimePoint now = Clock::now();
   Result<RendezvousMessage> message = parseRendezvous(payload);
   MutexLock lock(mutex_);
   if (stage_ == Stage::kOver) return;
@@ -140,6 +164,8 @@ void RendezvousServer::Core::onMessage(int rank, Bytes payload) {
     status = onRegister(rank, std::move(message->registration));
   } else if (message.ok() && message->step == Step::kReady) {
     status = onReady(rank);
+  } else if (message.ok() && message->step == Step::kEcho) {
+    onEcho(rank, message->number, now);
   } else if (message.ok() && message->step == Step::kFail) {
     status = message->failure.withContext(link::describe(guests_.at(rank)->worker) + " cannot join");
   } else if (status.ok()) {
@@ -164,13 +190,51 @@ Status RendezvousServer::Core::onRegister(int rank, Registration registration) {
   guest.registered = true;
   guest.addresses = std::move(registration.addresses);
   logDebug(name_, link::describe(guest.worker) + " has registered");
-  if (!missing().empty()) return {};
+  if (missing().empty()) measure();
+  return {};
+}
+
+// Never fails the start: what is not measured in time keeps its default.
+void RendezvousServer::Core::measure() {
+  if (surveyLimit_ == Duration::zero()) return sendRoster(known_);
+  stage_ = Stage::kMeasuring;
+  survey_.emplace(known_, roster(), sharesMemory_);
+  surveyTimer_ = reactor_.at(deadlineAfter(surveyLimit_), [weak = weak_from_this()] {
+    if (auto self = weak.lock()) self->endSurvey();
+  });
+  sendProbes(survey_->begin(Clock::now(), surveyLimit_));
+}
+
+// One that comes after the survey has no effect.
+void RendezvousServer::Core::onEcho(int rank, uint32_t number, TimePoint now) {
+  if (survey_) sendProbes(survey_->onEcho(rank, number, now));
+}
+
+void RendezvousServer::Core::sendProbes(const std::vector<CostSurvey::Probe>& probes) {
+  for (const CostSurvey::Probe& probe : probes)
+    say(*guests_.at(probe.rank), encodeProbe(probe.number, probe.sizeBytes));
+  if (!survey_->done()) return;
+  reactor_.cancel(surveyTimer_);
+  sendRoster(survey_->costs());
+}
+
+void RendezvousServer::Core::endSurvey() {
+  MutexLock lock(mutex_);
+  if (survey_ && stage_ == Stage::kMeasuring) sendRoster(survey_->costs());
+}
+
+Roster RendezvousServer::Core::roster() const {
+  Roster roster;
+  for (const auto& [rank, guest] : guests_) roster.push_back({guest->worker, guest->addresses});
+  return roster;
+}
+
+void RendezvousServer::Core::sendRoster(const Costs& costs) {
+  survey_.reset();
   stage_ = Stage::kConnecting;
   logDebug(name_, "all workers have registered, and connect to each other");
-  Roster roster;
-  for (const auto& [each, known] : guests_) roster.push_back({known->worker, known->addresses});
-  sayToAll(encodeRoster(roster));
-  return {};
+  logInfo(name_, "collective operations are chosen by these costs (treadle plan): " + describe(costs));
+  sayToAll(encodeRoster(roster(), costs));
 }
 
 Status RendezvousServer::Core::onReady(int rank) {
@@ -253,15 +317,18 @@ void RendezvousServer::Core::sayToAll(Bytes message) {
 }
 
 void RendezvousServer::Core::end() {
-  io::Reactor::TimerId timer = 0;
+  io::Reactor::TimerId timer = 0, surveyTimer = 0;
   std::vector<std::shared_ptr<Guest>> guests;
   {
     MutexLock lock(mutex_);
     timer = timer_;
+    surveyTimer = surveyTimer_;
     stage_ = Stage::kOver;
+    survey_.reset();
     guests = allConnected();  // a callback may still run for one of them: they go with the server
   }
   reactor_.cancel(timer);
+  reactor_.cancel(surveyTimer);
   for (const auto& guest : guests) {
     guest->connection->leave("", Clock::now() + std::chrono::seconds(1));
     guest->connection->close(cancelled("the rendezvous is over"));
@@ -274,6 +341,12 @@ RendezvousServer::RendezvousServer(std::shared_ptr<Core> core, Acceptors accepto
 RendezvousServer::~RendezvousServer() { stop(); }
 
 void RendezvousServer::setCause(CauseOf causeOf) { core_->setCause(std::move(causeOf)); }
+
+void RendezvousServer::setCosts(const Costs& costs) { core_->setCosts(costs); }
+
+void RendezvousServer::measureFrom(const Costs& known, bool sharesMemory, Duration limit) {
+  core_->measureFrom(known, sharesMemory, limit);
+}
 
 Status RendezvousServer::fail(const Status& why) { return core_->fail(why); }
 

@@ -1,5 +1,6 @@
 #include "treadle/core/cluster/roster_entry.h"
 
+#include "treadle/core/io/address.h"
 #include "treadle/core/link/handshake.h"
 
 namespace treadle::cluster {
@@ -8,6 +9,14 @@ namespace {
 constexpr size_t kAddressBytes = 256, kAddresses = 16, kReasonBytes = 8192;
 
 }  // namespace
+
+std::string hostOf(const RosterEntry& entry) {
+  for (const std::string& text : entry.addresses) {
+    const Result<io::Address> address = io::Address::parse(text);
+    if (address.ok() && !address->isUnix() && !address->isLoopback()) return address->host();
+  }
+  return {};
+}
 
 void writeAddresses(wire::Writer& writer, const std::vector<std::string>& addresses) {
   writer.number(static_cast<uint32_t>(addresses.size()));

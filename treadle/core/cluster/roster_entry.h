@@ -16,6 +16,10 @@ struct RosterEntry {
   std::vector<std::string> addresses;  // in the order in which to try them
 };
 
+// Where the worker runs, as its addresses show it: workers of one host have the same text, and all workers of a job see
+// the same one. Empty for addresses that lead nowhere but to this host.
+std::string hostOf(const RosterEntry& entry);
+
 void writeAddresses(wire::Writer& writer, const std::vector<std::string>& addresses);
 std::vector<std::string> readAddresses(wire::Reader& reader);
 
