@@ -1,7 +1,8 @@
-// `treadle plan` as a user meets it: each algorithm with its cost or the reason against it, and refusals that say what
-// to do.
+// `treadle plan` as a user meets it: each algorithm with its cost and time or the reason against it, and refusals that
+// say what to do.
 
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "tests/cli/launcher.h"
 
@@ -26,8 +27,45 @@ TEST(Plan, showsEachAlgorithmAndMarksTheOneThatAGroupTakes) {
   expectHas(text, "allReduce (sum) of 1000000 float32 among 4 members");
   expectHas(text, "   exchange   cannot: its data is above smallBytes\n");
   expectHas(text, "   tree       cannot: the group has at most 16 members\n");
-  expectHas(text, "-> ring       27        5.7 MiB    7\n");  // 3 starts; 6 blocks of 1 MB in 4 chunks
-  expectHas(text, "   direct     27        5.7 MiB    3\n");
+  // 3 starts; 6 blocks of 1 MB in 4 chunks. The work of four members on two cores: 108 messages of 10 us, and 24 MB at
+  // 6000 MB/s.
+  expectHas(text, "-> ring       27        5.7 MiB    7      2.54 ms   cores    1.00\n");
+  expectHas(text, "   direct     27        5.7 MiB    3      2.54 ms   cores    1.00\n");
+  // 4 steps of 8 us, 83 messages and 20 MB one after the other.
+  expectHas(text, "   root       35        7.6 MiB    4      4.20 ms   path     1.65\n");
+}
+
+TEST(Plan, predictsByTheCostsThatItIsGiven) {
+  expectHas(
+      planOf({}),
+      "with --hosts 1 --latency 8 --bandwidth 6000 --network-latency 18 --network-bandwidth 1180 --message-cost 10 "
+      "--cores 2\n");
+  const Strings costs = {"--latency",           "11",  "--bandwidth",    "7000", "--network-latency", "22",
+                         "--network-bandwidth", "900", "--message-cost", "4.5",  "--cores",           "32"};
+  expectHas(
+      planOf(costs),
+      "with --hosts 1 --latency 11 --bandwidth 7000 --network-latency 22 --network-bandwidth 900 --message-cost 4.5 "
+      "--cores 32\n");
+  // Eight hosts, 100 MB: 15 steps of 18 us, 7 starts and 14 x 48 chunks of 10 us, 175 MB at 1180 MB/s.
+  Strings apart = {"--members", "8", "--hosts", "8", "--size", "100000000"};
+  expectHas(planOf(apart), "-> ring       679       166.9 MiB  15     155.37 ms path     1.00\n");
+  // Four members of each of two hosts: direct blocks would share the network.
+  Strings together = {"--members", "8", "--hosts", "2", "--size", "100000000"};
+  expectHas(planOf(together), "-> ring ");
+  const auto json = nlohmann::json::parse(planOf({"--members", "8", "--hosts", "2", "--size", "100000000", "--json"}));
+  EXPECT_EQ(2, json["hosts"]);
+  EXPECT_EQ("network", json["algorithms"][5]["limit"]);
+  EXPECT_NEAR(4 * 4 * 2 * 12.5e6 / 1.18e9, json["algorithms"][5]["seconds"], 1e-3);
+}
+
+// What a job prints at the log level info can be given back.
+TEST(Plan, takesTheCostsAsAJobPrintsThem) {
+  const std::string text = planOf({"--cores", "3", "--latency", "7"});
+  const size_t begin = text.find("--hosts"), end = text.find('\n', begin);
+  Strings options;
+  std::istringstream words(text.substr(begin, end - begin));
+  for (std::string word; words >> word;) options.push_back(word);
+  EXPECT_EQ(text, planOf(options));
 }
 
 TEST(Plan, tellsTheSameAsJson) {
@@ -41,11 +79,11 @@ TEST(Plan, tellsTheSameAsJson) {
 }
 
 TEST(Plan, knowsOperationsTypesAndOptions) {
-  expectHas(planOf({"--operation", "broadcast", "--size", "100"}), "-> exchange   3         300 bytes  1\n");
+  expectHas(planOf({"--operation", "broadcast", "--size", "100"}), "-> exchange   3         300 bytes  1 ");
   expectHas(planOf({"--type", "bfloat16"}), "-> direct ");
   expectHas(planOf({"--algorithm", "circulant"}), "-> circulant ");
   expectHas(planOf({"--operation", "barrier", "--members", "20"}), "-> tree ");
-  expectHas(planOf({"--size", "4000", "--small-bytes", "0"}), "-> ring ");
+  expectHas(planOf({"--size", "4000", "--small-bytes", "0"}), "-> root ");
   expectHas(planOf({"--by-rank"}), "   ring       cannot: it does not add in the order of ranks\n");
 }
 
@@ -59,6 +97,11 @@ TEST(Plan, refusesWhatItCannotMean) {
       {{"plan", "--size", "1MB"}, "--size is '1MB', not a number of bytes"},
       {{"plan", "--chunk-bytes", "1"}, "chunkBytes is between"},
       {{"plan", "--type", "bool"}, "bool have no sum"},
+      {{"plan", "--hosts", "5"}, "--hosts is '5', not a number from 1 to 4, the members"},
+      {{"plan", "--hosts", "0"}, "--hosts is '0'"},
+      {{"plan", "--latency", "fast"}, "'--latency fast' is none of the costs, such as --latency 8 --bandwidth 6000"},
+      {{"plan", "--bandwidth", "0"}, "'--bandwidth 0' is none of the costs"},
+      {{"plan", "--cores", "nan"}, "'--cores nan' is none of the costs"},
       {{"plan", "--type", "float16", "--algorithm", "ring"}, "these can: root, direct"},
   };
   for (const auto& [words, part] : kCases) {

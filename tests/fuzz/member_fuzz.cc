@@ -24,6 +24,7 @@ using namespace std::chrono_literals;
 constexpr int kWorld = 3, kStranger = 1;
 constexpr Duration kHangs = 60s;
 constexpr size_t kMostSteps = 100;
+const group::Surroundings kSurroundings = group::Surroundings::onOneHost(2);  // of the member's group
 
 int64_t sum(const std::vector<int64_t>& numbers) {
   uint64_t all = 0;
@@ -276,7 +277,7 @@ class Play {
     message.description.dataType = group::DataType::kUint8;
     message.description.count *= sizeof(float);
     message.description.root = 0;
-    message.description.algorithm = *group::choose({}, message.description, 2);
+    message.description.algorithm = *group::choose({}, message.description, kSurroundings);
     message.elements = message.stream == group::Stream::kSends ? message.description.count : 0;
   }
   // As a sparse all-reduce of the member describes itself.
@@ -312,7 +313,7 @@ class Play {
                            0,
                            64,
                            64};
-    message.description.algorithm = *group::choose({}, message.description, 2);
+    message.description.algorithm = *group::choose({}, message.description, kSurroundings);
     message.position = choices_.below(16);
     message.status = cancelled("no more");
     std::vector<std::byte> data(choices_.below(4) * 16 + choices_.below(2));

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "treadle/cli/numbers.h"
-#include "treadle/core/group/choice.h"
 #include "treadle/core/group/cost.h"
+#include "treadle/core/group/prediction.h"
 
 namespace treadle::cli {
 namespace {
@@ -19,17 +19,21 @@ struct Row {
   Algorithm algorithm;
   std::optional<group::Cost> cost;  // none: it cannot do the operation
   std::string obstacle;
+  group::Prediction prediction;
 };
+
+int membersOf(const PlannedCall& call) { return call.surroundings.placement.members(); }
 
 std::vector<Row> rowsOf(PlannedCall call) {
   std::vector<Row> rows;
-  for (uint8_t value = 0; value < UINT8_MAX; ++value) {
-    if (!group::isAlgorithm(value)) continue;
+  for (uint8_t value = 1; group::isAlgorithm(value); ++value) {
     const auto algorithm = static_cast<Algorithm>(value);
     Row& row = rows.emplace_back(
-        Row{algorithm, {}, std::string(obstacleTo(algorithm, call.what, call.members, call.sumOrder))});
+        Row{algorithm, {}, std::string(obstacleTo(algorithm, call.what, membersOf(call), call.sumOrder)), {}});
     call.what.algorithm = algorithm;
-    if (row.obstacle.empty()) row.cost = costOf(call.what, call.members);
+    if (!row.obstacle.empty()) continue;
+    row.cost = costOf(call.what, membersOf(call));
+    row.prediction = predict(algorithm, call.what, call.surroundings.placement, call.surroundings.costs);
   }
   return rows;
 }
@@ -45,6 +49,23 @@ Result<T> named(const char* kind, const std::string& name, IsOne isOne, NameOf n
     all += (all.empty() ? "" : ", ") + one;
   }
   return invalidArgument(std::string("there is no ") + kind + " '" + name + "'; there are " + all);
+}
+
+// The bound that is the time.
+const char* limitOf(const group::Prediction& prediction) {
+  if (prediction.seconds() == prediction.path) return "path";
+  return prediction.seconds() == prediction.cores ? "cores" : "network";
+}
+
+double chosenSeconds(const std::vector<Row>& rows, const PlannedCall& call) {
+  for (const Row& row : rows)
+    if (row.algorithm == call.what.algorithm) return row.prediction.seconds();
+  return 0;
+}
+
+std::string costsText(const PlannedCall& call) {
+  const int hosts = call.surroundings.placement.hosts();
+  return "with --hosts " + std::to_string(hosts) + " " + describe(call.surroundings.costs) + "\n";
 }
 
 // "allReduce", without what it is of.
@@ -77,26 +98,35 @@ Result<Algorithm> algorithmNamed(const std::string& name) {
 }
 
 std::string planTable(const PlannedCall& call) {
-  std::string text = describe(call.what) + " among " + std::to_string(call.members) + " members\n\n" +
-                     "   algorithm  messages  data sent  steps\n";
-  for (const Row& row : rowsOf(call)) {
+  const std::vector<Row> rows = rowsOf(call);
+  const double chosen = chosenSeconds(rows, call);
+  std::string text = describe(call.what) + " among " + std::to_string(membersOf(call)) + " members\n" +
+                     costsText(call) + "\n   algorithm  messages  data sent  steps  time      limit    compared\n";
+  for (const Row& row : rows) {
     text += (row.algorithm == call.what.algorithm ? "-> " : "   ") + padded(std::string(nameOf(row.algorithm)), 11);
     if (!row.cost) {
       text += "cannot: " + row.obstacle + "\n";
       continue;
     }
     text += padded(std::to_string(row.cost->messages), 10) +
-            padded(bytesText(static_cast<double>(row.cost->bytes)), 11) + std::to_string(row.cost->steps) + "\n";
+            padded(bytesText(static_cast<double>(row.cost->bytes)), 11) + padded(std::to_string(row.cost->steps), 7) +
+            padded(timeText(row.prediction.seconds() * 1e6), 10) + padded(limitOf(row.prediction), 9) +
+            fixed(row.prediction.seconds() / chosen, 2) + "\n";
   }
   return text +
          "\nmessages, data sent: by the member that sends most, with the agreement and without acknowledgements\n" +
-         "steps: messages that wait for one another, in the longest such chain\n";
+         "steps: messages that wait for one another, in the longest such chain\n"
+         "time: predicted; limit: what it is bound by: the path through such a chain, the cores of a host, its "
+         "network\n"
+         "compared: the time in times that of the marked algorithm; of equal ones a group takes the first\n";
 }
 
 std::string planJson(const PlannedCall& call) {
   nlohmann::ordered_json json;
   json["operation"] = describe(call.what);
-  json["members"] = call.members;
+  json["members"] = membersOf(call);
+  json["hosts"] = call.surroundings.placement.hosts();
+  json["costs"] = describe(call.surroundings.costs);
   json["chosen"] = nameOf(call.what.algorithm);
   for (const Row& row : rowsOf(call)) {
     nlohmann::ordered_json one = {{"algorithm", nameOf(row.algorithm)}};
@@ -104,6 +134,8 @@ std::string planJson(const PlannedCall& call) {
       one["messages"] = row.cost->messages;
       one["bytes"] = row.cost->bytes;
       one["steps"] = row.cost->steps;
+      one["seconds"] = row.prediction.seconds();
+      one["limit"] = limitOf(row.prediction);
     } else {
       one["cannot"] = row.obstacle;
     }

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "treadle/core/group/messages.h"
+#include "treadle/core/group/choice.h"
 
 namespace treadle::cli {
 
@@ -15,11 +15,12 @@ Result<group::Algorithm> algorithmNamed(const std::string& name);
 
 struct PlannedCall {
   group::Description what;
-  int members = 2;
+  group::Surroundings surroundings = group::Surroundings::onOneHost(2);
   group::SumOrder sumOrder = group::SumOrder::kAny;
 };
 
-// Each algorithm with its cost, or why it cannot do the operation; the one in the description is marked.
+// Each algorithm with its cost and predicted time, or why it cannot do the operation; the one in the description is
+// marked.
 std::string planTable(const PlannedCall& call);
 std::string planJson(const PlannedCall& call);
 

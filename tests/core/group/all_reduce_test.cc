@@ -89,11 +89,15 @@ using Types = ::testing::Types<Float16, BFloat16, float, double, int8_t, int16_t
                                uint16_t, uint32_t, uint64_t, std::complex<float>, Complex>;
 TYPED_TEST_SUITE(AllReduceTest, Types);
 
+template <class T>
+inline constexpr bool kIsHalf = std::is_same_v<T, Float16> || std::is_same_v<T, BFloat16>;
+
 TYPED_TEST(AllReduceTest, IsRightForEverySizeAndOperation) {
   for (int size = 1; size <= 5; ++size) {
     GroupJob job(size);
-    // The ring with its edges (empty blocks, many chunks), and the one-step exchange.
-    std::vector<ProcessGroup> ring = job.makeAll({.smallBytes = 0, .chunkBytes = 64});
+    // The ring, or direct blocks, with their edges (empty blocks, many chunks), and the one-step exchange.
+    const Algorithm around = kIsHalf<TypeParam> ? Algorithm::kDirect : Algorithm::kRing;
+    std::vector<ProcessGroup> ring = job.makeAll({.chunkBytes = 64, .algorithm = around});
     std::vector<ProcessGroup> exchange = job.makeAll();
     for (ReduceOp op : kOps) {
       if (!group::checkReduces(group::DataTypeOf<TypeParam>::kValue, op).ok()) continue;
@@ -112,7 +116,7 @@ template <class T>
 std::vector<Algorithm> algorithmsFor(int size) {
   std::vector<Algorithm> algorithms = {size > 16 ? Algorithm::kTree : Algorithm::kExchange, Algorithm::kRoot,
                                        Algorithm::kRing, Algorithm::kCirculant, Algorithm::kDirect};
-  if (std::is_same_v<T, Float16> || std::is_same_v<T, BFloat16>) {
+  if (kIsHalf<T>) {
     algorithms = {Algorithm::kRoot, Algorithm::kDirect};
     if (size <= 16) algorithms.push_back(Algorithm::kExchange);
   }
@@ -188,7 +192,8 @@ TYPED_TEST(AllReduceTest, IsRightForAMillionElements) {
 TEST(AllReduceComplexTest, AddsMultipliesAndAveragesComplexNumbers) {
   constexpr Complex kValues[] = {{1, 2}, {3, -1}, {-2, 2}};
   GroupJob job(3);
-  std::vector<ProcessGroup> ring = job.makeAll({.smallBytes = 0, .chunkBytes = 64}), exchange = job.makeAll();
+  std::vector<ProcessGroup> ring = job.makeAll({.chunkBytes = 64, .algorithm = Algorithm::kRing}),
+                            exchange = job.makeAll();
   const auto result = [&](std::vector<ProcessGroup>& groups, ReduceOp op) {
     std::vector<std::vector<Complex>> data;
     std::vector<Future<void>> futures;

@@ -27,7 +27,9 @@ Description of(OperationKind operation, uint64_t count) {
   return what;
 }
 
-Algorithm automatic(const Description& what, int size) { return *choose({}, what, size); }
+Surroundings among(int size) { return Surroundings::onOneHost(size); }
+
+Algorithm automatic(const Description& what, int size) { return *choose({}, what, among(size)); }
 
 TEST(ChoiceTest, GoesByOperationSizeAndMembers) {
   constexpr uint64_t kSmall = 100, kLarge = 1'000'000;
@@ -37,15 +39,16 @@ TEST(ChoiceTest, GoesByOperationSizeAndMembers) {
       EXPECT_EQ(automatic(of(operation, operation == OperationKind::kBarrier ? 0 : kSmall), size),
                 Algorithm::kExchange);
     EXPECT_EQ(automatic(reduction(kLarge), size), Algorithm::kRing);
-    EXPECT_EQ(automatic(of(OperationKind::kReduce, kLarge), size), Algorithm::kDirect);
   }
+  EXPECT_EQ(automatic(of(OperationKind::kReduce, kLarge), 2), Algorithm::kRoot) << "each byte travels once";
+  EXPECT_EQ(automatic(of(OperationKind::kReduce, kLarge), 16), Algorithm::kDirect);
   EXPECT_EQ(automatic(reduction(kSmall), 17), Algorithm::kTree);
   EXPECT_EQ(automatic(of(OperationKind::kBroadcast, kSmall), 17), Algorithm::kTree);
   EXPECT_EQ(automatic(of(OperationKind::kBarrier, 0), 17), Algorithm::kTree);
   EXPECT_EQ(automatic(reduction(kSmall, DataType::kFloat16), 17), Algorithm::kRoot);
   EXPECT_EQ(automatic(of(OperationKind::kReduce, kSmall), 17), Algorithm::kRoot);
   EXPECT_EQ(automatic(of(OperationKind::kAllGather, kSmall), 17), Algorithm::kDirect);
-  EXPECT_EQ(automatic(reduction(kLarge), 17), Algorithm::kCirculant);
+  EXPECT_EQ(automatic(reduction(kLarge), 64), Algorithm::kCirculant) << "a ring's messages would be small, and many";
   EXPECT_EQ(automatic(of(OperationKind::kBroadcast, kLarge), 17), Algorithm::kRing);
   for (int size : {2, 17}) {
     EXPECT_EQ(automatic(reduction(kLarge, DataType::kBFloat16), size), Algorithm::kDirect);
@@ -68,15 +71,15 @@ TEST(ChoiceTest, ChoosesOnlyAlgorithmsThatServe) {
 }
 
 TEST(ChoiceTest, ARefusalNamesTheAlgorithmsThatCan) {
-  const Status why = choose({.algorithm = Algorithm::kRing}, reduction(100'000, DataType::kFloat16), 4).status();
+  const Status why = choose({.algorithm = Algorithm::kRing}, reduction(100'000, DataType::kFloat16), among(4)).status();
   EXPECT_EQ(why.code(), Code::kInvalidArgument);
   EXPECT_EQ(why.message(),
             "the algorithm 'ring' cannot do allReduce (sum) of 100000 float16 among 4 members: each member would round "
             "its 16-bit floats; these can: root, direct");
-  EXPECT_FALSE(choose({.algorithm = Algorithm::kTree}, reduction(10), 16).ok());
-  EXPECT_FALSE(choose({.algorithm = Algorithm::kExchange}, reduction(10), 17).ok());
-  EXPECT_FALSE(choose({.algorithm = Algorithm::kExchange}, reduction(100'000), 2).ok());
-  EXPECT_EQ(*choose({.algorithm = Algorithm::kRing}, of(OperationKind::kBarrier, 0), 2), Algorithm::kExchange)
+  EXPECT_FALSE(choose({.algorithm = Algorithm::kTree}, reduction(10), among(16)).ok());
+  EXPECT_FALSE(choose({.algorithm = Algorithm::kExchange}, reduction(10), among(17)).ok());
+  EXPECT_FALSE(choose({.algorithm = Algorithm::kExchange}, reduction(100'000), among(2)).ok());
+  EXPECT_EQ(*choose({.algorithm = Algorithm::kRing}, of(OperationKind::kBarrier, 0), among(2)), Algorithm::kExchange)
       << "has no choice";
 }
 
@@ -226,14 +229,14 @@ TEST(ForcedAlgorithmTest, OnOneMemberAloneFailsOnAllAndNamesBoth) {
 
 TEST(SumOrderTest, LeavesOutAlgorithmsThatAddInAnotherOrder) {
   const GroupOptions byRank{.sumOrder = SumOrder::kRank};
-  EXPECT_EQ(*choose(byRank, reduction(100), 4), Algorithm::kExchange);
-  EXPECT_EQ(*choose(byRank, reduction(1'000'000), 4), Algorithm::kDirect);
-  EXPECT_EQ(*choose(byRank, reduction(100), 17), Algorithm::kRoot);
-  EXPECT_EQ(*choose(byRank, reduction(1'000'000), 17), Algorithm::kDirect);
-  EXPECT_EQ(*choose(byRank, of(OperationKind::kBroadcast, 100), 17), Algorithm::kTree) << "adds nothing";
-  EXPECT_EQ(*choose(byRank, of(OperationKind::kBroadcast, 1'000'000), 4), Algorithm::kRing);
+  EXPECT_EQ(*choose(byRank, reduction(100), among(4)), Algorithm::kExchange);
+  EXPECT_EQ(*choose(byRank, reduction(1'000'000), among(4)), Algorithm::kDirect);
+  EXPECT_EQ(*choose(byRank, reduction(100), among(17)), Algorithm::kRoot);
+  EXPECT_EQ(*choose(byRank, reduction(1'000'000), among(17)), Algorithm::kDirect);
+  EXPECT_EQ(*choose(byRank, of(OperationKind::kBroadcast, 100), among(17)), Algorithm::kTree) << "adds nothing";
+  EXPECT_EQ(*choose(byRank, of(OperationKind::kBroadcast, 1'000'000), among(4)), Algorithm::kRing);
   const Status why =
-      choose({.algorithm = Algorithm::kRing, .sumOrder = SumOrder::kRank}, reduction(100'000), 4).status();
+      choose({.algorithm = Algorithm::kRing, .sumOrder = SumOrder::kRank}, reduction(100'000), among(4)).status();
   EXPECT_TRUE(contains(why.message(), "it does not add in the order of ranks; these can: root, direct"))
       << why.message();
 }

@@ -67,8 +67,7 @@ class StrangeMemberTest : public test::StrangeMember {
     Message message;
     message.description = {group::OperationKind::kAllReduce, type_, ReduceOp::kSum, 0, count_, 0, smallBytes_,
                            group_.options().chunkBytes};
-    const int size = static_cast<int>(job_->names().size());
-    message.description.algorithm = *group::choose(group_.options(), message.description, size);
+    message.description.algorithm = *group::choose(group_.options(), message.description, group_.core().surroundings());
     const size_t members = job_->names().size(), block = (count_ + members - 1) / members;
     message.elements = 2 * block;  // two blocks, around a ring of two as directly
     return message;
@@ -147,6 +146,7 @@ TEST_F(StrangeMemberTest, AChunkOfTheWrongSizeInARunningSend) {
   begun.description.operation = group::OperationKind::kSend;
   begun.description.dataType = group::DataType::kUint8;
   begun.description.count = begun.elements = memory.size();
+  begun.description.algorithm = group::Algorithm::kRing;
   send(begun);
   Message chunk;
   chunk.kind = MessageKind::kChunk;

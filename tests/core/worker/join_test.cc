@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <thread>
@@ -14,6 +15,8 @@
 #include "tests/support/meeting_at.h"
 #include "treadle/core/base/log.h"
 #include "treadle/core/cluster/rendezvous.h"
+#include "treadle/core/group/group.h"
+#include "treadle/core/group/group_service.h"
 #include "treadle/core/io/socket.h"
 
 namespace treadle::join_test {
@@ -81,6 +84,48 @@ TEST_F(Join, reportsItsStepsAtTheLogLevelDebug) {
   for (const char* step : {"debug a: worker 'b' (rank 1) has registered", "debug a: all workers have registered",
                            "debug b: this worker has joined the job", "debug a: this worker is in its shutdown"})
     EXPECT_TRUE(contains(log, step)) << log;
+}
+
+// All members of a group choose algorithms by them, and have to choose alike.
+TEST_F(Join, givesAllWorkersTheCostsThatRankZeroMeasured) {
+  testing::internal::CaptureStderr();
+  setLogLevel(LogLevel::kInfo);
+  const test::WorkerJob::Adjust onlyTcp = [](JoinOptions& one) { one.channels = Channels{.unixSockets = false}; };
+  for (const auto& adjust : {test::WorkerJob::Adjust(), onlyTcp}) {
+    test::WorkerJob job({"a", "b", "c"}, {}, adjust);
+    const cluster::Costs costs = job[0].groups().costs();
+    EXPECT_EQ(rounded(costs), costs);
+    EXPECT_NE(cluster::Costs().sameHost, costs.sameHost) << "the defaults are not rounded";
+    EXPECT_EQ(std::max(1U, std::thread::hardware_concurrency()), costs.cores);
+    std::vector<group::ProcessGroup> groups;
+    for (size_t rank = 0; rank < 3; ++rank) {
+      EXPECT_EQ(costs, job[rank].groups().costs());
+      groups.push_back(group::ProcessGroup::make(job[rank], {"a", "b", "c"}));
+      const group::Surroundings& known = groups.back().core().surroundings();
+      EXPECT_EQ(costs, known.costs);
+      EXPECT_EQ(1, known.placement.hosts());
+      EXPECT_EQ(3, known.placement.members());
+    }
+    const std::string log = testing::internal::GetCapturedStderr();
+    testing::internal::CaptureStderr();
+    EXPECT_TRUE(contains(log, "info a: collective operations are chosen by these costs")) << log;
+    EXPECT_TRUE(contains(log, describe(costs))) << log;
+  }
+  setLogLevel(LogLevel::kWarn);
+  testing::internal::GetCapturedStderr();
+}
+
+TEST_F(Join, takesTheCostsOfTheEnvironmentInPlaceOfMeasuring) {
+  const cluster::Costs given{{11e-6, 3e9}, {22e-6, 4e9}, 5e-6, 6};
+  ::setenv("TREADLE_COSTS", describe(given).c_str(), 1);
+  {
+    test::WorkerJob job({"a", "b"});
+    for (size_t rank = 0; rank < 2; ++rank) EXPECT_EQ(given, job[rank].groups().costs());
+  }
+  ::setenv("TREADLE_COSTS", "--cores none", 1);
+  for (const Status& why : joinAll({options("a", 0, 2), options("b", 1, 2)}))
+    EXPECT_TRUE(contains(why.message(), "TREADLE_COSTS: '--cores none' is none of the costs")) << why.toString();
+  ::unsetenv("TREADLE_COSTS");
 }
 
 TEST_F(Join, refusesANameThatIsUsedTwice) {

@@ -14,6 +14,7 @@
 #include "tests/support/readable.h"
 #include "tests/support/seeds.h"
 #include "treadle/core/group/group.h"
+#include "treadle/core/group/group_service.h"
 #include "treadle/core/io/process.h"
 #include "treadle/core/io/socket.h"
 
@@ -82,6 +83,19 @@ class OpenJob : public testing::Test {
   const uint16_t port = test::freePort();
   std::string meetingFile;
 };
+
+// Those that come later get them too, also from another keeper.
+TEST_F(OpenJob, givesAllWorkersTheCostsOfTheFirst) {
+  auto a = join("a", true);
+  const cluster::Costs costs = a->groups().costs();
+  EXPECT_TRUE(isUsable(costs));
+  auto b = join("b");
+  EXPECT_EQ(costs, b->groups().costs());
+  a->leave({.timeout = 60s});
+  auto c = join("c");
+  EXPECT_EQ(costs, c->groups().costs());
+  shutdown({b, c});
+}
 
 TEST_F(OpenJob, beginsWithOneWorkerAndOthersCome) {
   auto a = join("a", true);

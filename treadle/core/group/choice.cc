@@ -2,17 +2,16 @@
 
 #include <algorithm>
 #include <initializer_list>
+#include <limits>
 
 #include "treadle/core/group/circulant.h"
 #include "treadle/core/group/direct.h"
+#include "treadle/core/group/prediction.h"
 #include "treadle/core/group/ring.h"
 #include "treadle/core/group/tree.h"
 
 namespace treadle::group {
 namespace {
-
-// With more members the many small steps of a ring cost more than the bytes.
-constexpr int kMostAroundARing = 16;
 
 // Partial sums travel around a ring, in rounds and along a tree, so each member would round.
 bool sumsInParts(const Description& what) {
@@ -23,14 +22,27 @@ bool isOneOf(OperationKind kind, std::initializer_list<OperationKind> kinds) {
   return std::find(kinds.begin(), kinds.end(), kind) != kinds.end();
 }
 
-Algorithm preferred(const Description& what, int size, SumOrder order) {
-  const auto can = [&](Algorithm algorithm) { return serves(algorithm, what, size, order); };
-  for (Algorithm small : {Algorithm::kExchange, Algorithm::kTree})
-    if (can(small)) return small;
-  const bool isSmallInTree = what.small() && size > kMostAllToAll;
-  if (isSmallInTree && can(Algorithm::kRoot)) return Algorithm::kRoot;
-  if (size > kMostAroundARing && can(Algorithm::kCirculant)) return Algorithm::kCirculant;
-  return can(Algorithm::kRing) ? Algorithm::kRing : Algorithm::kDirect;
+// Calls `use` with each algorithm that serves, in the order of their numbers.
+template <class Use>
+void forEachThatServes(const Description& what, int size, SumOrder order, Use use) {
+  for (uint8_t value = 1; isAlgorithm(value); ++value)
+    if (const auto algorithm = static_cast<Algorithm>(value); serves(algorithm, what, size, order)) use(algorithm);
+}
+
+// Times that differ by less than 3% are equal: the model is not that exact. It knows no congestion, so of a ring and of
+// direct blocks between many hosts the ring is the better one, where each member receives from one other only.
+constexpr double kSame = 0.97;
+
+Algorithm fastest(const Description& what, SumOrder order, const Surroundings& surroundings) {
+  Algorithm best = Algorithm::kAutomatic;
+  double least = std::numeric_limits<double>::infinity();
+  forEachThatServes(what, surroundings.placement.members(), order, [&](Algorithm algorithm) {
+    const double time = timeOf(algorithm, what, surroundings.placement, surroundings.costs);
+    if (best != Algorithm::kAutomatic && !(time < least * kSame)) return;
+    best = algorithm;
+    least = time;
+  });
+  return best;
 }
 
 Plan directPlan(OperationKind operation, const Shape& shape) {
@@ -107,17 +119,16 @@ std::string_view obstacleTo(Algorithm algorithm, const Description& what, int si
   return "it is none";
 }
 
-Result<Algorithm> choose(const GroupOptions& options, const Description& what, int size) {
+Result<Algorithm> choose(const GroupOptions& options, const Description& what, const Surroundings& surroundings) {
   const Algorithm wanted = options.algorithm;
-  const bool hasNoChoice = isOneOf(what.operation, {OperationKind::kBarrier, OperationKind::kSend});
-  if (wanted == Algorithm::kAutomatic || hasNoChoice) return preferred(what, size, options.sumOrder);
+  const int size = surroundings.placement.members();
+  const bool isNotForced = isOneOf(what.operation, {OperationKind::kBarrier, OperationKind::kSend});
+  if (wanted == Algorithm::kAutomatic || isNotForced) return fastest(what, options.sumOrder, surroundings);
   const std::string obstacle(obstacleTo(wanted, what, size, options.sumOrder));
   if (obstacle.empty()) return wanted;
   std::string others;
-  for (uint8_t value = 0; value < UINT8_MAX; ++value)
-    if (const auto other = static_cast<Algorithm>(value);
-        isAlgorithm(value) && serves(other, what, size, options.sumOrder))
-      others += (others.empty() ? "" : ", ") + std::string(nameOf(other));
+  forEachThatServes(what, size, options.sumOrder,
+                    [&](Algorithm other) { others += (others.empty() ? "" : ", ") + std::string(nameOf(other)); });
   return invalidArgument("the algorithm '" + std::string(nameOf(wanted)) + "' cannot do " + describe(what) + " among " +
                          std::to_string(size) + " members: " + obstacle + "; these can: " + others);
 }

@@ -4,9 +4,11 @@
 
 #include <memory>
 
+#include "treadle/core/cluster/costs.h"
 #include "treadle/core/group/agreement.h"
 #include "treadle/core/group/messages.h"
 #include "treadle/core/group/options.h"
+#include "treadle/core/group/placement.h"
 #include "treadle/core/group/plan.h"
 
 namespace treadle::group {
@@ -35,9 +37,18 @@ inline bool serves(Algorithm algorithm, const Description& what, int size, SumOr
   return obstacleTo(algorithm, what, size, order).empty();
 }
 
-// The one that the options force, or else the first that serves. A barrier and a send between two members have no
-// choice. InvalidArgument: the forced one cannot do the operation; names those that can.
-Result<Algorithm> choose(const GroupOptions& options, const Description& what, int size);
+// What the choice depends on beside the operation. Equal on all members.
+struct Surroundings {
+  Placement placement;
+  cluster::Costs costs = {};
+
+  static Surroundings onOneHost(int members) { return {Placement::onOneHost(members)}; }
+};
+
+// The one that the options force, or else, of those that serve, the one that takes the least time (prediction.h), and
+// the one with the lowest number of several. Forcing has no effect on a barrier and a send between two members.
+// InvalidArgument: the forced one cannot do the operation; names those that can.
+Result<Algorithm> choose(const GroupOptions& options, const Description& what, const Surroundings& surroundings);
 
 // The plan of the member `self` of `size`, at least 2, by the algorithm in the call's description. That of a sparse
 // all-reduce is empty: it is made as the sizes become known.

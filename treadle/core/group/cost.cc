@@ -89,6 +89,8 @@ Cost costOf(const Description& what, int size) {
       }
     cost.messages = std::max(cost.messages, messages);
     cost.bytes = std::max(cost.bytes, elements * sizeOf(what.dataType));
+    cost.allMessages += messages;
+    cost.allBytes += elements * sizeOf(what.dataType);
   }
   const uint64_t agreed = stepsToAgree(agreement, size), moved = Chains(plans).longest();
   cost.steps = plans.front().withStarts ? std::max(agreed, moved) : agreed + moved;

@@ -1,6 +1,6 @@
 #pragma once
-// The cost of an operation by one algorithm, counted from the plans of all members. Pure; makes the plans of all
-// members, so for tools and tests.
+// What an operation by one algorithm moves, counted from the plans of all members (prediction.h has closed forms).
+// Pure; makes the plans of all members, so for tools and tests.
 
 #include "treadle/core/group/messages.h"
 
@@ -10,6 +10,7 @@ struct Cost {
   uint64_t messages = 0;  // starts and chunks, without acknowledgements: of the member that sends most
   uint64_t bytes = 0;     // of data: of the member that sends most
   uint64_t steps = 0;     // messages that wait for one another, in the longest such chain: agreement, then transfers
+  uint64_t allMessages = 0, allBytes = 0;  // as above, of all members together
 };
 
 // With the algorithm in the description, which serves it, among at least 2 members. The elements of an all-to-all are

@@ -108,7 +108,7 @@ void checkFusable(const ProcessGroup& group, const Signature& signature) {
     Description batch{OperationKind::kAllReduce, signature.dataType, signature.reduceOp};
     batch.count = sizeBytes / sizeOf(signature.dataType);
     batch.smallBytes = group.options().smallBytes;
-    throwIfError(choose(group.options(), batch, group.size()).status());
+    throwIfError(choose(group.options(), batch, group.core().surroundings()).status());
   }
 }
 

@@ -67,13 +67,13 @@ class ProcessGroup {
 };
 
 // data[i] becomes the sum (or the reduction `op`) of data[i] of all members; `count` elements of `type`, aligned for
-// it. Large data goes around a ring (P. Patarasuk, X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
-// workstations", 2009): each member sends and receives 2 (n-1)/n times its size. In a group of more than 16 as much
-// goes in 2 log2 n rounds (J. L. Träff, arXiv 2410.14234). GroupOptions::algorithm forces another course. Small data
-// (GroupOptions::smallBytes)
-// is sent to all members at once; in a group of more than 16, along a tree. Sums, averages and products of 16-bit
-// floats are computed in float64 and rounded once: large ones move as many bytes, each block to the member that
-// combines it and from there to all. ArgumentError: the type has no such reduction (checkReduces).
+// it. The group takes the algorithm with the shortest predicted time (`treadle plan` shows it), or the one that
+// GroupOptions::algorithm forces. Large data goes around a ring (P. Patarasuk, X. Yuan, "Bandwidth optimal all-reduce
+// algorithms for clusters of workstations", 2009), in 2 log2 n rounds (J. L. Träff, arXiv 2410.14234), or each block to
+// the member that combines it and from there to all: each member sends and receives 2 (n-1)/n times the data's size.
+// Small data (GroupOptions::smallBytes) is also sent to all members at once or, in a group of more than 16, along a
+// tree. Sums, averages and products of 16-bit floats are computed in float64 and rounded once. ArgumentError: the type
+// has no such reduction (checkReduces).
 Future<void> allReduce(const ProcessGroup& group, void* data, size_t count, DataType type,
                        ReduceOp op = ReduceOp::kSum);
 

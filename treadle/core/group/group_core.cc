@@ -45,13 +45,14 @@ Stream seenByReceiver(Stream stream) { return stream == Stream::kSends ? Stream:
 }  // namespace
 
 GroupCore::GroupCore(io::Reactor& reactor, io::Executor& executor, MemberLink link, GroupOptions options,
-                     std::string text)
+                     std::string text, Surroundings surroundings)
     : reactor_(reactor),
       executor_(executor),
       pool_(&executor),
       link_(std::move(link)),
       options_(std::move(options)),
-      text_(std::move(text)) {}
+      text_(std::move(text)),
+      surroundings_(std::move(surroundings)) {}
 
 Future<void> GroupCore::readyFuture(Status status) {
   Promise<void> promise;
@@ -96,7 +97,7 @@ std::shared_ptr<Operation> GroupCore::makeOperation(uint64_t sequence, Call call
 Future<void> GroupCore::start(Call call, Duration timeout) {
   call.description.smallBytes = options_.smallBytes;
   call.description.chunkBytes = options_.chunkBytes;
-  if (link_.size() > 1) call.description.algorithm = valueOrThrow(choose(options_, call.description, link_.size()));
+  if (link_.size() > 1) call.description.algorithm = valueOrThrow(choose(options_, call.description, surroundings_));
   // Of one member each operation is a copy.
   if (link_.size() == 1 && !call.output.empty() && call.output.data() != call.input.data())
     std::memcpy(call.output.data(), call.input.data(), call.output.size());
@@ -142,7 +143,8 @@ std::shared_ptr<GroupCore> GroupCore::pairWith(int peer, Stream stream) {
   if (!pair) {
     MemberLink link = link_.between(peer, stream);
     std::string text = "the sends from " + link.member(0).name + " to " + link.member(1).name + " in " + text_;
-    pair = std::make_shared<GroupCore>(reactor_, executor_, std::move(link), options_, std::move(text));
+    Surroundings two{surroundings_.placement.pair(link_.self(), peer), surroundings_.costs};
+    pair = std::make_shared<GroupCore>(reactor_, executor_, std::move(link), options_, std::move(text), std::move(two));
   }
   return pair;
 }

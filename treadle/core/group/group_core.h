@@ -37,7 +37,8 @@ struct Signature;
 class GroupCore final : public OperationHost, public std::enable_shared_from_this<GroupCore> {
  public:
   // `text` stands for it in messages: "group 'trainers'".
-  GroupCore(io::Reactor& reactor, io::Executor& executor, MemberLink link, GroupOptions options, std::string text);
+  GroupCore(io::Reactor& reactor, io::Executor& executor, MemberLink link, GroupOptions options, std::string text,
+            Surroundings surroundings);
 
   // The next operation of this group; the options in the call's description are filled in. A group of one, and one that
   // has failed, answers at once. Throws ArgumentError when GroupOptions::algorithm cannot do it.
@@ -60,6 +61,7 @@ class GroupCore final : public OperationHost, public std::enable_shared_from_thi
 
   const MemberLink& link() const { return link_; }
   const GroupOptions& options() const { return options_; }
+  const Surroundings& surroundings() const { return surroundings_; }
   const std::string& text() const { return text_; }
 
  private:
@@ -128,6 +130,7 @@ class GroupCore final : public OperationHost, public std::enable_shared_from_thi
   const MemberLink link_;
   const GroupOptions options_;
   const std::string text_;
+  const Surroundings surroundings_;
 
   Mutex mutex_;
   Status failure_ TREADLE_GUARDED_BY(mutex_);

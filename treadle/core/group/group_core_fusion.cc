@@ -20,7 +20,7 @@ std::shared_ptr<GroupCore> GroupCore::batches() {
   std::shared_ptr<GroupCore>& batches = streams_[{kAll, Stream::kFused}];
   if (!batches)
     batches = std::make_shared<GroupCore>(reactor_, executor_, link_.of(Stream::kFused), options_,
-                                          "the batches of pushPull in " + text_);
+                                          "the batches of pushPull in " + text_, surroundings_);
   return batches;
 }
 

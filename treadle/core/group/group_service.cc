@@ -55,6 +55,25 @@ GroupService::GroupService(cluster::Membership& membership, io::Reactor& reactor
 
 GroupService::~GroupService() { close(cancelled("this worker has left the job")); }
 
+void GroupService::setCosts(const cluster::Costs& costs, HostOf hostOf) {
+  MutexLock lock(mutex_);
+  costs_ = costs;
+  hostOf_ = std::move(hostOf);
+}
+
+cluster::Costs GroupService::costs() const {
+  MutexLock lock(mutex_);
+  return costs_;
+}
+
+Placement GroupService::placementOf(const std::vector<WorkerInfo>& members) const {
+  std::map<std::string, int> numbers;
+  std::vector<int> hosts;
+  for (const WorkerInfo& member : members)
+    hosts.push_back(numbers.emplace(hostOf_(member.rank), static_cast<int>(numbers.size())).first->second);
+  return Placement(std::move(hosts));
+}
+
 Result<std::vector<WorkerInfo>> GroupService::infosOf(const std::vector<std::string>& members) const {
   if (members.empty()) return invalidArgument("a group needs at least one member");
   std::vector<WorkerInfo> infos;
@@ -93,9 +112,11 @@ Result<std::shared_ptr<GroupCore>> GroupService::make(const std::vector<std::str
     key.number(made_[{reinterpret_cast<const char*>(key.bytes().data()), key.size()}]++);
     uint64_t id = hashOf(key.bytes());
     if (groups_.contains(id)) return internalError("two groups of this worker have one id; give one of them a name");
+    Surroundings surroundings{placementOf(*infos), costs_};
     MemberLink link(membership_, id, std::move(*infos), static_cast<int>(self - members.begin()));
     std::string text = textOf(options, members);
-    group = std::make_shared<GroupCore>(reactor_, executor_, std::move(link), std::move(options), std::move(text));
+    group = std::make_shared<GroupCore>(reactor_, executor_, std::move(link), std::move(options), std::move(text),
+                                        std::move(surroundings));
     groups_[id] = group;
     for (Early& early : takeEarly(id)) (isOfNames(early.message.kind) ? ofNames : others).push_back(std::move(early));
     handOver(std::move(others), *group, violations);  // nothing newer can come before these

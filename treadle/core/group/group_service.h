@@ -7,6 +7,7 @@
 //
 // Any thread may call anything; `onMessage` and `onLost` come from reading threads and do not wait.
 
+#include <functional>
 #include <map>
 #include <unordered_map>
 
@@ -22,6 +23,12 @@ class GroupService final : public cluster::MessageHandler {
   // All three must outlive it, and no handler may run any more when it goes: the executor has been stopped by then.
   GroupService(cluster::Membership& membership, io::Reactor& reactor, io::Executor& executor);
   ~GroupService() override;
+
+  // What links cost, by which the groups that are made from now on choose algorithms, and where the worker with a rank
+  // in the job runs: a text for its host. Equal on all workers. Before, all workers are on one host, with the defaults.
+  using HostOf = std::function<std::string(int rank)>;
+  void setCosts(const cluster::Costs& costs, HostOf hostOf);
+  cluster::Costs costs() const;
 
   // ProcessGroup::make (group.h), as a Result. InvalidArgument: a name twice, this worker not among them, bad options.
   // NotFound: nobody has a name.
@@ -46,6 +53,7 @@ class GroupService final : public cluster::MessageHandler {
   };
 
   Result<std::vector<WorkerInfo>> infosOf(const std::vector<std::string>& members) const;
+  Placement placementOf(const std::vector<WorkerInfo>& members) const TREADLE_REQUIRES(mutex_);
   // Ranks to cut off for what they sent.
   using Violations = std::vector<std::pair<int, Status>>;
   static void handOver(std::vector<Early> early, GroupCore& group, Violations& violations);
@@ -62,6 +70,8 @@ class GroupService final : public cluster::MessageHandler {
 
   mutable Mutex mutex_;
   Status closed_ TREADLE_GUARDED_BY(mutex_);
+  cluster::Costs costs_ TREADLE_GUARDED_BY(mutex_);
+  HostOf hostOf_ TREADLE_GUARDED_BY(mutex_) = [](int) { return std::string(); };
   std::unordered_map<uint64_t, std::shared_ptr<GroupCore>> groups_ TREADLE_GUARDED_BY(mutex_);
   std::map<std::string, uint64_t> made_ TREADLE_GUARDED_BY(mutex_);  // how often, by name and members
   std::unordered_map<uint64_t, std::vector<Early>> early_ TREADLE_GUARDED_BY(mutex_);

@@ -17,7 +17,7 @@ inline constexpr size_t kMostSmallBytes = size_t{1}
 struct GroupOptions {
   std::string name = {};                        // for messages; another name means another group
   Duration timeout = std::chrono::seconds(60);  // limit of each operation; kNoTimeout: until a member is lost
-  size_t smallBytes = size_t{64} << 10;         // data up to this size takes fewer steps and more bytes
+  size_t smallBytes = size_t{64} << 10;         // data up to this size may take fewer steps and more bytes
   size_t chunkBytes = size_t{256} << 10;        // large data is sent in chunks of this size
   // For all operations but barriers and sends, which have no choice. One that it cannot do is refused (ArgumentError).
   Algorithm algorithm = Algorithm::kAutomatic;

@@ -114,7 +114,7 @@ Future<void> sparseAllReduce(const ProcessGroup& group, const SparseShape& shape
   call.description.count = shape.rows() * shape.width();
   call.description.shape = shape.text();
   // Before the work of packing.
-  if (group.size() > 1) throwIfError(choose(group.options(), call.description, group.size()).status());
+  if (group.size() > 1) throwIfError(choose(group.options(), call.description, group.core().surroundings()).status());
   const RowRanges ranges(shape.rows(), group.size());
   const RowType rowType{shape.width(), type};
   SparseData data{rowType, ranges, packRows(indices, values, rowType, ranges), sums};

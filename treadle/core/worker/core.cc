@@ -2,7 +2,10 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "treadle/core/base/log.h"
+#include "treadle/core/cluster/host_costs.h"
 #include "treadle/core/cluster/meeting_file.h"
 #include "treadle/core/io/interruption.h"
 #include "treadle/core/memory/warm_cache.h"
@@ -34,6 +37,7 @@ TimePoint partOf(TimePoint start, Duration limit, double share) {
 Worker::Core::Core(JoinOptions joinOptions, Launch launchInfo)
     : options(std::move(joinOptions)),
       channels(valueOrThrow(options.channelsToUse())),
+      givenCosts(valueOrThrow(cluster::costsOfEnvironment())),
       launch(std::move(launchInfo)),
       launcher(launch),
       self{options.name, launch.rank},
@@ -139,6 +143,7 @@ Status Worker::Core::meetAll() {
     rendezvous->setCause([this](const Status& why) { return launcher.causeOf(why); });
     written = rendezvous->address();
     if (!launch.meetingFile.empty()) TREADLE_RETURN_IF_ERROR(cluster::writeMeetingFile(launch.meetingFile, *written));
+    beginMeasuring();
   }
   Result<cluster::MasterAddresses> masters = whereToMeet(launch, options);
   if (!masters.ok()) return std::move(masters).status();
@@ -182,12 +187,32 @@ Status Worker::Core::connectToAll(const cluster::MasterAddresses& masters, TimeP
   Result<cluster::Roster> roster = client->exchange(launch.worldSize, announced(), deadline);
   if (!roster.ok()) return std::move(roster).status();
   for (const cluster::RosterEntry& peer : *roster) addressBook_.add(peer);
+  setCosts(client->costs());
   TimePoint begin = Clock::now();
   TimePoint dialEnd = deadline == kNever ? kNever : partOf(begin, deadline - begin, kDialShare);
   for (const cluster::RosterEntry& peer : *roster)
     if (Status dialed = connectTo(peer, dialEnd); !dialed.ok())
       return client->giveUp(launcher.causeOf(dialed), deadline);
   return client->ready(deadline);
+}
+
+// At rank 0, while the others dial: the roster waits for this worker anyway.
+void Worker::Core::beginMeasuring() {
+  if (givenCosts) return rendezvous->setCosts(*givenCosts);
+  if (launch.worldSize > 1) rendezvous->measureFrom(cluster::costsOfThisHost(), sharesMemory());
+}
+
+// With others of this host, if they may do as it does.
+bool Worker::Core::sharesMemory() const {
+  const bool listens = std::any_of(acceptors.begin(), acceptors.end(),
+                                   [](const auto& acceptor) { return acceptor->address().isUnix(); });
+  return listens && channels.sharedMemory && memory::BlockPool::ofProcess() != nullptr;
+}
+
+// Before anybody goes, so before the first group is made.
+void Worker::Core::setCosts(const cluster::Costs& costs) {
+  costs_ = costs;
+  groups->setCosts(costs, [this](int rank) { return cluster::hostOf(addressBook_.entry(rank)); });
 }
 
 // With the launcher's key, one that rank 0 makes up, or none.

@@ -3,6 +3,7 @@
 // stopped. Only the files of this room see it.
 
 #include "treadle/core/cluster/admission.h"
+#include "treadle/core/cluster/costs.h"
 #include "treadle/core/cluster/key_service.h"
 #include "treadle/core/cluster/rendezvous.h"
 #include "treadle/core/cluster/status_socket.h"
@@ -31,6 +32,7 @@ class Worker::Core {
 
   const JoinOptions options;
   const Channels channels;
+  const std::optional<cluster::Costs> givenCosts;  // of links, in place of measuring
   const Launch launch;
   const cluster::LauncherWatch launcher;  // reports which worker ended first
   const WorkerInfo self;
@@ -69,6 +71,9 @@ class Worker::Core {
                       std::unique_ptr<cluster::RendezvousClient>& client);
   Status setCredentials(TimePoint deadline);
   Status connectTo(const cluster::RosterEntry& peer, TimePoint deadline);
+  void beginMeasuring();
+  bool sharesMemory() const;
+  void setCosts(const cluster::Costs& costs);
   Result<io::Stream> dial(const cluster::RosterEntry& peer, const link::Credentials& credentials, TimePoint deadline,
                           AddressBook::Failures& failures) const;
 
@@ -97,6 +102,7 @@ class Worker::Core {
   std::vector<std::string> listening_;  // the addresses
   link::Credentials credentials_;       // from `meet` on
   AddressBook addressBook_;
+  cluster::Costs costs_;  // of the job's links; from before this worker connects to the others
   Mutex helperMutex_;
   std::unique_ptr<io::ThreadCache> helperThreads_ TREADLE_GUARDED_BY(helperMutex_) =
       std::make_unique<io::ThreadCache>();

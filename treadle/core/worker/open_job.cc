@@ -1,6 +1,7 @@
 // Open jobs: how a worker begins one, comes into one that there is, and lets others in.
 
 #include "treadle/core/base/log.h"
+#include "treadle/core/cluster/host_costs.h"
 #include "treadle/core/cluster/meeting_file.h"
 #include "treadle/core/worker/core.h"
 #include "treadle/core/worker/meeting.h"
@@ -44,6 +45,7 @@ Status Worker::Core::found() {
   TREADLE_RETURN_IF_ERROR(listen());
   cluster::RosterEntry own{self, announced()};
   addressBook_.add(own);
+  setCosts(givenCosts ? *givenCosts : cluster::costsOfThisHost());
   TREADLE_RETURN_IF_ERROR(connectTo(own, deadline));
   TREADLE_RETURN_IF_ERROR(membership->awaitConnected(deadline));
   membership->welcome(self.rank);
@@ -62,9 +64,9 @@ Status Worker::Core::startAdmission(int nextRank) {
     if (!service.ok()) return std::move(service).status();
     keyService = std::move(*service);
   }
-  auto started =
-      cluster::Admission::start(*reactor, *places, credentials_, *membership, coordinator->keeper(), nextRank,
-                                [this](const std::vector<int>& ranks) { return addressBook_.entries(ranks); });
+  auto started = cluster::Admission::start(
+      *reactor, *places, credentials_, *membership, coordinator->keeper(), nextRank,
+      [this](const std::vector<int>& ranks) { return addressBook_.entries(ranks); }, costs_);
   if (!started.ok()) return std::move(started).status();
   admission = std::move(*started);
   return launch.meetingFile.empty() ? Status() : cluster::writeMeetingFile(launch.meetingFile, admission->address());
@@ -96,6 +98,7 @@ Status Worker::Core::connectToAll(const cluster::Present& present) {
     addressBook_.add(entry);
     membership->expect(entry.worker);
   }
+  setCosts(present.costs);
   coordinator->setKeeper(present.keeper);
   membership->loseUnexpected();
   membership->startWatch();  // those that are connected already watch this worker
