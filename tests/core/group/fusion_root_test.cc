@@ -246,6 +246,24 @@ TEST_F(StallTest, AreCountedWhenTheyAreMany) {
   EXPECT_TRUE(stallsAfter(30).empty());
 }
 
+// Tensors that are offered one after the other are due one after the other.
+TEST(Stalls, AreFewLinesASecond) {
+  using std::chrono::milliseconds;
+  constexpr Duration kLimit = std::chrono::seconds(30);
+  constexpr int kTensors = 3000;
+  FusionRoot root({"worker 0", "worker 1"}, "group 'g'");
+  const TimePoint begin = TimePoint() + std::chrono::seconds(10);
+  for (int i = 0; i < kTensors; ++i)
+    ASSERT_TRUE(root.take(1, {{Offer{"t" + std::to_string(i), floats(1)}}}, begin + milliseconds(i)).ok());
+  size_t lines = 0, times = 0;
+  for (TimePoint next = root.nextStall(kLimit); next != kNever; next = root.nextStall(kLimit), ++times) {
+    ASSERT_LT(times, 10U);
+    lines += root.stalls(next, kLimit).size();
+  }
+  EXPECT_GE(times, 4U) << "3 s of offers, and a pause of 1 s";
+  EXPECT_LE(lines, 9 * times);
+}
+
 TEST_F(StallTest, AreNotDueWhereTheTimeOverflows) {
   FusionRoot root({"worker 0", "worker 1"}, "group 'g'");
   const TimePoint now = TimePoint() + std::chrono::seconds(10);

@@ -9,6 +9,7 @@ namespace treadle::group {
 namespace {
 
 // Of a report about thousands of tensors, and of the members that a message lists.
+constexpr Duration kReportPause = std::chrono::seconds(1);  // between two reports of stalls: a log has few lines
 constexpr size_t kMostReported = 8, kMostListed = 8;
 
 // One text for all members, which is no longer than what travels. Does not end within a character of UTF-8.
@@ -139,6 +140,7 @@ std::vector<std::pair<int, Orders>> FusionRoot::takeOrders() {
 }
 
 std::vector<std::string> FusionRoot::stalls(TimePoint now, Duration limit) {
+  if (now < nextReport_) return {};
   allowHints(now);
   std::vector<std::string> lines;
   size_t more = 0;
@@ -153,12 +155,14 @@ std::vector<std::string> FusionRoot::stalls(TimePoint now, Duration limit) {
   }
   if (more > 0)
     lines.push_back("pushPull in " + group_ + ": " + std::to_string(more) + " more tensors wait like these");
+  if (!lines.empty()) nextReport_ = now + kReportPause;
   return lines;
 }
 
 TimePoint FusionRoot::nextStall(Duration limit) const {
   for (const auto& [id, tensor] : table_.tensors())
-    if (tensor.waits() && !tensor.reported) return limit >= kNever - tensor.since ? kNever : tensor.since + limit;
+    if (tensor.waits() && !tensor.reported)
+      return limit >= kNever - tensor.since ? kNever : std::max(nextReport_, tensor.since + limit);
   return kNever;
 }
 

@@ -31,7 +31,7 @@ class FusionRoot {
   std::vector<std::pair<int, Orders>> takeOrders();
 
   // A line for the log for each of some tensors that have waited for `limit` for members that have not offered them,
-  // and how many more there are. Each tensor is reported once.
+  // and how many more there are. Each tensor is reported once; the next lines come a second later at the earliest.
   std::vector<std::string> stalls(TimePoint now, Duration limit);
   // When `stalls` has something to report; kNever: nothing waits.
   TimePoint nextStall(Duration limit) const;
@@ -75,6 +75,7 @@ class FusionRoot {
   // Comparisons of bytes that may still be made for hints at similar names, and when that was all that is allowed.
   size_t comparisons_ = kComparisons;
   TimePoint allowed_;
+  TimePoint nextReport_;  // of stalls, at the earliest
 };
 
 }  // namespace treadle::group
