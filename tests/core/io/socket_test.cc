@@ -5,6 +5,8 @@
 #include <sched.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <climits>
 #include <cstring>
@@ -175,6 +177,23 @@ TEST(Socket, deadlinesBecomeMillisecondsRoundedUp) {
   EXPECT_LE(milliseconds, 3'600'000);
   // A thread that loses its core between the two looks at the clock finds nothing left.
   EXPECT_TRUE(test::eventually([] { return millisecondsUntil(Clock::now() + 900us) == 1; }));
+}
+
+// A child in a namespace in which no user has a number: to it, this process could be anybody's.
+TEST(Socket, knowsNoUserWithoutANumber) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (::unshare(CLONE_NEWUSER) != 0) ::_exit(2);
+    int ends[2];
+    const bool made = ::socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0;
+    ::_exit(made && !peerIsSameUser(ends[0]) ? 0 : 1);
+  }
+  ASSERT_GT(child, 0);
+  int status = 0;
+  EXPECT_EQ(child, ::waitpid(child, &status, 0));
+  ASSERT_TRUE(WIFEXITED(status));
+  if (WEXITSTATUS(status) == 2) GTEST_SKIP() << "this system makes no user namespaces";
+  EXPECT_EQ(0, WEXITSTATUS(status));
 }
 
 }  // namespace

@@ -10,6 +10,8 @@
 #include <array>
 #include <cerrno>
 #include <climits>
+#include <fstream>
+#include <string>
 
 #include "treadle/core/io/interruption.h"
 
@@ -23,6 +25,16 @@ Result<Fd> makeSocket(const Address& address) {
   Fd fd(::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!fd.valid()) return errnoStatus(Code::kResourceExhausted, "no socket can be made", errno);
   return fd;
+}
+
+// In a user namespace, all users without a number there show as one (man 7 user_namespaces).
+bool mayBeSeveralUsers(uid_t uid) {
+  constexpr uint64_t kAllNumbers = 4'294'967'295;
+  uint64_t first = 0, outside = 0, count = 0;
+  if (std::ifstream("/proc/self/uid_map") >> first >> outside >> count && count == kAllNumbers) return false;
+  uid_t others = 65'534;
+  std::ifstream("/proc/sys/kernel/overflowuid") >> others;
+  return uid == others;
 }
 
 void sendAtOnce(int fd) {
@@ -128,7 +140,8 @@ Status makeBlocking(int fd, Duration look) {
 bool peerIsSameUser(int fd) {
   ucred peer{};
   socklen_t size = sizeof peer;
-  return ::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == ::geteuid();
+  return ::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && peer.uid == ::geteuid() &&
+         !mayBeSeveralUsers(peer.uid);
 }
 
 int millisecondsUntil(TimePoint deadline) {

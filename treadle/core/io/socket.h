@@ -25,7 +25,8 @@ Result<Fd> connectTo(const Address& address, TimePoint deadline);
 // The next waiting connection; an invalid Fd when there is none now.
 Result<Fd> acceptFrom(int listener);
 
-// Whether the process at the other end of a UNIX socket belongs to the user of this one (SO_PEERCRED).
+// Whether the process at the other end of a UNIX socket belongs to the user of this one (SO_PEERCRED). False where that
+// cannot be known: for a user without a number in this user namespace.
 bool peerIsSameUser(int fd);
 
 bool isUnixSocket(int fd);
