@@ -58,6 +58,28 @@ class Door {
   std::vector<std::pair<io::Stream, Hello>> guests_;
 };
 
+// From its proof on the acceptor counts on the dialer: rank 0 would take one that gives up then for a worker that is
+// lost.
+TEST(Handshake, isNotGivenUpWhereTheAcceptorIsSlowAfterItHasShownThatItKnowsTheKey) {
+  constexpr Duration kDialersPatience = 2s;
+  test::ReactorThread reactor;
+  const TimePoint slowUntil = deadlineAfter(kDialersPatience + 100ms);
+  Acceptor::Host host;
+  host.check = [slowUntil](const Hello&) {
+    std::this_thread::sleep_until(slowUntil);
+    return Status();
+  };
+  host.accept = [](const io::Stream&, const Hello&) {};
+  auto acceptor =
+      valueOrThrow(Acceptor::start(*reactor, valueOrThrow(io::listenOn(*io::Address::parse("tcp://127.0.0.1:0"))),
+                                   credentialsOf("door", 0), std::move(host)));
+  const Result<Dialed> dialed = dial(acceptor->address(), credentialsOf("guest", 5), patience(), kDialersPatience);
+  EXPECT_TRUE(dialed.ok()) << dialed.status().toString();
+  EXPECT_GE(Clock::now(), slowUntil);
+  acceptor.reset();
+  reactor.stop();
+}
+
 TEST(Handshake, introducesBothSides) {
   for (const char* where : {"tcp://127.0.0.1:0", "unix:treadle-handshake-test"}) {
     Door door(where);

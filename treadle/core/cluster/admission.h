@@ -25,7 +25,8 @@ class Admission {
   using RosterOf = std::function<Roster(const std::vector<int>& ranks)>;
   static Result<std::unique_ptr<Admission>> start(io::Reactor& reactor, const std::vector<io::Address>& addresses,
                                                   const link::Credentials& credentials, Membership& membership,
-                                                  Keeper& keeper, int nextRank, RosterOf roster, const Costs& costs = {});
+                                                  Keeper& keeper, int nextRank, RosterOf roster,
+                                                  const Costs& costs = {});
   // The reactor's thread must have stopped, or `stop` been called.
   ~Admission();
 

@@ -7,7 +7,8 @@
 namespace treadle::cluster {
 namespace {
 
-// The longest that a program at a port may take to show that it is rank 0, where that may be elsewhere.
+// The longest that a program may take to show that it is rank 0, where that may be elsewhere. Rank 0 itself may take
+// longer at a port to which strangers come in numbers.
 constexpr Duration kStrangersTime = std::chrono::seconds(2);
 
 // The sockets beside the ports come first: no stranger can keep this worker waiting there.
@@ -71,9 +72,9 @@ Result<std::unique_ptr<RendezvousClient>> RendezvousClient::connect(const Master
             (several ? " or at " + std::to_string(addresses->size() - 1) + " other ports" : "");
     const std::vector<io::Address> places = placesToTry(*addresses, credentials);
     for (const io::Address& place : places) {
-      const Duration limit = place.isUnix() ? link::kHandshakeTimeout : kStrangersTime;
-      TimePoint patience = places.size() > 1 || uncertain ? std::min(deadline, deadlineAfter(limit)) : deadline;
-      Result<link::Dialed> dialed = link::dial(place, credentials, patience);
+      const bool mayBeElsewhere = place.isUnix() || several || uncertain;
+      const Duration patience = mayBeElsewhere ? kStrangersTime : link::kHandshakeTimeout;
+      Result<link::Dialed> dialed = link::dial(place, credentials, deadline, patience);
       if (dialed.ok())
         return std::unique_ptr<RendezvousClient>(
             new RendezvousClient(std::move(dialed->stream), std::move(dialed->peer)));  // NOLINT: private

@@ -70,10 +70,12 @@ struct Dialed {
   WorkerInfo peer;
 };
 
-// Connects and shakes hands, on the calling thread. PeerLost: nobody there, or it went away, again and again.
+// Connects and shakes hands, on the calling thread. The peer has `patience` to show that it knows the key; after that
+// it counts on this side, which waits until `deadline`. PeerLost: nobody there, or it went away, again and again.
 // Unauthenticated: another key, or no certificate of the authority. FailedPrecondition: another protocol version, TLS
 // on one side alone, or the acceptor's own reason.
-Result<Dialed> dial(const io::Address& address, const Credentials& credentials, TimePoint deadline);
+Result<Dialed> dial(const io::Address& address, const Credentials& credentials, TimePoint deadline,
+                    Duration patience = Duration::max());
 
 // Accepts connections on a listening socket, shakes hands with each on the reactor's thread and hands over those who
 // passed. UNIX sockets take peers of this user only. Others cost a log line for each source (strangers.h). Many
