@@ -125,12 +125,18 @@ TEST(CostSurvey, takesNoLongerThanItMayOnASlowNetwork) {
   }
 }
 
-TEST(CostSurvey, stopsAtItsTimeOnLinksOfGreatLatency) {
-  Links links({{2, {{4e-3, 1e9}, 5e-6}}});
-  CostSurvey survey(kKnown, {kHere, kFar}, true);
-  EXPECT_LE(links.run(survey), 0.02);
-  EXPECT_TRUE(survey.done());
-  EXPECT_EQ(rounded({kKnown.sameHost, {4e-3, kKnown.betweenHosts.bandwidth}, kKnown.message, 16}), survey.costs());
+// Three round trips to each, also when one of them takes long.
+TEST(CostSurvey, makesThreeRoundTripsOnLinksOfGreatLatency) {
+  for (double latency : {4e-3, 6e-3, 40e-3})
+    for (int delayed : {8 + 4 * 16, 8 + 4 * 16 + 1, 8 + 4 * 16 + 2}) {
+      Links links({{1, {{10e-6, 5e9}, 2e-6}}, {2, {{latency, 1e9}, 5e-6}}});
+      links.delay(delayed, 30e-3);
+      CostSurvey survey(kKnown, {kHere, kNear, kFar}, true);
+      EXPECT_NEAR(links.run(survey), 6 * latency + 30e-3, 1e-3);
+      EXPECT_TRUE(survey.done());
+      EXPECT_EQ(rounded({{10e-6, kKnown.sameHost.bandwidth}, {latency, kKnown.betweenHosts.bandwidth}, 2e-6, 16}),
+                survey.costs());
+    }
 }
 
 // As far as it came, wherever the echoes end.

@@ -33,10 +33,10 @@ std::vector<std::function<double&(Costs&)>> numbers() {
 
 std::vector<double> impossible() {
   const double infinite = std::numeric_limits<double>::infinity();
-  return {0, -0.0, -1e-6, infinite, -infinite, std::nan("")};
+  return {0, -0.0, -1e-6, infinite, -infinite, std::nan(""), 1e-13, 1e19};
 }
 
-TEST(Costs, areUsableWhenEachNumberIsFiniteAndAboveZero) {
+TEST(Costs, areUsableWhenEachNumberIsWithinReason) {
   EXPECT_TRUE(isUsable({}));
   EXPECT_TRUE(isUsable(kSome));
   for (const auto& number : numbers())

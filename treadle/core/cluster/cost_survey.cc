@@ -19,6 +19,9 @@ struct Phase {
 constexpr auto kPhases = std::to_array<Phase>(
     {{8, 1, 0}, {4, 16, 0}, {1, 1, size_t{64} << 10}, {1, 1, size_t{256} << 10}, {2, 1, size_t{1} << 20}});
 
+// Of empty messages: fewer might all meet a worker that has just lost its core.
+constexpr int kLeastRounds = 3;
+
 double secondsOf(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
 bool isTransfer(const Phase& phase) { return phase.sizeBytes > 0; }
@@ -37,8 +40,8 @@ CostSurvey::CostSurvey(const Costs& known, const std::vector<RosterEntry>& roste
   add(false, &Costs::betweenHosts, true);
 }
 
-std::vector<CostSurvey::Probe> CostSurvey::begin(TimePoint now, Duration limit) {
-  end_ = now + limit;
+std::vector<CostSurvey::Probe> CostSurvey::begin(TimePoint now, Duration time) {
+  end_ = now + time;
   return send(now);
 }
 
@@ -85,7 +88,7 @@ void CostSurvey::note(Duration took) {
 }
 
 // To the next round. False when the subject is done with: a transfer is begun only when it will end in time, as far as
-// the probe before it tells.
+// the probe before it shows.
 bool CostSurvey::advance(TimePoint now, Duration last) {
   const size_t before = kPhases[phase_].sizeBytes;
   if (++round_ == kPhases[phase_].rounds) {
@@ -95,7 +98,7 @@ bool CostSurvey::advance(TimePoint now, Duration last) {
   }
   if (phase_ == kPhases.size()) return false;
   const Phase& next = kPhases[phase_];
-  if (!isTransfer(next)) return now < end_;
+  if (!isTransfer(next)) return now < end_ || (phase_ == 0 && round_ < kLeastRounds);
   if (!subjects_[subject_].transfers) return false;
   return now + last * static_cast<int>(before == 0 ? 2 : next.sizeBytes / before) < end_;
 }

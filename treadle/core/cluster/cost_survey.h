@@ -24,9 +24,9 @@ class CostSurvey {
   // memory, whose bandwidth is known.
   CostSurvey(const Costs& known, const std::vector<RosterEntry>& roster, bool sharesMemory);
 
-  // The probes to send at this time, so that the last echo comes about `limit` later at most. None are left when
-  // `done`.
-  std::vector<Probe> begin(TimePoint now, Duration limit = kSurveyTime);
+  // The probes to send at this time, so that the last echo comes about `time` later at most, or after three round trips
+  // to each worker. None are left when `done`.
+  std::vector<Probe> begin(TimePoint now, Duration time = kSurveyTime);
   // The same, after an echo of the probe `number`. Ignores an echo that it does not wait for.
   std::vector<Probe> onEcho(int rank, uint32_t number, TimePoint now);
   bool done() const { return subject_ == subjects_.size(); }

@@ -3,7 +3,6 @@
 #include <array>
 #include <charconv>
 #include <cmath>
-#include <cstdio>
 #include <sstream>
 
 namespace treadle::cluster {
@@ -25,10 +24,14 @@ void forEachNumber(AnyCosts& costs, Use use) {
 
 constexpr std::string_view kCoresOption = "--cores";
 
+// No link and no processor comes near these.
+constexpr double kLeastSeconds = 1e-12, kMostSeconds = 1e3, kLeastBandwidth = 1, kMostBandwidth = 1e18;
+
+// As parseCosts reads it in any locale.
 std::string numberText(double number) {
   std::array<char, 32> text{};
-  const int length = std::snprintf(text.data(), text.size(), "%.4g", number);
-  return {text.data(), static_cast<size_t>(length)};
+  return {text.data(),
+          std::to_chars(text.data(), text.data() + text.size(), number, std::chars_format::general, 4).ptr};
 }
 
 template <class Number>
@@ -54,8 +57,11 @@ bool setOption(Costs& costs, const std::string& option, const std::string& text)
 
 bool isUsable(const Costs& costs) {
   bool usable = costs.cores > 0;
-  forEachNumber(costs,
-                [&](double number, const char*, double) { usable = usable && std::isfinite(number) && number > 0; });
+  forEachNumber(costs, [&](double number, const char*, double units) {
+    const bool isTime = units == kMicro;
+    const double least = isTime ? kLeastSeconds : kLeastBandwidth, most = isTime ? kMostSeconds : kMostBandwidth;
+    usable = usable && number >= least && number <= most;
+  });
   return usable;
 }
 

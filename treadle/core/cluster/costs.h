@@ -36,10 +36,11 @@ struct Costs {
   bool operator==(const Costs&) const = default;
 };
 
-// How long rank 0 measures, at most.
-inline constexpr Duration kSurveyTime = std::chrono::milliseconds(10);
+// How long rank 0 measures. Three round trips to each kind of workers may last longer: for these it waits
+// kSurveyPatience more at most.
+inline constexpr Duration kSurveyTime = std::chrono::milliseconds(10), kSurveyPatience = std::chrono::milliseconds(300);
 
-// Each number is finite and above 0.
+// Each number is above 0 and within reason: times from 1 ps to 1000 s, bandwidths from 1 B/s to 10^18.
 bool isUsable(const Costs& costs);
 
 // To quarters of an octave (a factor of 1.19), so that noise in a measurement rarely changes a choice.

@@ -50,8 +50,8 @@ class RendezvousServer {
   // The costs that go with the roster; defaults until then.
   void setCosts(const Costs& costs);
   // They are measured. `known`: what this worker knows before it measures links; it goes for all that is not measured
-  // within `limit`. `sharesMemory`: workers of a host do.
-  void measureFrom(const Costs& known, bool sharesMemory, Duration limit = kSurveyTime);
+  // within `time` and kSurveyPatience. `sharesMemory`: workers of a host do.
+  void measureFrom(const Costs& known, bool sharesMemory, Duration time = kSurveyTime);
   // When the job does not start: waits until all ranks have come, and so have been told why, at most until the
   // deadline.
   void tellLateComers(TimePoint deadline);

@@ -37,11 +37,11 @@ class RendezvousServer::Core : public std::enable_shared_from_this<Core> {
     MutexLock lock(mutex_);
     known_ = costs;
   }
-  void measureFrom(const Costs& known, bool sharesMemory, Duration limit) {
+  void measureFrom(const Costs& known, bool sharesMemory, Duration time) {
     MutexLock lock(mutex_);
     known_ = known;
     sharesMemory_ = sharesMemory;
-    surveyLimit_ = limit;
+    surveyTime_ = time;
   }
   Status fail(const Status& why);
   Status check(const link::Hello& hello) const;
@@ -82,7 +82,7 @@ class RendezvousServer::Core : public std::enable_shared_from_this<Core> {
   io::Reactor::TimerId timer_ TREADLE_GUARDED_BY(mutex_) = 0;
   Costs known_ TREADLE_GUARDED_BY(mutex_);
   bool sharesMemory_ TREADLE_GUARDED_BY(mutex_) = false;
-  Duration surveyLimit_ TREADLE_GUARDED_BY(mutex_){};            // zero: nothing is measured
+  Duration surveyTime_ TREADLE_GUARDED_BY(mutex_){};             // zero: nothing is measured
   std::optional<CostSurvey> survey_ TREADLE_GUARDED_BY(mutex_);  // while it measures
   io::Reactor::TimerId surveyTimer_ TREADLE_GUARDED_BY(mutex_) = 0;
   Stage stage_ TREADLE_GUARDED_BY(mutex_) = Stage::kGathering;
@@ -196,13 +196,13 @@ Status RendezvousServer::Core::onRegister(int rank, Registration registration) {
 
 // Never fails the start: what is not measured in time keeps its default.
 void RendezvousServer::Core::measure() {
-  if (surveyLimit_ == Duration::zero()) return sendRoster(known_);
+  if (surveyTime_ == Duration::zero()) return sendRoster(known_);
   stage_ = Stage::kMeasuring;
   survey_.emplace(known_, roster(), sharesMemory_);
-  surveyTimer_ = reactor_.at(deadlineAfter(surveyLimit_), [weak = weak_from_this()] {
+  surveyTimer_ = reactor_.at(deadlineAfter(surveyTime_ + kSurveyPatience), [weak = weak_from_this()] {
     if (auto self = weak.lock()) self->endSurvey();
   });
-  sendProbes(survey_->begin(Clock::now(), surveyLimit_));
+  sendProbes(survey_->begin(Clock::now(), surveyTime_));
 }
 
 // One that comes after the survey has no effect.
@@ -344,8 +344,8 @@ void RendezvousServer::setCause(CauseOf causeOf) { core_->setCause(std::move(cau
 
 void RendezvousServer::setCosts(const Costs& costs) { core_->setCosts(costs); }
 
-void RendezvousServer::measureFrom(const Costs& known, bool sharesMemory, Duration limit) {
-  core_->measureFrom(known, sharesMemory, limit);
+void RendezvousServer::measureFrom(const Costs& known, bool sharesMemory, Duration time) {
+  core_->measureFrom(known, sharesMemory, time);
 }
 
 Status RendezvousServer::fail(const Status& why) { return core_->fail(why); }
