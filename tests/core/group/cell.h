@@ -195,7 +195,8 @@ inline size_t countFor(const Cell& cell, const Setting& setting) {
   if (cell.isBarrier()) return 0;
   if (cell.small()) return smallCount;
   const bool direct = cell.algorithm == group::Algorithm::kDirect;
-  const size_t window = direct ? group::directWindow(setting.size) : 8;
+  const bool receivesFromAll = direct || cell.algorithm == group::Algorithm::kRoot;
+  const size_t window = receivesFromAll ? group::directWindow(setting.size) : 8;
   const size_t chunks = 2 * window + std::max<size_t>(1, window / 2) * static_cast<size_t>(setting.most) + 1;
   const size_t blocks = direct && !cell.hasBlocks() ? static_cast<size_t>(setting.size) : 1;
   return blocks * chunks * (cell.chunkBytes / 4) + setting.rest;

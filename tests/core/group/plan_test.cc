@@ -251,6 +251,18 @@ uint64_t sentBy(int rank, Algorithm algorithm) {
   return all.member(rank).elements;
 }
 
+// Chunks of all others may come at once, and each of them takes memory until they have all come.
+TEST(PlanWindow, OfAMemberThatReceivesFromAllHoldsSixteenChunksTogether) {
+  for (int size : {2, 5, 17, 40})
+    for (Algorithm algorithm :
+         {directAllReduce, directReduce, directReduceScatter, directGather, rootAllReduce, exchangeReduce}) {
+      uint64_t chunks = 0;
+      for (const Channel& channel : algorithm({size, 0, 0, 1'000'000}).channels)
+        if (!channel.receives.empty()) chunks += channel.window;
+      EXPECT_LE(chunks, std::max<uint64_t>(16, static_cast<uint64_t>(size) - 1));
+    }
+}
+
 TEST(PlanCost, IsWhatTheAlgorithmsSay) {
   for (int rank = 0; rank < 5; ++rank) {
     EXPECT_EQ(sentBy(rank, ringAllReduce), 2 * 4 * 1000 / 5);

@@ -117,11 +117,11 @@ Plan exchangeReduce(const Shape& shape) {
   Plan plan;
   if (shape.self != shape.root) {
     plan.send(shape.root, {Area::kInput, shape.all()});
-    return plan;
+  } else {
+    for (int step = 1; step < shape.size; ++step)
+      plan.reduce(shape.after(step), Action::kCombine, {Area::kInput, shape.all()}, {Area::kOutput, shape.all()});
   }
-  for (int step = 1; step < shape.size; ++step)
-    plan.reduce(shape.after(step), Action::kCombine, {Area::kInput, shape.all()}, {Area::kOutput, shape.all()});
-  return plan;
+  return withWindow(std::move(plan), shape);
 }
 
 Plan exchangeBroadcast(const Shape& shape) {

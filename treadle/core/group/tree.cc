@@ -1,6 +1,7 @@
 #include "treadle/core/group/tree.h"
 
 #include "treadle/core/group/binomial_tree.h"
+#include "treadle/core/group/direct.h"
 
 namespace treadle::group {
 
@@ -54,6 +55,7 @@ Plan rootAllReduce(const Shape& shape) {
     got = plan.receive(parentOf(shape.self), output);
   }
   for (int child : childrenOf(shape.self, shape.size)) plan.send(child, output, got);
+  plan.setWindow(directWindow(shape.size));
   return plan;
 }
 
