@@ -41,6 +41,7 @@ Fusion::Fusion(Setup setup)
       sums_(std::move(setup.sums)),
       stallReport_(setup.stallReport),
       abandon_(std::move(setup.abandon)),
+      memory_(std::move(setup.memory)),
       unread_(static_cast<size_t>(link_.size())) {
   if (link_.self() == 0) root_ = std::make_unique<FusionRoot>(namesOfMembers(link_), group_);
 }
@@ -71,13 +72,12 @@ Future<void> Fusion::offer(std::string name, Signature signature, void* data, Du
 void Fusion::reserve(const std::string& name) {
   MutexLock lock(mutex_);
   if (open_ == kMostOpenOffers)
-    raise(resourceExhausted("pushPull of '" + name + "' in " + group_ + ": " + std::to_string(open_) +
+    raise(resourceExhausted(textOf(name, group_) + ": " + std::to_string(open_) +
                             " tensors are in flight, which is the most; wait for some of them first. One that has "
                             "failed counts until " +
                             link_.nameOf(0) + ", which matches the names, has answered"));
   if (!names_.insert(name).second)
-    raise(failedPrecondition("pushPull of '" + name + "' in " + group_ +
-                             ": a tensor of this name is in flight; wait for its future first"));
+    raise(failedPrecondition(textOf(name, group_) + ": a tensor of this name is in flight; wait for its future first"));
   ++open_;
 }
 
@@ -236,13 +236,9 @@ void Fusion::onEnded(uint64_t number) {
   for (const Offered& offered : batch.tensors) {
     --offered->parts;
     offered->endSum(number);
-    status.ok() ? settle(offered) : giveUp(offered, status.withContext(textOf(*offered)));
+    status.ok() ? settle(offered) : giveUp(offered, status.withContext(textOf(offered->name, group_)));
   }
   if (root_ && failure_.ok()) root_->ended(number, status);
-}
-
-std::string Fusion::textOf(const OfferedTensor& offered) const {
-  return "pushPull of '" + offered.name + "' in " + group_;
 }
 
 }  // namespace treadle::group

@@ -33,6 +33,7 @@ class Fusion final : public std::enable_shared_from_this<Fusion> {
     MemberLink link;                  // of Stream::kFused
     std::string group;                // "group 'trainers'"
     std::shared_ptr<GroupCore> sums;  // does the operations of Stream::kFused
+    std::shared_ptr<BatchMemory> memory;
     Duration stallReport;
     UniqueFunction<void(const Status&)> abandon;  // fails the whole group
   };
@@ -86,8 +87,6 @@ class Fusion final : public std::enable_shared_from_this<Fusion> {
   void settle(const Offered& offered);
   void end(OfferedTensor& offered, const Status& why);
 
-  std::string textOf(const OfferedTensor& offered) const;
-
   io::Reactor& reactor_;
   const io::ContinueOn pool_;
   const MemberLink link_;
@@ -95,8 +94,8 @@ class Fusion final : public std::enable_shared_from_this<Fusion> {
   const std::shared_ptr<GroupCore> sums_;
   const Duration stallReport_;
   UniqueFunction<void(const Status&)> abandon_;
+  const std::shared_ptr<BatchMemory> memory_;
   Inbox<Task> inbox_;
-  const std::shared_ptr<BatchMemory> memory_ = std::make_shared<BatchMemory>();
 
   Mutex mutex_;
   std::set<std::string> names_ TREADLE_GUARDED_BY(mutex_);  // whose futures are not ready

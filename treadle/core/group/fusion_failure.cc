@@ -69,7 +69,8 @@ void Fusion::onTimer() {
 // Rank 0 knows which members have not offered it, and notifies all; a batch knows which have not begun it. If no answer
 // comes in time, this member gives up alone.
 void Fusion::onLate(const Offered& offered) {
-  const std::string limit = toText(offered->timeout), late = textOf(*offered) + " was not done in " + limit + ": ";
+  const std::string limit = toText(offered->timeout),
+                    late = textOf(offered->name, group_) + " was not done in " + limit + ": ";
   const bool isOpen = book_.isOpen(offered->number);
   if (isOpen && offered->withdrawn)
     return failOffer(
@@ -80,8 +81,8 @@ void Fusion::onLate(const Offered& offered) {
                                              "sum has not ended"));
   if (isOpen) {
     offered->withdrawn = true;
-    book_.withdraw(offered->number,
-                   deadlineExceeded(link_.nameOf(link_.self()) + " gave up " + textOf(*offered) + " after " + limit));
+    book_.withdraw(offered->number, deadlineExceeded(link_.nameOf(link_.self()) + " gave up " +
+                                                     textOf(offered->name, group_) + " after " + limit));
   } else {
     offered->awaitsBatch = true;
   }
@@ -105,7 +106,7 @@ void Fusion::cancel(const Offered& offered) {
 }
 
 void Fusion::onCancel(const Offered& offered) {
-  const Status why = cancelled(link_.nameOf(link_.self()) + " cancelled " + textOf(*offered));
+  const Status why = cancelled(link_.nameOf(link_.self()) + " cancelled " + textOf(offered->name, group_));
   if (offered->ended) return;
   if (offered->number == OfferedTensor::kNoNumber) {  // `onOffer` comes next
     offered->failure = why;

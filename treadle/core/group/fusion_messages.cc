@@ -100,6 +100,10 @@ uint64_t Signature::elements() const {
   return product;
 }
 
+std::string textOf(std::string_view name, const std::string& group) {
+  return "pushPull of '" + std::string(name) + "' in " + group;
+}
+
 std::string describe(const Signature& signature) {
   std::string sizes;
   for (uint64_t size : signature.shape) sizes += (sizes.empty() ? "" : ", ") + std::to_string(size);

@@ -44,6 +44,8 @@ struct Signature {
 
 // "float32 [2, 3] (sum)".
 std::string describe(const Signature& signature);
+// "pushPull of 'name' in " and the group's text.
+std::string textOf(std::string_view name, const std::string& group);
 
 // InvalidArgument: too many dimensions, more bytes than a memory has, no such reduction.
 Status check(const Signature& signature);

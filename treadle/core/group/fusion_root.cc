@@ -91,7 +91,7 @@ void FusionRoot::ended(uint64_t batch, const Status& status) {
   underWay_.erase(found);
   if (!status.ok())
     for (const uint64_t id : tensors)
-      if (NamedTensor* tensor = table_.find(id)) fail(*tensor, status.withContext(textOf(*tensor)));
+      if (NamedTensor* tensor = table_.find(id)) fail(*tensor, status.withContext(textOf(tensor->name, group_)));
   cut();
 }
 
@@ -100,13 +100,14 @@ void FusionRoot::cut() {
 }
 
 void FusionRoot::order(const BatchCutter::Batch& batch) {
+  std::vector<const NamedTensor*> tensors;
+  for (const BatchCutter::Piece& piece : batch) tensors.push_back(table_.find(piece.tensor));
   for (size_t rank = 0; rank < members_.size(); ++rank) {
     // The parts of a message come before its failures, so these would be in front of failures that are sent earlier.
     Orders& last = ordersFor(static_cast<int>(rank));
     const bool isFree = last.parts.empty() && last.failures.empty();
     Orders& orders = isFree ? last : outgoing_[rank].emplace_back();
-    for (const BatchCutter::Piece& piece : batch)
-      orders.parts.push_back({table_.find(piece.tensor)->numbers[rank], piece.elements});
+    for (size_t i = 0; i < batch.size(); ++i) orders.parts.push_back({tensors[i]->numbers[rank], batch[i].elements});
   }
   UnderWay& underWay = underWay_.emplace_back();
   underWay.batch = nextBatch_++;
@@ -151,7 +152,8 @@ std::vector<std::string> FusionRoot::stalls(TimePoint now, Duration limit) {
       ++more;
       continue;
     }
-    lines.push_back(textOf(tensor) + " has waited for " + toText(now - tensor.since) + ": " + whyIncomplete(tensor));
+    lines.push_back(textOf(tensor.name, group_) + " has waited for " + toText(now - tensor.since) + ": " +
+                    whyIncomplete(tensor));
   }
   if (more > 0)
     lines.push_back("pushPull in " + group_ + ": " + std::to_string(more) + " more tensors wait like these");
@@ -174,13 +176,9 @@ Status FusionRoot::overflow() const {
 }
 
 Status FusionRoot::mismatch(const NamedTensor& tensor, int member, const Signature& theirs) const {
-  return invalidArgument(textOf(tensor) + " differs: " + namesOf({tensor.first}) + " offers " +
+  return invalidArgument(textOf(tensor.name, group_) + " differs: " + namesOf({tensor.first}) + " offers " +
                          describe(tensor.signature) + ", " + namesOf({member}) + " offers " + describe(theirs) +
                          "; all members must offer the same shape, dtype and reduction");
-}
-
-std::string FusionRoot::textOf(const NamedTensor& tensor) const {
-  return "pushPull of '" + tensor.name + "' in " + group_;
 }
 
 std::string FusionRoot::whyIncomplete(const NamedTensor& tensor) {

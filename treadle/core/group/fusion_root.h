@@ -57,7 +57,6 @@ class FusionRoot {
   Orders& ordersFor(int member);
   void sendFailure(int member, uint64_t number, const Status& why);
   Status mismatch(const NamedTensor& tensor, int member, const Signature& theirs) const;
-  std::string textOf(const NamedTensor& tensor) const;
   // "it has not been offered by worker 'w2' (rank 2)", after a similar name.
   std::string whyIncomplete(const NamedTensor& tensor);
   std::string misspelt(const NamedTensor& tensor);

@@ -169,14 +169,17 @@ Future<void> recv(const ProcessGroup& group, std::span<T> values, int from) {
 // names, in any order and from any threads, many at a time. Small data (up to 4 MiB) of one type and reduction is
 // summed together; larger data is cut, so that small data need not wait for all of it. An offer is a small message to
 // the group's rank 0, which answers when all members have offered the name. Pieces of large data are summed where they
-// lie, and small data is copied.
+// lie, and small data is copied. What is summed together depends on what comes when, and so do the last bits of sums of
+// floating-point numbers unless GroupOptions::sumOrder is kRank.
 //
 // The n-th offer of a name meets the n-th of the other members, also when one of them has failed. If shapes, types or
 // reductions differ, the offers of this name fail on all members with ArgumentError naming two members and the
-// difference; other names go on. At its timeout an offer fails with TimeoutError naming the members that have not
-// offered it, on all members, and a late member's too; rank 0's log names them before (GroupOptions::stallReport). An
-// offer that is cancelled, or late, after the sum with others has begun fails on this member alone. Any other failure
-// of a sum fails all that is in it, but not the group. Large data that has failed may hold some pieces with sums.
+// difference; other names go on. At its timeout, or up to 4 s later while an answer is awaited, an offer fails with
+// TimeoutError naming the members that have not offered it, on all members, and a late member's too; rank 0's log names
+// them before (GroupOptions::stallReport). An offer that is cancelled, or late, after its data has come into the sum
+// with others fails on this member alone. Before, when all have offered it, it fails the sum: all that is in it, up to
+// 1,024 names, fails on all members and may be offered again. So does any other failure of a sum, but the group goes
+// on. Large data that has failed may hold some pieces with sums.
 //
 // ArgumentError at once: a name that is empty, longer than 255 bytes or has control characters; a shape of other than
 // `count` elements; no such reduction; GroupOptions::algorithm cannot do all-reduces of every size. StateError: the

@@ -44,11 +44,9 @@ Stream seenByReceiver(Stream stream) { return stream == Stream::kSends ? Stream:
 
 }  // namespace
 
-GroupCore::GroupCore(io::Reactor& reactor, io::Executor& executor, MemberLink link, GroupOptions options,
-                     std::string text, Surroundings surroundings)
-    : reactor_(reactor),
-      executor_(executor),
-      pool_(&executor),
+GroupCore::GroupCore(Shared shared, MemberLink link, GroupOptions options, std::string text, Surroundings surroundings)
+    : shared_(std::move(shared)),
+      pool_(&shared_.executor),
       link_(std::move(link)),
       options_(std::move(options)),
       text_(std::move(text)),
@@ -144,7 +142,7 @@ std::shared_ptr<GroupCore> GroupCore::pairWith(int peer, Stream stream) {
     MemberLink link = link_.between(peer, stream);
     std::string text = "the sends from " + link.member(0).name + " to " + link.member(1).name + " in " + text_;
     Surroundings two{surroundings_.placement.pair(link_.self(), peer), surroundings_.costs};
-    pair = std::make_shared<GroupCore>(reactor_, executor_, std::move(link), options_, std::move(text), std::move(two));
+    pair = std::make_shared<GroupCore>(shared_, std::move(link), options_, std::move(text), std::move(two));
   }
   return pair;
 }

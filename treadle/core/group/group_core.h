@@ -31,14 +31,21 @@ inline constexpr uint64_t kAhead = 64;
 inline constexpr size_t kMoving = 2;
 inline constexpr Duration kAnswerTime = std::chrono::seconds(1);  // for what others say about a late operation
 
+class BatchMemory;
 class Fusion;
 struct Signature;
 
 class GroupCore final : public OperationHost, public std::enable_shared_from_this<GroupCore> {
  public:
   // `text` stands for it in messages: "group 'trainers'".
-  GroupCore(io::Reactor& reactor, io::Executor& executor, MemberLink link, GroupOptions options, std::string text,
-            Surroundings surroundings);
+  // What the groups of a worker share.
+  struct Shared {
+    io::Reactor& reactor;
+    io::Executor& executor;
+    std::shared_ptr<BatchMemory> batchMemory;
+  };
+
+  GroupCore(Shared shared, MemberLink link, GroupOptions options, std::string text, Surroundings surroundings);
 
   // The next operation of this group; the options in the call's description are filled in. A group of one, and one that
   // has failed, answers at once. Throws ArgumentError when GroupOptions::algorithm cannot do it.
@@ -124,8 +131,7 @@ class GroupCore final : public OperationHost, public std::enable_shared_from_thi
   static Message abortMessage(uint64_t sequence, Status status);
   static Future<void> readyFuture(Status status);
 
-  io::Reactor& reactor_;
-  io::Executor& executor_;
+  const Shared shared_;
   const io::ContinueOn pool_;  // also for who cancels when the worker has ended
   const MemberLink link_;
   const GroupOptions options_;

@@ -49,7 +49,7 @@ bool GroupCore::fail(const Status& why, std::vector<std::shared_ptr<Operation>>&
     streams = streams_;
     names = fusion_;
     large_.clear();
-    if (timerDue_ != kNever) reactor_.cancel(timer_);
+    if (timerDue_ != kNever) shared_.reactor.cancel(timer_);
     timerDue_ = kNever;
   }
   // First, so that tensors end with this reason and not with the failure of a sum that follows from it.
@@ -84,9 +84,9 @@ void GroupCore::cancel(const std::shared_ptr<Operation>& operation) {
 // come by the thousand, and the next one's deadline is later.
 void GroupCore::watch(TimePoint due) {
   if (due >= timerDue_) return;
-  if (timerDue_ != kNever) reactor_.cancel(timer_);
+  if (timerDue_ != kNever) shared_.reactor.cancel(timer_);
   timerDue_ = due;
-  timer_ = reactor_.at(due, [weak = weak_from_this()] {
+  timer_ = shared_.reactor.at(due, [weak = weak_from_this()] {
     if (auto self = weak.lock()) self->onTimer();
   });
 }
@@ -117,7 +117,7 @@ void GroupCore::ask(const Operation& operation, const std::set<int>& members) {
   ask.sequence = operation.sequence();
   ask.kind = MessageKind::kAsk;
   for (int member : members) link_.send(member, ask).ignore();  // a loss fails the group by itself
-  reactor_.at(Clock::now() + kAnswerTime, [weak = weak_from_this(), sequence = operation.sequence()] {
+  shared_.reactor.at(Clock::now() + kAnswerTime, [weak = weak_from_this(), sequence = operation.sequence()] {
     if (auto self = weak.lock()) self->onAnswersDue(sequence);
   });
 }

@@ -19,7 +19,7 @@ Future<void> GroupCore::offer(std::string name, Signature signature, void* data,
 std::shared_ptr<GroupCore> GroupCore::batches() {
   std::shared_ptr<GroupCore>& batches = streams_[{kAll, Stream::kFused}];
   if (!batches)
-    batches = std::make_shared<GroupCore>(reactor_, executor_, link_.of(Stream::kFused), options_,
+    batches = std::make_shared<GroupCore>(shared_, link_.of(Stream::kFused), options_,
                                           "the batches of pushPull in " + text_, surroundings_);
   return batches;
 }
@@ -27,11 +27,12 @@ std::shared_ptr<GroupCore> GroupCore::batches() {
 const std::shared_ptr<Fusion>& GroupCore::fusion() {
   if (!fusion_)
     fusion_ = std::make_shared<Fusion>(Fusion::Setup{
-        .reactor = reactor_,
+        .reactor = shared_.reactor,
         .pool = pool_,
         .link = link_.of(Stream::kFused),
         .group = text_,
         .sums = batches(),
+        .memory = shared_.batchMemory,
         .stallReport = options_.stallReport,
         .abandon =
             [weak = weak_from_this()](const Status& why) {

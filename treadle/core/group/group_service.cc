@@ -51,7 +51,7 @@ Status GroupOptions::validate() const {
 }
 
 GroupService::GroupService(cluster::Membership& membership, io::Reactor& reactor, io::Executor& executor)
-    : membership_(membership), reactor_(reactor), executor_(executor) {}
+    : membership_(membership), shared_{reactor, executor, std::make_shared<BatchMemory>()} {}
 
 GroupService::~GroupService() { close(cancelled("this worker has left the job")); }
 
@@ -115,7 +115,7 @@ Result<std::shared_ptr<GroupCore>> GroupService::make(const std::vector<std::str
     Surroundings surroundings{placementOf(*infos), costs_};
     MemberLink link(membership_, id, std::move(*infos), static_cast<int>(self - members.begin()));
     std::string text = textOf(options, members);
-    group = std::make_shared<GroupCore>(reactor_, executor_, std::move(link), std::move(options), std::move(text),
+    group = std::make_shared<GroupCore>(shared_, std::move(link), std::move(options), std::move(text),
                                         std::move(surroundings));
     groups_[id] = group;
     for (Early& early : takeEarly(id)) (isOfNames(early.message.kind) ? ofNames : others).push_back(std::move(early));

@@ -65,8 +65,7 @@ class GroupService final : public cluster::MessageHandler {
   std::vector<std::shared_ptr<GroupCore>> groups() const;
 
   cluster::Membership& membership_;
-  io::Reactor& reactor_;
-  io::Executor& executor_;
+  const GroupCore::Shared shared_;
 
   mutable Mutex mutex_;
   Status closed_ TREADLE_GUARDED_BY(mutex_);

@@ -105,7 +105,9 @@ struct ModuleOf<M> {
 }  // namespace ddp
 
 // M: a module class or a holder (torch::nn::Linear). It shares ownership of the module, and owns hooks on its
-// parameters; they are removed with it. Destroy it on the thread that runs backward, after the pass.
+// parameters; they are removed with it. Destroy it on the thread that runs backward, after the pass. Averages lie in
+// the buckets in which they were summed: a gradient that is kept beyond the next pass keeps its whole bucket, so clone
+// it.
 template <class M>
 class DistributedDataParallel {
  public:
@@ -167,8 +169,9 @@ class DistributedDataParallel {
 
   // The names of the trained parameters, as they fill buckets. It is the same on all ranks, and changes after the first
   // averaged pass in which rank 0 has a batch (DdpOptions::bucketOrder). Sums of floating-point numbers depend on it in
-  // their last bits: saved with a checkpoint after that pass and given to the run that goes on from there, it keeps
-  // these; saved before that pass, it keeps the reverse order, in which little may overlap. With
+  // their last bits, and on the algorithm of the group's all-reduce: saved with a checkpoint after that pass and given
+  // to the run that goes on from there, it keeps these if both groups have SumOrder::kRank or both jobs the same
+  // TREADLE_COSTS; saved before that pass, it keeps the reverse order, in which little may overlap. With
   // UnusedParameters::kStatic it does not, where parameters are unused: that run sends them in its first pass again.
   std::vector<std::string> bucketOrder() const { return ddp::bucketOrder(*reducer_); }
 
