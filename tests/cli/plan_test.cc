@@ -32,7 +32,7 @@ TEST(Plan, showsEachAlgorithmAndMarksTheOneThatAGroupTakes) {
   expectHas(text, "-> ring       27        5.7 MiB    7      2.54 ms   cores    1.00\n");
   expectHas(text, "   direct     27        5.7 MiB    3      2.54 ms   cores    1.00\n");
   // 4 steps of 8 us, 83 messages and 20 MB one after the other.
-  expectHas(text, "   root       35        7.6 MiB    4      4.20 ms   path     1.65\n");
+  expectHas(text, "   root       35        7.6 MiB    4      5.20 ms   path     2.05\n");
 }
 
 TEST(Plan, predictsByTheCostsThatItIsGiven) {

@@ -48,6 +48,8 @@ TEST(ChoiceTest, GoesByOperationSizeAndMembers) {
   EXPECT_EQ(automatic(reduction(kSmall, DataType::kFloat16), 17), Algorithm::kRoot);
   EXPECT_EQ(automatic(of(OperationKind::kReduce, kSmall), 17), Algorithm::kRoot);
   EXPECT_EQ(automatic(of(OperationKind::kAllGather, kSmall), 17), Algorithm::kDirect);
+  for (int size : {8, 16, 32, 64})
+    EXPECT_EQ(automatic(reduction(262'144), size), Algorithm::kCirculant) << "one member would add 1 MiB of each";
   EXPECT_EQ(automatic(reduction(kLarge), 64), Algorithm::kCirculant) << "a ring's messages would be small, and many";
   EXPECT_EQ(automatic(of(OperationKind::kBroadcast, kLarge), 17), Algorithm::kRing);
   for (int size : {2, 17}) {

@@ -122,7 +122,8 @@ class Forms {
     return data;
   }
 
-  // One member receives n-1 times the data; the sum of an all-reduce goes down the tree.
+  // One member receives n-1 times the data; the sum of an all-reduce goes down the tree. That member sends nothing
+  // while it adds a chunk of all, which takes about as long as taking it in.
   Amounts root() const {
     const bool toAll = what_.operation == OperationKind::kAllReduce;
     const double down = toAll ? topChildren() : 0, sent = toAll ? topChildren() : 1;
@@ -134,6 +135,7 @@ class Forms {
             .allBytes = sums * others() * all(),
             .serialMessages = (others() + down) * chunks,
             .serialBytes = (others() + down) * all(),
+            .idleBytes = toAll ? others() * all() : 0,
             .networkBytes = std::max(outside(), down) * all()};
   }
 
