@@ -139,8 +139,8 @@ class Network {
   void make(int rank, int owner) {
     HandlePtr handle = node(rank).references->expect(owner);
     send(rank, owner, {Kind::kMake, {}, handle->entry()});
-    if (node(rank).knowsDead[static_cast<size_t>(owner)])
-      node(rank).references->confirm(handle->entry(), peerLost("dead", "it is dead"));
+    if (owner != rank) node(rank).made.push_back(handle->entry());
+    if (node(rank).knowsDead[static_cast<size_t>(owner)]) endMakesOf(owner, rank);
     node(rank).held.push_back(std::move(handle));
   }
   bool makeOne(int rank, const Status& outcome = {}) {
@@ -209,6 +209,7 @@ class Network {
     me.calls.clear();
     me.toFetch.clear();
     me.serving.clear();
+    me.made.clear();
     me.references->clear(cancelled("dead"));
   }
   // Lets a node notice a death. Nothing comes from the dead after that, and nothing goes to it.
@@ -223,6 +224,7 @@ class Network {
         channels_[{rank, other, answer}].clear();
       }
       me.references->onLost(other, peerLost(std::to_string(other), "it is dead"));
+      endMakesOf(other, rank);
       endWorkFor(other, rank);
       std::erase_if(me.calls, [&](const auto& one) { return one.second.to == other; });
       endFetchesFrom(other, rank);
@@ -253,7 +255,9 @@ class Network {
         for (HandlePtr& handle : me.references->adopt(from, {message.entry})) me.held.push_back(std::move(handle));
         return;
       case Kind::kMake: me.references->adoptRequested(from, message.entry); return me.toMake.push_back(message.entry);
-      case Kind::kMade: return me.references->confirm(message.entry, message.outcome);
+      case Kind::kMade:
+        std::erase_if(me.made, [&](const ForkEntry& one) { return one.fork == message.entry.fork; });
+        return me.references->confirm(message.entry, message.outcome);
       case Kind::kFetch: return awaitValue(from, at, message, Kind::kFetched);
       case Kind::kFetched: return onFetched(at, message.number, message.outcome);
       case Kind::kCall: return startCall(from, at, message);
@@ -347,6 +351,13 @@ class Network {
     const size_t call = fetched == callFor_.end() ? number : fetched->second;
     auto caller = callers_.find(call);
     return givenUp_.contains(call) || (caller != callers_.end() && nodes_[static_cast<size_t>(caller->second)].dead);
+  }
+  // The answers of the dead do not come any more.
+  void endMakesOf(int dead, int at) {
+    std::erase_if(node(at).made, [&](const ForkEntry& one) {
+      if (one.owner == dead) node(at).references->confirm(one, peerLost("dead", "it is dead"));
+      return one.owner == dead;
+    });
   }
   // What the dead asked for nobody needs any more.
   void endWorkFor(int dead, int at) {

@@ -51,6 +51,7 @@ struct Node {
   std::shared_ptr<References> references;
   std::vector<HandlePtr> held;
   std::vector<ForkEntry> toMake;        // requests that run here
+  std::vector<ForkEntry> made;          // elsewhere, by requests of this node that are not answered
   std::map<size_t, HandlePtr> fetches;  // and the reference that each is about
   std::map<size_t, Calling> calls;
   std::vector<Serving> toFetch;       // calls that have come

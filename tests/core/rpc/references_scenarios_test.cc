@@ -81,6 +81,7 @@ class Stage : public Network {
       node(at).knowsDead[static_cast<size_t>(gone)] = true;
       for (bool answer : {false, true}) channels_[{gone, at, answer}].clear();
       node(at).references->onLost(gone, peerLost(nameOf(gone), "they cannot reach each other"));
+      endMakesOf(gone, at);
     }
   }
   using Network::die;

@@ -208,6 +208,19 @@ TEST(References, thatAPeerGivesHaveALimitThatEndsWithThem) {
   EXPECT_EQ(0U, user->counts().held + user->counts().pending);
 }
 
+// The loss comes between the making of the reference and the refusal of its request.
+TEST(References, whoseOwnerIsLostBeforeItIsAskedAreNotSentOn) {
+  auto user = std::make_shared<References>(0, [](int, RefNotice, const ForkEntry&) {});
+  HandlePtr handle = user->expect(1);
+  const Status why = peerLost("w1", "w1 is lost");
+  user->onLost(1, why);
+  user->notAsked(handle->entry());
+  user->confirm(handle->entry(), why);
+  EXPECT_EQ(why.toString(), user->failureUnknownToOwner(*handle).toString());
+  handle.reset();
+  EXPECT_EQ(0U, user->counts().held + user->counts().pending);
+}
+
 TEST(References, aWaitThatIsEndedIsToldWhy) {
   auto owner = std::make_shared<References>(0, [](int, RefNotice, const ForkEntry&) {});
   std::vector<Code> told;
