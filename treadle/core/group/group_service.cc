@@ -5,6 +5,7 @@
 #include "treadle/core/base/hash.h"
 #include "treadle/core/base/listed.h"
 #include "treadle/core/base/log.h"
+#include "treadle/core/group/batch_memory.h"
 #include "treadle/core/wire/writer.h"
 
 namespace treadle::group {

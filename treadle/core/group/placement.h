@@ -1,6 +1,7 @@
 #pragma once
 // How the members of a group are spread over hosts, as all of them know it alike. Plain values.
 
+#include <cstddef>
 #include <vector>
 
 namespace treadle::group {
