@@ -55,7 +55,9 @@ Plan rootAllReduce(const Shape& shape) {
     got = plan.receive(parentOf(shape.self), output);
   }
   for (int child : childrenOf(shape.self, shape.size)) plan.send(child, output, got);
-  plan.setWindow(directWindow(shape.size));
+  // Only rank 0 receives from all.
+  for (Channel& channel : plan.channels)
+    if (shape.self == 0 || channel.peer == 0) channel.window = directWindow(shape.size);
   return plan;
 }
 
