@@ -2,6 +2,7 @@
 
 #include <sys/eventfd.h>
 
+#include <algorithm>
 #include <map>
 #include <optional>
 
@@ -199,7 +200,8 @@ void RendezvousServer::Core::measure() {
   if (surveyTime_ == Duration::zero()) return sendRoster(known_);
   stage_ = Stage::kMeasuring;
   survey_.emplace(known_, roster(), sharesMemory_);
-  surveyTimer_ = reactor_.at(deadlineAfter(surveyTime_ + kSurveyPatience), [weak = weak_from_this()] {
+  const Duration most = std::min<Duration>(surveyTime_ + kSurveyPatience, (deadline_ - Clock::now()) / 4);
+  surveyTimer_ = reactor_.at(deadlineAfter(most), [weak = weak_from_this()] {
     if (auto self = weak.lock()) self->endSurvey();
   });
   sendProbes(survey_->begin(Clock::now(), surveyTime_));
