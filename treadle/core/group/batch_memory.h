@@ -16,7 +16,7 @@ namespace treadle::group {
 // thread.
 class BatchMemory {
  public:
-  // What large operations use and what is kept is kMoving blocks at most. Throws std::bad_alloc.
+  // Keeps kMoving blocks at most. Throws std::bad_alloc.
   Buffer take(size_t sizeBytes);
   void giveBack(Buffer memory);
 

@@ -37,7 +37,6 @@ struct Signature;
 
 class GroupCore final : public OperationHost, public std::enable_shared_from_this<GroupCore> {
  public:
-  // `text` stands for it in messages: "group 'trainers'".
   // What the groups of a worker share.
   struct Shared {
     io::Reactor& reactor;
@@ -45,6 +44,7 @@ class GroupCore final : public OperationHost, public std::enable_shared_from_thi
     std::shared_ptr<BatchMemory> batchMemory;
   };
 
+  // `text` stands for it in messages: "group 'trainers'".
   GroupCore(Shared shared, MemberLink link, GroupOptions options, std::string text, Surroundings surroundings);
 
   // The next operation of this group; the options in the call's description are filled in. A group of one, and one that
