@@ -36,4 +36,7 @@ inline void expectPart(const std::string& text, const std::string& part) {
   if (text.find(part) == std::string::npos) throw Wrong("'" + text + "' lacks '" + part + "'");
 }
 
+// A call's time was up before its callee had room for it (JoinOptions::maxInFlightBytes).
+inline void expectNoRoom(const ResourceError& error) { expectPart(error.what(), "waited until its time was up"); }
+
 }  // namespace treadle::soak
