@@ -51,6 +51,7 @@ HEADERS = [
     ("treadle/tensor/optim/clip_grad_norm.h", [], ["ClipOptions"], True),
     ("treadle/tensor/collective/collectives.h", [], [], True),
     ("treadle/train/ddp/distributed_data_parallel.h", ["DistributedDataParallel"], ["DdpOptions"], True),
+    ("treadle/train/ddp/join.h", ["Join"], [], False),
     ("treadle/train/ddp/comm_hook.h", ["CommHook"], ["HookParameter"], False),
     ("treadle/train/ddp/reduction.h", ["Exchange"], [], False),
     ("treadle/train/ddp/bucket.h", [], ["Bucket"], False),

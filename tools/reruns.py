@@ -26,7 +26,7 @@ MOST_FLAKY = 2  # one more, and .ci/run fails
 FAILED = re.compile(r"^FAILED (?:[^:\n]+: )?(.*)", re.MULTILINE)
 # That an event did not come in time: nothing but that, as the script may quote others.
 LATE = re.compile(r"[\w' ]+ did not [\w' ]+ within [\d.]+ s|Command .* timed out after [\d.]+ seconds|timed out")
-INCLUDE = re.compile(r'^#include "(tests/[^"]+)"', re.MULTILINE)
+INCLUDE = re.compile(r'^#include "((?:tests|examples)/[^"]+)"', re.MULTILINE)
 CRASHED = "Traceback (most recent call last)"
 WAITED_IN_VAIN = re.compile(r"waited in vain: ")  # tests/support/gate.h
 NOT_LATE = "it does not say first that an event did not come in time"
@@ -139,7 +139,7 @@ def fails_again(case, commands, beside):
 
 
 def headers_of(file):
-    """The headers of the tests that a file includes, also through others."""
+    """The headers of tests and examples that a file includes, also through others."""
     headers, left = set(), [file]
     while left:
         try:

@@ -165,8 +165,8 @@ class FutureState final : public FutureCore {
 
 // The writing end of a future that is made by hand. A handler that answers later returns the future and keeps the
 // promise. A promise that is dropped without a value completes the future with CancelledError, so no waiting thread is
-// forgotten. Only the first `set` or `fail` counts. Whoever sees the future ready may drop the promise, also before
-// `set` has returned on another thread.
+// forgotten. Only the first `set` or `fail` counts. A thread that sees the value or the failure that it gave may
+// drop the promise, also before it has returned on another thread.
 template <class T>
 class Promise {
  public:
@@ -180,14 +180,14 @@ class Promise {
   }
 
   Future<T> future() const { return Future<T>(state_); }
-  void set(io::Stored<T> value = {}) { complete(std::move(value)); }
-  void fail(Status why) { complete(std::move(why)); }
+  void set(io::Stored<T> value = {}) { kept()->complete(std::move(value)); }
+  void fail(Status why) { kept()->complete(std::move(why)); }
 
  private:
   using State = io::FutureState<io::Stored<T>>;
 
-  // On a copy: a thread that wakes up may drop the promise, which may have the last reference.
-  void complete(Result<io::Stored<T>> result) { std::shared_ptr<State>(state_)->complete(std::move(result)); }
+  // A thread that wakes up may drop the promise, which may have the last reference but this.
+  std::shared_ptr<State> kept() const { return state_; }
 
   std::shared_ptr<State> state_;
 };
