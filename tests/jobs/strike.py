@@ -183,7 +183,7 @@ class Attempt:
 
     def is_half_a_handshake(self, line):
         """While they join: a worker that has not proved who it is cannot be named where its handshake ends."""
-        ends = {"STOP": "it did not end its handshake in time", "KILL": "its connection (closed|broke)"}
+        ends = {"STOP": "it did not end its handshake in time", "KILL": "(its|the) connection (closed|broke)"}
         return re.search(f" was refused: {ends[self.name]}", line) is not None and not joined_at(self.job)
 
     def check_ends(self):
