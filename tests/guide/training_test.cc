@@ -243,6 +243,61 @@ TEST(SkipGuide, RanksMayHaveNoBatchOrABadOne) {
   EXPECT_EQ(steps, (std::vector<int64_t>{3, 3}));
 }
 
+TEST(JoinGuide, RanksMayHaveOtherNumbersOfBatches) {
+  treadle::test::TensorJob job({"trainer0", "trainer1"});
+  std::vector<int64_t> steps(2);
+  job.onAll([&](treadle::Worker& worker) {
+    auto group = treadle::ProcessGroup::make(worker, job.names());
+    treadle::DistributedDataParallel<torch::nn::Linear> ddp(torch::nn::Linear(8, 2), group,
+                                                            {.divisor = treadle::Divisor::kActiveRanks});
+    torch::optim::SGD optimizer(ddp->parameters(), torch::optim::SGDOptions(0.01).momentum(0.9));
+    std::vector<at::Tensor> batches(group.rank() == 0 ? 2 : 5, at::ones({4, 8}));
+    int64_t& stepsHere = steps.at(static_cast<size_t>(group.rank()));
+    // [join]
+    auto step = [&] {
+      optimizer.step();
+      ++stepsHere;
+    };
+    auto join = ddp.join(step);
+    for (const at::Tensor& batch : batches) {
+      optimizer.zero_grad();
+      ddp.forward(batch).square().mean().backward();
+      step();
+    }
+    join.finish();  // makes the steps of the other ranks, until none has a batch left
+    // [/join]
+    ddp.verifyReplicas();
+  });
+  EXPECT_EQ(steps, (std::vector<int64_t>{5, 5}));
+}
+
+TEST(JoinGuide, AllRanksMayStopAtTheFirstEnd) {
+  treadle::test::TensorJob job({"trainer0", "trainer1"});
+  job.onAll([&](treadle::Worker& worker) {
+    auto group = treadle::ProcessGroup::make(worker, job.names());
+    treadle::DistributedDataParallel<torch::nn::Linear> ddp(torch::nn::Linear(8, 2), group);
+    torch::optim::SGD optimizer(ddp->parameters(), torch::optim::SGDOptions(0.01));
+    std::vector<at::Tensor> batches(group.rank() == 0 ? 2 : 5, at::ones({4, 8}));
+    int64_t stepsHere = 0;
+    auto step = [&] {
+      optimizer.step();
+      ++stepsHere;
+    };
+    // [join-stop]
+    auto join = ddp.join(step, treadle::UnevenInputs::kStopAtFirst);
+    for (const at::Tensor& batch : batches) {
+      optimizer.zero_grad();
+      ddp.forward(batch).square().mean().backward();
+      if (join.isOver()) break;  // another rank has no batch for this step
+      step();
+    }
+    join.finish();
+    // [/join-stop]
+    EXPECT_EQ(stepsHere, 2);
+    ddp.verifyReplicas();
+  });
+}
+
 TEST(WeightsGuide, AMeanOverAllSamplesCanBeOfOtherNumbersOfThem) {
   treadle::test::TensorJob job({"trainer0", "trainer1"});
   const at::Tensor all = at::rand({7, 8});

@@ -67,6 +67,11 @@ at::Tensor lossOf(Net& net, int rank, int step, bool skip = false) {
   return net->forward(inputOf(rank, step), skip).square().mean();
 }
 
+// What a pass of so many ranks adds to `.grad`, by one process.
+void addAverages(Net& alone, int size, int step, bool skip = false) {
+  for (int rank = 0; rank < size; ++rank) lossOf(alone, rank, step, skip).div(size).backward();
+}
+
 void expectGradients(const Net& actual, const Net& expected, double tolerance = 1e-12) {
   for (const auto& entry : expected->named_parameters()) {
     const at::Tensor gradient = actual->named_parameters()[entry.key()].grad();
@@ -94,7 +99,7 @@ TEST_P(PassesWithAHook, OfTwoRoundsAreThoseOfOneProcess) {
     DistributedDataParallel<Net> ddp(net, ProcessGroup::make(worker, job_.names()), with(hook));
     for (int step = 0; step < kSteps; ++step) {
       const bool skips = step % 2 == 1;
-      for (int each = 0; each < size_; ++each) lossOf(alone, each, step, skips).div(size_).backward();
+      addAverages(alone, size_, step, skips);
       std::optional<ddp::NoSync> unaveraged;
       if (step % 3 == 1) unaveraged.emplace(ddp.noSync());
       lossOf(net, rank, step, skips).backward();
@@ -119,7 +124,7 @@ TEST_P(PassesWithAHook, ThatAreDistributedAreAveragedInTwoRoundsToo) {
       AutogradContext context(worker);
       context.backward({lossOf(net, rank, step)});
       alone->zero_grad();
-      for (int each = 0; each < size_; ++each) lossOf(alone, each, step).div(size_).backward();
+      addAverages(alone, size_, step);
       for (const auto& entry : alone->named_parameters()) {
         const at::Tensor parameter = net->named_parameters()[entry.key()];
         EXPECT_TRUE(close(context.gradient(parameter), entry.value().grad(), 1e-12)) << entry.key();
@@ -187,7 +192,8 @@ TEST(HooksOfTwoModules, AreInOnePassInAnyOrder) {
     DistributedDataParallel<Net> first(one, ProcessGroup::make(worker, job.names()),
                                        with(std::make_shared<TwoRounds>()));
     DistributedDataParallel<Net> second(other, ProcessGroup::make(worker, job.names()), smallBuckets());
-    for (int each = 0; each < 2; ++each) (lossOf(oneAlone, each, 0) + lossOf(otherAlone, each, 0)).div(2).backward();
+    addAverages(oneAlone, 2, 0);
+    addAverages(otherAlone, 2, 0);
     at::Tensor sum;
     if (rank == 0) {
       sum = lossOf(one, rank, 0);
@@ -213,10 +219,8 @@ TEST(HooksOfTwoModules, ShareAGroupInPassesOfTheirOwn) {
     DistributedDataParallel<Net> second(other, group, with(std::make_shared<AverageHook>()));
     for (int step = 0; step < 3; ++step) {
       for (Net* net : {&one, &other, &oneAlone, &otherAlone}) (*net)->zero_grad();
-      for (int each = 0; each < 2; ++each) {
-        lossOf(oneAlone, each, step).div(2).backward();
-        lossOf(otherAlone, each, step).div(2).backward();
-      }
+      addAverages(oneAlone, 2, step);
+      addAverages(otherAlone, 2, step);
       lossOf(one, rank, step).backward();
       lossOf(other, rank, step).backward();
       expectGradients(one, oneAlone);
@@ -261,7 +265,7 @@ TEST(CommHook, GetsGradientsByParameter) {
     for (int step = 0; step < 3; ++step) {
       net->zero_grad();
       alone->zero_grad();
-      for (int each = 0; each < 2; ++each) lossOf(alone, each, step).div(2).backward();
+      addAverages(alone, 2, step);
       alone->skipped.mutable_grad().mul_(3);
       lossOf(net, worker.self().rank, step).backward();
       expectGradients(net, alone);
@@ -281,6 +285,7 @@ class Noting final : public CommHook {
     if (failsToBegin) throw std::runtime_error("the hook fails");
     notes += "begins ";
   }
+  void beginShadowPass() override { notes += "begins without a batch "; }
   void passAveraged(const std::vector<bool>& isUsed) override {
     if (failsToEnd) throw std::runtime_error("the hook fails");
     for (const bool one : isUsed) notes += one ? "1" : "0";
@@ -311,6 +316,31 @@ TEST(CommHook, LearnsOfEachPassAndWhetherItWentWell) {
   });
 }
 
+// Rank 0 has one batch and a pass that is not averaged, which goes in the first pass after its batches; rank 1 has
+// three batches. Both make one more pass, in which they see the end.
+TEST(CommHook, LearnsOfPassesForWhichItsRankHasNoBatch) {
+  TensorJob job(ranks(2));
+  job.onAll([&](Worker& worker) {
+    const int rank = worker.self().rank;
+    Net net(0);
+    const auto hook = std::make_shared<Noting>();
+    DistributedDataParallel<Net> ddp(net, ProcessGroup::make(worker, job.names()), with(hook));
+    auto join = ddp.join([] {});
+    for (int step = 0; step <= 2 * rank; ++step) {
+      net->zero_grad();
+      lossOf(net, rank, step).backward();
+    }
+    if (rank == 0) {
+      net->zero_grad();
+      const auto unaveraged = ddp.noSync();
+      lossOf(net, rank, 1).backward();
+    }
+    join.finish();
+    const std::string third = rank == 0 ? "begins without a batch " : "begins ";
+    EXPECT_EQ(hook->notes, "begins 1111 begins 1111 " + third + "1111 begins without a batch 0000 ");
+  });
+}
+
 // It has its averages by then, and nothing else is sent.
 TEST(CommHook, ThatThrowsAfterTheAveragesFailsThePassOnItsRankAlone) {
   TensorJob job(ranks(2));
@@ -322,7 +352,7 @@ TEST(CommHook, ThatThrowsAfterTheAveragesFailsThePassOnItsRankAlone) {
     for (int step = 0; step < 2; ++step) {
       net->zero_grad();
       alone->zero_grad();
-      for (int each = 0; each < 2; ++each) lossOf(alone, each, step).div(2).backward();
+      addAverages(alone, 2, step);
       hook->failsToEnd = rank == 0 && step == 0;
       if (hook->failsToEnd) {
         EXPECT_THROW(lossOf(net, rank, step).backward(), std::runtime_error);
@@ -341,7 +371,7 @@ TEST(CommHook, OfAFewLinesRoundsToItsType) {
   job.onAll([&](Worker& worker) {
     Net net(0), alone(0);
     DistributedDataParallel<Net> ddp(net, ProcessGroup::make(worker, job.names()), with(std::make_shared<AsFloat>()));
-    for (int each = 0; each < 2; ++each) lossOf(alone, each, 0).div(2).backward();
+    addAverages(alone, 2, 0);
     lossOf(net, worker.self().rank, 0).backward();
     expectGradients(net, alone, 1e-5);
     EXPECT_TRUE(at::equal(net->first.grad(), net->first.grad().to(at::kFloat).to(at::kDouble)));
@@ -365,7 +395,7 @@ TEST(CommHook, IsLeftInTheMiddleWhereAPassFails) {
     }
     EXPECT_EQ(hook->ended, 0);
     net->zero_grad();
-    for (int each = 0; each < 2; ++each) lossOf(alone, each, 1).div(2).backward();
+    addAverages(alone, 2, 1);
     lossOf(net, rank, 1).backward();
     expectGradients(net, alone);
   });
@@ -388,7 +418,7 @@ TEST(CommHook, GoesOnWhereAPassFailsAfterItsExactChannel) {
     for (int step = 0; step < 3; ++step) {
       net->zero_grad();
       alone->zero_grad();
-      for (int each = 0; each < 2; ++each) lossOf(alone, each, step).div(2).backward();
+      addAverages(alone, 2, step);
       if (rank == 1 && step == 0) {
         EXPECT_THROW(lossOf(net, rank, step).backward(), std::runtime_error);
       } else {
@@ -412,7 +442,7 @@ class BrokenHook {
   void expectEnd(const ddp::BucketLimits& buckets = smallBuckets().buckets, bool mayAverage = false) {
     TensorJob job(ranks(2));
     Net alone(0);
-    for (int each = 0; each < 2; ++each) lossOf(alone, each, 0).div(2).backward();
+    addAverages(alone, 2, 0);
     std::latch isConstructed(2);
     job.onAll([&](Worker& worker) {
       const int rank = worker.self().rank;

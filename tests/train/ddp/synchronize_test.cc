@@ -131,5 +131,18 @@ TEST(PendingPasses, AreThoseWhoseGradientsAreThereAndNotAveraged) {
   EXPECT_EQ(ddp.pendingPasses(), 0U);
 }
 
+TEST(SynchronizeWithinAPass, IsAnErrorAndThePassGoesOn) {
+  TensorJob job(ranks(2));
+  job.onAll([&](Worker& worker) {
+    Net net(0);
+    DistributedDataParallel<Net> ddp(net, ProcessGroup::make(worker, job.names()), smallBuckets());
+    std::string why;
+    net->bias.register_hook([&](const at::Tensor&) { why = messageOf<StateError>([&] { ddp.synchronize(); }); });
+    net->forward(inputOf(worker.self().rank, 0), false).square().mean().backward();
+    EXPECT_TRUE(contains(why, "synchronize() is called between passes")) << why;
+    ddp.verifyReplicas();
+  });
+}
+
 }  // namespace
 }  // namespace treadle::test::synchronize_test

@@ -59,6 +59,9 @@ class CommHook {
   virtual void bind(const ProcessGroup& group, const std::vector<HookParameter>& parameters);
   // An averaged pass begins, on all ranks. It may fail. What this throws ends the group, as what `reduce` throws.
   virtual void beginPass() {}
+  // The same, on a rank that has no batch left (DistributedDataParallel::join): its gradients are zeros. A hook with an
+  // error memory adds nothing of it and holds nothing back. By default it is beginPass().
+  virtual void beginShadowPass() { beginPass(); }
   // It has gone well on this rank, and the averages are put. `isUsed`: which parameters had a gradient on some rank;
   // others keep what they have. What the pass has changed in the state holds from here on, and not before. What this
   // throws fails the pass on this rank alone, with averages that are put.

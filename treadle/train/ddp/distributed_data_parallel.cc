@@ -84,7 +84,7 @@ void skipPass(Reducer& reducer, AutogradContext* context) {
 }
 
 void synchronize(Reducer& reducer, AutogradContext* context) {
-  reducer.checkAverages();
+  reducer.checkAverages("synchronize()");
   backwardOf(reducer.emptyLoss(), context);
 }
 

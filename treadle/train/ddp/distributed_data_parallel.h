@@ -37,6 +37,7 @@
 #include "treadle/train/ddp/buffer_sync.h"
 #include "treadle/train/ddp/comm_hook.h"
 #include "treadle/train/ddp/divisor.h"
+#include "treadle/train/ddp/join.h"
 #include "treadle/train/ddp/replica_check.h"
 #include "treadle/train/ddp/use_marks.h"
 
@@ -141,7 +142,7 @@ class DistributedDataParallel {
 
   // Averages the gradients of passes under noSync without another batch, in `.grad` or in `context`. Every rank calls
   // it between passes, or makes an averaged pass meanwhile, which sends the same. Throws what an averaged pass throws,
-  // and StateError while a guard of noSync lives.
+  // and StateError while a guard of noSync lives, and within a pass.
   void synchronize() { ddp::synchronize(*reducer_, nullptr); }
   void synchronize(AutogradContext& context) { ddp::synchronize(*reducer_, &context); }
 
@@ -159,6 +160,27 @@ class DistributedDataParallel {
   // with an infinite loss. Every rank calls it, between passes; its all-reduce of a byte is the group's next operation.
   // StateError within a pass.
   bool agreeToSkip(bool wantsToSkip) { return ddp::agreeToSkip(*reducer_, group_, wantsToSkip); }
+
+  // For ranks with different numbers of batches: a guard for a loop that trains, which is ended by its finish() on each
+  // rank when that has no batch left (join.h has an example). While it lives, each averaged pass is a plain backward,
+  // followed by one step of the optimizer, after which gradients are cleared by `zero_grad()` before the next backward.
+  // `step` makes the same step, for a rank without a batch: all ranks then have the same parameters and the same state
+  // of their optimizers, bit by bit. It may do whatever the loop does after its backward pass, such as clipping or
+  // GradScaler::step, but makes no pass. All ranks call it between the same passes, with the same `atEnd`.
+  //
+  // A rank without a batch counts as DdpOptions::divisor says, as one that calls skipPass: not at all, unless it is
+  // kWorldSize. With Buffers::kFromRank0 the buffers are those of the lowest rank that has a batch. With kAverage and
+  // kWorldSize, a rank without a batch counts with the buffers of the last average.
+  //
+  // ArgumentError: `step` is empty; the module has a SyncBatchNorm, which waits for all ranks in forward. StateError: a
+  // guard lives, or a pass is under way. Until it is over, distributed passes fail on all ranks, with StateError on the
+  // ranks that make them, and agreeToSkip and verifyReplicas throw StateError. An averaged pass fails with StateError
+  // on all ranks, which names two of them, if they are not in guards with the same `atEnd`; and on this rank where
+  // `.grad` holds an average that was not cleared. Passes under noSync() may come in between. No other
+  // DistributedDataParallel may be in these passes, or use the group.
+  ddp::Join join(std::function<void()> step, UnevenInputs atEnd = UnevenInputs::kContinue) {
+    return ddp::Join(reducer_, *module_, std::move(step), atEnd);
+  }
 
   // The weight of this rank's next pass, as a rule its number of samples or tokens, which may be 0: gradients become
   // their sum over all ranks divided by the sum of the weights. So each loss is a sum over its samples. Call it before

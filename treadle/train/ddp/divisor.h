@@ -9,15 +9,16 @@
 
 namespace treadle {
 
-// With all but kWorldSize, gradients that were averaged must be cleared before the next averaged pass, because a sum
-// would count them once for each rank. `zero_grad()` makes `.grad` undefined; a context is used for one averaged pass.
-// If they are there, also if they are 0, that pass throws StateError on the rank, and CancelledError on ranks that have
-// cleared theirs. The same holds for other gradients whose weights are not known: those of passes before one in another
-// place (`.grad`, or another context), those that a program has put in place of a parameter's, and those that are left
-// where only some were cleared. It does not notice gradients that are changed in place, as `zero_grad(false)` does:
-// their passes go on to count. Neither does it notice that the only gradient there is was replaced.
+// With all but kWorldSize, and with that too under join(), gradients that were averaged must be cleared before the next
+// averaged pass, because a sum would count them once for each rank. `zero_grad()` makes `.grad` undefined; a context is
+// used for one averaged pass. If they are there, also if they are 0, that pass throws StateError on the rank, and
+// CancelledError on ranks that have cleared theirs. The same holds for other gradients whose weights are not known:
+// those of passes before one in another place (`.grad`, or another context), those that a program has put in place of a
+// parameter's, and those that are left where only some were cleared. It does not notice gradients that are changed in
+// place, as `zero_grad(false)` does: their passes go on to count. Neither does it notice that the only gradient there
+// is was replaced.
 enum class Divisor {
-  kWorldSize,    // the number of ranks
+  kWorldSize,    // the number of ranks, also of those without a batch
   kActiveRanks,  // the number of ranks that have had a batch since the last averaged pass
   kSum,          // 1
   kWeights,      // the sum of the ranks' weights (DistributedDataParallel::setWeight): for losses that are sums

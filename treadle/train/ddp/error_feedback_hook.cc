@@ -51,6 +51,12 @@ void ErrorFeedbackHook::beginPass() {
   beginRest();
 }
 
+// What this rank holds back belongs to batches of its own, and the passes are those of the other ranks.
+void ErrorFeedbackHook::beginShadowPass() {
+  beginPass();
+  memory_.freeze();
+}
+
 void ErrorFeedbackHook::passAveraged(const std::vector<bool>& isUsed) {
   if (!isFinite_) return;
   memory_.commit(isUsed);

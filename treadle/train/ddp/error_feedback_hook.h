@@ -8,7 +8,8 @@
 // counts in the pass that sends it, and so does a learning rate, as in PowerSGD (Stich's memory has steps). It changes
 // only if a pass goes well on this rank and its averages are finite. So a gradient that is infinite or NaN, as a loss
 // scale makes them, arrives as such on all ranks and leaves no trace; so does a pass that fails. An infinity in another
-// module of a step is not noticed.
+// module of a step is not noticed. It also stays as it is in passes that a rank without a batch makes under
+// DistributedDataParallel::join.
 
 #include <string>
 #include <utility>
@@ -35,6 +36,7 @@ class ErrorFeedbackHook : public CommHook {
 
   void bind(const ProcessGroup& group, const std::vector<HookParameter>& parameters) final;
   void beginPass() final;
+  void beginShadowPass() final;
   void passAveraged(const std::vector<bool>& isUsed) final;
 
  protected:

@@ -21,17 +21,19 @@ ErrorMemory::ErrorMemory(const std::vector<HookParameter>& parameters)
 
 void ErrorMemory::beginPass(double lossScale) {
   lossScale_ = lossScale;
+  isFrozen_ = false;
   held_.assign(held_.size(), std::nullopt);
 }
 
 at::Tensor ErrorMemory::withError(size_t parameter, const at::Tensor& gradient) const {
   const at::ScalarType dtype = dtypeOfErrors(parameters_[parameter].tensor).value();
   at::Tensor sum = gradient.to(dtype, /*non_blocking=*/false, /*copy=*/true);
-  if (has(parameter)) sum.add_(errors_[parameter].view(gradient.sizes()), lossScale_);
+  if (has(parameter) && !isFrozen_) sum.add_(errors_[parameter].view(gradient.sizes()), lossScale_);
   return sum;
 }
 
 void ErrorMemory::hold(size_t parameter, at::Tensor error) {
+  if (isFrozen_) return;
   if (error.defined() && lossScale_ != 1) error.div_(lossScale_);
   held_[parameter] = std::move(error);
 }

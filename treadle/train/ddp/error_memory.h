@@ -29,6 +29,8 @@ class ErrorMemory {
   // A pass begins whose gradients, and what is held back of them, are multiplied by `lossScale`. The memory is kept
   // without it, so that another scale later does not change it.
   void beginPass(double lossScale);
+  // This pass neither adds what is in memory nor changes it.
+  void freeze() { isFrozen_ = true; }
   // A new tensor of the shape of `gradient`: the gradient and what is in memory, of dtypeOfErrors.
   at::Tensor withError(size_t parameter, const at::Tensor& gradient) const;
   bool has(size_t parameter) const { return errors_[parameter].defined(); }
@@ -47,6 +49,7 @@ class ErrorMemory {
   std::vector<at::Tensor> errors_;               // by parameter; undefined: 0
   std::vector<std::optional<at::Tensor>> held_;  // by the pass
   double lossScale_ = 1;
+  bool isFrozen_ = false;  // for one pass
 };
 
 }  // namespace treadle::ddp

@@ -12,9 +12,27 @@
 namespace treadle::ddp {
 namespace {
 
-constexpr uint8_t kFailedFlag = 1, kActiveFlag = 2;
+constexpr unsigned kFailedFlag = 1, kActiveFlag = 2, kDoneFlag = 4;
+constexpr unsigned kModeShift = 3, kModeMask = 3;  // two bits
 constexpr size_t kWeightByte = 1, kReportBytes = kWeightByte + sizeof(double);
 constexpr size_t kPlaceBytes = sizeof(uint32_t);
+
+uint8_t flagsOf(const RankReport& report) {
+  unsigned flags = 0;
+  if (report.failed) flags |= kFailedFlag;
+  if (report.active) flags |= kActiveFlag;
+  if (report.join.isDone) flags |= kDoneFlag;
+  if (report.join.mode) flags |= (1 + static_cast<unsigned>(*report.join.mode)) << kModeShift;
+  return static_cast<uint8_t>(flags);
+}
+
+RankReport reportOf(unsigned flags) {
+  RankReport report{.failed = (flags & kFailedFlag) != 0, .active = (flags & kActiveFlag) != 0};
+  report.join.isDone = (flags & kDoneFlag) != 0;
+  const unsigned mode = (flags >> kModeShift) & kModeMask;
+  if (mode != 0) report.join.mode = static_cast<UnevenInputs>(mode - 1);
+  return report;
+}
 
 }  // namespace
 
@@ -44,7 +62,7 @@ void ExactChannel::markOrder(const std::vector<size_t>& order) {
 
 Future<void> ExactChannel::send(const RankReport& own) {
   uint8_t* report = &at(ranks_ + kReportBytes * static_cast<size_t>(group_.rank()));
-  *report = static_cast<uint8_t>((own.failed ? kFailedFlag : 0) | (own.active ? kActiveFlag : 0));
+  *report = flagsOf(own);
   std::memcpy(report + kWeightByte, &own.weight, sizeof own.weight);
   return allReduce(group_, bytes_, ReduceOp::kMax);
 }
@@ -62,7 +80,7 @@ std::vector<RankReport> ExactChannel::reports() const {
   std::vector<RankReport> reports;
   for (size_t place = ranks_; place < order_; place += kReportBytes) {
     const uint8_t* report = &at(place);
-    reports.push_back({.failed = (*report & kFailedFlag) != 0, .active = (*report & kActiveFlag) != 0});
+    reports.push_back(reportOf(*report));
     std::memcpy(&reports.back().weight, report + kWeightByte, sizeof(double));
   }
   return reports;

@@ -9,6 +9,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "treadle/core/group/group.h"
+#include "treadle/train/ddp/uneven_inputs.h"
 
 namespace treadle::ddp {
 
@@ -17,6 +18,7 @@ struct RankReport {
   bool failed = false;  // the pass has failed there by then
   bool active = false;  // it has had a batch since the last averaged pass
   double weight = 0;    // of these batches (Divisor::kWeights)
+  JoinReport join = {};
 };
 
 class ExactChannel {
@@ -55,9 +57,10 @@ class ExactChannel {
   ProcessGroup group_;
   size_t buckets_, ranks_, order_;  // where their bytes begin
   // [parameters + buckets + 9 ranks (+ 4 parameters)] uint8: 1 for each parameter that is used and each bucket to be
-  // reduced again; the report of each rank: a byte of flags (1: failed, 2: active), and 8 of its weight; and
-  // 1 + the index of each parameter in rank 0's order, as uint32. Others leave a rank's bytes 0, so the maximum is a
-  // copy. A tensor, because a collective keeps that alive.
+  // reduced again; the report of each rank: a byte of flags, and 8 of its weight; and 1 + the index of each parameter
+  // in rank 0's order, as uint32. The flags are 1: failed, 2: active, 4: done; and 8 times the guard of join(): 0 for
+  // none, or 1 + its UnevenInputs. Others leave a rank's bytes 0, so the maximum is a copy. A tensor, because a
+  // collective keeps that alive.
   at::Tensor bytes_;
 };
 

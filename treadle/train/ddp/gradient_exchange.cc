@@ -44,7 +44,7 @@ void GradientExchange::replan() {
 
 void GradientExchange::renewMemory() { buckets_ = makeBuckets(list_.trained(), plan_); }
 
-Status GradientExchange::begin(autograd::Pass* distributed) {
+Status GradientExchange::begin(autograd::Pass* distributed, bool isShadow) {
   if (mustReplan_) replan();
   mustReplan_ = false;
   isLocal_ = distributed == nullptr;
@@ -63,7 +63,7 @@ Status GradientExchange::begin(autograd::Pass* distributed) {
     if (isShared(bucket)) bucket = makeBucket(list_.trained(), bucket.parameters);
   channel_.renew();
   isOutOfStep_ = false;
-  return callHook([this] { hook_->beginPass(); });
+  return callHook([&] { isShadow ? hook_->beginShadowPass() : hook_->beginPass(); });
 }
 
 Status GradientExchange::add(size_t index, Operations& operations) {

@@ -29,8 +29,9 @@ class GradientExchange {
   GradientExchange(const ParameterList& list, ProcessGroup group, const BucketLimits& limits, UnusedParameters unused,
                    const std::vector<size_t>& order, std::shared_ptr<CommHook> hook);
 
-  // A pass begins; null for a local one. What the hook throws.
-  Status begin(autograd::Pass* distributed);
+  // A pass begins; null for a local one. `isShadow`: this rank has no batch left (CommHook::beginShadowPass). Returns
+  // what the hook throws.
+  Status begin(autograd::Pass* distributed, bool isShadow);
   // Leaves the buckets to operations that may still be under way, and takes others.
   void renewMemory();
 

@@ -56,11 +56,12 @@ Status PendingPasses::addBatch() {
   return {};
 }
 
-Status PendingPasses::checkMayAverage() const {
-  if (divisor_ == Divisor::kWorldSize || !holdsOthers_) return {};
+Status PendingPasses::checkMayAverage(bool isInJoin) const {
+  const bool countsAll = divisor_ == Divisor::kWorldSize;
+  if (!holdsOthers_ || (countsAll && !isInJoin)) return {};
   return failedPrecondition(
-      std::string("gradients are there that no pass since the last average has made, and the divisor ") +
-      nameOf(divisor_) +
+      std::string("gradients are there that no pass since the last average has made, and ") +
+      (countsAll ? "join()" : std::string("the divisor ") + nameOf(divisor_)) +
       " would count them wrong: call zero_grad(), which makes .grad undefined, or make a new context, after each "
       "averaged pass and after gradients were replaced");
 }

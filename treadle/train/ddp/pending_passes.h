@@ -32,8 +32,9 @@ class PendingPasses {
   void begin(const autograd::Pass* distributed, std::optional<size_t> arrived);
   // The pass has a batch, which counts once. FailedPrecondition: setWeight was not called for it.
   Status addBatch();
-  // FailedPrecondition: gradients are there that no pending pass has made, and the divisor is not kWorldSize.
-  Status checkMayAverage() const;
+  // FailedPrecondition: gradients are there that no pending pass has made, and the divisor is not kWorldSize or this
+  // rank is in a guard of join(): ranks without a batch do not add what others have left there.
+  Status checkMayAverage(bool isInJoin) const;
   // Gradients have become averages, for this pass and those before it.
   void averaged();
   // The pass is over. Gradients of a failed one stay in `.grad`; a context in which one has failed is of no use.

@@ -67,16 +67,26 @@ void Reducer::dropWeight() {
   pending_.dropWeight();
 }
 
-void Reducer::checkAverages() {
+void Reducer::checkAverages(const char* function) {
   MutexLock lock(mutex_);
+  checkNoPass(function);
   if (suspended_ > 0)
-    raise(failedPrecondition("synchronize() averages nothing while a guard of noSync() lives: end it before"));
+    raise(
+        failedPrecondition(std::string(function) + " averages nothing while a guard of noSync() lives: end it before"));
+}
+
+void Reducer::checkNoPass(const char* function) {
+  if (tracker_.role() != Role::kNone)
+    raise(failedPrecondition(std::string(function) + " is called between passes, and a backward pass is under way"));
 }
 
 void Reducer::checkBetweenPasses(const char* function) {
   MutexLock lock(mutex_);
-  if (tracker_.role() != Role::kNone)
-    raise(failedPrecondition(std::string(function) + " is called between passes, and a backward pass is under way"));
+  checkNoPass(function);
+  if (join_.isOpen() && !join_.isOver())
+    raise(failedPrecondition(std::string(function) +
+                             " cannot be called while a guard of join() lives, as ranks without a batch would not "
+                             "take part: call it before join() or after finish()"));
 }
 
 void Reducer::checkDtypes() const { throwIfError(list_.checkDtypes()); }
@@ -114,6 +124,7 @@ void Reducer::onGradient(std::optional<size_t> index) {
 
 PassTracker::Role Reducer::join(std::optional<size_t> index) {
   const bool begins = tracker_.role() == Role::kNone;
+  if (begins && suspended_ == 0) throwIfError(join_.checkMayBegin());
   const Role role = tracker_.join(suspended_ > 0 ? Role::kLeftAlone : Role::kAveraged, weak_from_this());
   if (begins && role != Role::kNone) pending_.begin(tracker_.distributed(), index);
   if (role != Role::kAveraged) return role;
@@ -126,7 +137,7 @@ PassTracker::Role Reducer::join(std::optional<size_t> index) {
 // From here on the pass begins all of its operations, well or badly. Returns those of a pass before it.
 Operations Reducer::beginPass() {
   isBehind_ = true;
-  failure_ = exchange_.begin(tracker_.distributed());
+  failure_ = exchange_.begin(tracker_.distributed(), join_.report(pending_.count()).isDone);
   isBehind_ = false;
   phase_ = Phase::kGradients;
   return std::exchange(operations_, {});
@@ -145,12 +156,16 @@ void Reducer::takeMemory(const Operations& earlier) {
 }
 
 Status Reducer::take(std::optional<size_t> index, bool begins) {
-  if (index) TREADLE_RETURN_IF_ERROR(pending_.addBatch());
+  if (index) {
+    TREADLE_RETURN_IF_ERROR(join_.checkMayHaveBatch());
+    TREADLE_RETURN_IF_ERROR(pending_.addBatch());
+  }
   if (begins) {
     TREADLE_RETURN_IF_ERROR(failure_);
     TREADLE_RETURN_IF_ERROR(list_.checkUnchanged());
     TREADLE_RETURN_IF_ERROR(buffers_.checkUnchanged());
-    TREADLE_RETURN_IF_ERROR(pending_.checkMayAverage());
+    TREADLE_RETURN_IF_ERROR(join_.checkMayAverage(tracker_.distributed() != nullptr));
+    TREADLE_RETURN_IF_ERROR(pending_.checkMayAverage(join_.isOpen()));
   }
   return index ? exchange_.add(*index, operations_) : Status();
 }
@@ -180,7 +195,7 @@ bool Reducer::makeStep() {
     case Phase::kLast: beginAgain(); return true;
     case Phase::kAgain:
       if (beginNextRound()) return true;
-      putAverages();
+      putOrDrop();
       break;
   }
   return false;
@@ -196,19 +211,21 @@ void Reducer::over(bool hasFailed) {
   phase_ = Phase::kNone;
   permit_.reset();
   if (tracker_.end() != Role::kNone) pending_.end(hasFailed);
-  if (std::exchange(isBehind_, false)) abandonGroup();
+  if (std::exchange(isBehind_, false)) abandonGroup(whyBehind());
+}
+
+std::string Reducer::whyBehind() {
+  return "could not end an averaged backward pass" +
+         (failure_.ok() ? std::string() : " (" + std::string(failure_.message()) + ")");
 }
 
 // The next operation of this rank might meet one of this pass on the others, with as many elements. So there is none,
 // and no rank waits for it.
-void Reducer::abandonGroup() {
+void Reducer::abandonGroup(const std::string& why) {
   group::GroupCore& core = group_.core();
-  const std::string why = core.link().nameOf(group_.rank()) + " could not end an averaged backward pass" +
-                          (failure_.ok() ? "" : " (" + std::string(failure_.message()) + ")") + ", so " + core.text() +
-                          " is of no use any more, and ranks may be one step apart: make a new group and a new "
-                          "DistributedDataParallel, and "
-                          "load the last checkpoint on all ranks";
-  core.abandon(failedPrecondition(why));
+  core.abandon(failedPrecondition(core.link().nameOf(group_.rank()) + " " + why + ", so " + core.text() +
+                                  " is of no use any more, and ranks may be one step apart: make a new group and a "
+                                  "new DistributedDataParallel, and load the last checkpoint on all ranks"));
 }
 
 // No gradient comes any more. Buckets with parameters that the loss does not depend on here go now. A pass that failed
@@ -225,8 +242,10 @@ void Reducer::beginLast(const Status& failure) {
   if (group_.size() > 1 && failure_.ok()) keepFirst(failure_, permit_.emplace().status());
   keepFirst(failure_, exchange_.sendRest(!failure_.ok(), operations_));
   if (exchange_.isOutOfStep()) return;
-  const bool hasBatch = pending_.count() > 0;
-  exchange_.sendChannel({.failed = !failure_.ok(), .active = hasBatch, .weight = pending_.weight()}, operations_);
+  const size_t batches = pending_.count();
+  exchange_.sendChannel(
+      {.failed = !failure_.ok(), .active = batches > 0, .weight = pending_.weight(), .join = join_.report(batches)},
+      operations_);
   isBehind_ = failure_.ok();
 }
 
@@ -275,7 +294,9 @@ bool Reducer::beginNextRound() {
 Status Reducer::conclude() {
   TREADLE_RETURN_IF_ERROR(exchange_.outcome());
   const ExactChannel& channel = exchange_.channel();
-  Result<Shares> shares = sharesOf(divisor_, channel.reports());
+  const std::vector<RankReport> reports = channel.reports();
+  TREADLE_RETURN_IF_ERROR(join_.learn(reports, group_));
+  Result<Shares> shares = sharesOf(divisor_, reports);
   TREADLE_RETURN_IF_ERROR(shares.status());
   shares_ = *std::move(shares);
   if (shares_.isEmpty && channel.anyUsed())
@@ -283,6 +304,16 @@ Status Reducer::conclude() {
         "there are gradients, but no rank counts for their average: all weights are 0, or no rank has had a batch "
         "since the last average");
   return exchange_.learn();
+}
+
+// A pass that join() drops is no failure. Its gradients go on all ranks, so that no optimizer makes a step by those of
+// this rank alone.
+void Reducer::putOrDrop() {
+  {
+    MutexLock lock(mutex_);
+    if (join_.isDropped()) return clearGradients();
+  }
+  putAverages();
 }
 
 void Reducer::putAverages() {

@@ -26,6 +26,7 @@
 #include "treadle/train/ddp/empty_loss.h"
 #include "treadle/train/ddp/gradient_exchange.h"
 #include "treadle/train/ddp/gradient_hooks.h"
+#include "treadle/train/ddp/join_state.h"
 #include "treadle/train/ddp/operations.h"
 #include "treadle/train/ddp/parameter_list.h"
 #include "treadle/train/ddp/pass_tracker.h"
@@ -54,10 +55,22 @@ class Reducer final : public PassEvents, public std::enable_shared_from_this<Red
   at::Tensor emptyLoss() const { return emptyLoss_->make(); }
   // StateError: a parameter has another dtype, so libtorch has dropped its hook.
   void checkDtypes() const;
-  // StateError: a pass that begins now is left alone.
-  void checkAverages();
-  // StateError: a pass is under way, so the group is not free for `function`.
+  // StateError: a pass is under way, or one that begins now is left alone, and `function` needs one that is averaged.
+  void checkAverages(const char* function);
+  // StateError: a pass is under way, or a guard of join() lives, so the group is not free for `function`.
   void checkBetweenPasses(const char* function);
+
+  // join.h
+
+  // StateError: a guard lives, or a pass is under way.
+  void openJoin(UnevenInputs mode);
+  // Abandons the group unless the guard is over: the other ranks would wait for this one.
+  void closeJoin();
+  // This rank has no batch left: its passes report it from now on.
+  void endInputs();
+  bool isJoinOver();
+  // Averages that are in `.grad`, if no pending pass has added to them.
+  void clearAverages();
 
   // pending_passes.h
   void setWeight(double weight);
@@ -88,12 +101,16 @@ class Reducer final : public PassEvents, public std::enable_shared_from_this<Red
   bool makeStep();
   Phase phase();
   void over(bool hasFailed);
-  void abandonGroup() TREADLE_REQUIRES(mutex_);
+  std::string whyBehind() TREADLE_REQUIRES(mutex_);
+  void abandonGroup(const std::string& why) TREADLE_REQUIRES(mutex_);
   void beginLast(const Status& failure);
   void beginAgain();
   bool beginNextRound();
   Status conclude() TREADLE_REQUIRES(mutex_);
+  void putOrDrop();
   void putAverages();
+  void clearGradients() TREADLE_REQUIRES(mutex_);
+  void checkNoPass(const char* function) TREADLE_REQUIRES(mutex_);
   Operations operationsOfPass();
 
   const ParameterList list_;
@@ -107,6 +124,7 @@ class Reducer final : public PassEvents, public std::enable_shared_from_this<Red
   PassTracker tracker_ TREADLE_GUARDED_BY(mutex_);
   PendingPasses pending_ TREADLE_GUARDED_BY(mutex_);
   int suspended_ TREADLE_GUARDED_BY(mutex_) = 0;
+  JoinState join_ TREADLE_GUARDED_BY(mutex_);
   // These belong to the pass that is averaged, or to the last one.
   Phase phase_ TREADLE_GUARDED_BY(mutex_) = Phase::kNone;
   Operations operations_ TREADLE_GUARDED_BY(mutex_);  // as begun
