@@ -82,6 +82,9 @@ TEST(Plan, knowsOperationsTypesAndOptions) {
   expectHas(planOf({"--operation", "broadcast", "--size", "100"}), "-> exchange   3         300 bytes  1 ");
   expectHas(planOf({"--type", "bfloat16"}), "-> direct ");
   expectHas(planOf({"--algorithm", "circulant"}), "-> circulant ");
+  // At most 6 starts and 6 rounds, in place of 63 blocks.
+  expectHas(planOf({"--operation", "allGather", "--members", "64", "--type", "uint8", "--size", "262144"}),
+            "-> circulant  12        252 KiB    18 ");
   expectHas(planOf({"--operation", "barrier", "--members", "20"}), "-> tree ");
   expectHas(planOf({"--size", "4000", "--small-bytes", "0"}), "-> root ");
   expectHas(planOf({"--by-rank"}), "   ring       cannot: it does not add in the order of ranks\n");

@@ -22,6 +22,7 @@ constexpr const char* kPlanExplanation = R"(Examples:
   treadle plan                                        an all-reduce of 1 MiB among 4 members
   treadle plan --members 64 --size 400                what 100 floats cost in a large group
   treadle plan --operation broadcast --size 40000000
+  treadle plan --operation allGather --members 64 --type uint8 --size 262144     blocks of 4 KiB
   treadle plan --type bfloat16 --algorithm direct     with that algorithm forced, as GroupOptions::algorithm does
   treadle plan --members 8 --hosts 8 --network-latency 25 --network-bandwidth 10000
 

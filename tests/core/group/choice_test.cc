@@ -47,9 +47,10 @@ TEST(ChoiceTest, GoesByOperationSizeAndMembers) {
   EXPECT_EQ(automatic(of(OperationKind::kBarrier, 0), 17), Algorithm::kTree);
   EXPECT_EQ(automatic(reduction(kSmall, DataType::kFloat16), 17), Algorithm::kRoot);
   EXPECT_EQ(automatic(of(OperationKind::kReduce, kSmall), 17), Algorithm::kRoot);
-  EXPECT_EQ(automatic(of(OperationKind::kAllGather, kSmall), 17), Algorithm::kDirect);
   for (int size : {8, 16, 32, 64})
     EXPECT_EQ(automatic(reduction(262'144), size), Algorithm::kCirculant) << "one member would add 1 MiB of each";
+  for (OperationKind operation : {OperationKind::kAllGather, OperationKind::kReduceScatter})
+    EXPECT_EQ(automatic(of(operation, kSmall), 17), Algorithm::kCirculant) << "5 messages in place of 16";
   EXPECT_EQ(automatic(reduction(kLarge), 64), Algorithm::kCirculant) << "a ring's messages would be small, and many";
   EXPECT_EQ(automatic(of(OperationKind::kBroadcast, kLarge), 17), Algorithm::kRing);
   for (int size : {2, 17}) {
@@ -78,6 +79,13 @@ TEST(ChoiceTest, ARefusalNamesTheAlgorithmsThatCan) {
   EXPECT_EQ(why.message(),
             "the algorithm 'ring' cannot do allReduce (sum) of 100000 float16 among 4 members: each member would round "
             "its 16-bit floats; these can: root, direct");
+  Description blocks = reduction(100'000, DataType::kBFloat16);
+  blocks.operation = OperationKind::kReduceScatter;
+  EXPECT_EQ(choose({.algorithm = Algorithm::kCirculant}, blocks, among(64)).status().message(),
+            "the algorithm 'circulant' cannot do reduceScatter (sum) of 100000 bfloat16 among 64 members: each member "
+            "would round its 16-bit floats; these can: direct");
+  blocks.reduceOp = ReduceOp::kMax;
+  EXPECT_TRUE(choose({.algorithm = Algorithm::kCirculant}, blocks, among(64)).ok()) << "rounds nothing";
   EXPECT_FALSE(choose({.algorithm = Algorithm::kTree}, reduction(10), among(16)).ok());
   EXPECT_FALSE(choose({.algorithm = Algorithm::kExchange}, reduction(10), among(17)).ok());
   EXPECT_FALSE(choose({.algorithm = Algorithm::kExchange}, reduction(100'000), among(2)).ok());
@@ -241,6 +249,8 @@ TEST(SumOrderTest, LeavesOutAlgorithmsThatAddInAnotherOrder) {
       choose({.algorithm = Algorithm::kRing, .sumOrder = SumOrder::kRank}, reduction(100'000), among(4)).status();
   EXPECT_TRUE(contains(why.message(), "it does not add in the order of ranks; these can: root, direct"))
       << why.message();
+  EXPECT_EQ(*choose(byRank, of(OperationKind::kReduceScatter, 100), among(64)), Algorithm::kDirect);
+  EXPECT_EQ(*choose(byRank, of(OperationKind::kAllGather, 100), among(64)), Algorithm::kCirculant) << "adds nothing";
 }
 
 // The sum of an element has the same bits at every size of data and chunk, by every algorithm that is left, and in

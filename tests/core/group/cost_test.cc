@@ -52,6 +52,22 @@ TEST_P(CostTest, OfRounds) {
   EXPECT_LE(rounds.messages, starts_ + 4 * log2Up(size_));
 }
 
+// The blocks that a reduce-scatter sends are others in each round, so those of one round at most go around the last
+// element. In an all-gather it is so for those that a member receives.
+TEST_P(CostTest, OfHalfTheRounds) {
+  const uint64_t rounds = log2Up(size_);
+  for (OperationKind operation : {OperationKind::kReduceScatter, OperationKind::kAllGather}) {
+    const Cost half = cost(Algorithm::kCirculant, operation);
+    EXPECT_EQ(half.bytes, others_ * blockBytes_);
+    EXPECT_EQ(half.steps, agreed_ + rounds);
+    EXPECT_GE(half.messages, starts_ + rounds);
+    EXPECT_LE(half.messages, starts_ + (operation == OperationKind::kAllGather ? 2 * rounds : rounds + 1));
+    const auto members = static_cast<uint64_t>(size_), allStarts = inTree_ ? 2 * others_ : members * others_;
+    EXPECT_GE(half.allMessages, allStarts + members * rounds);
+    EXPECT_LE(half.allMessages, allStarts + members * (rounds + 1));
+  }
+}
+
 TEST_P(CostTest, OfDirectOperations) {
   expect(cost(Algorithm::kDirect), starts_ + 2 * others_, 2 * others_ * blockBytes_, agreed_ + 2);
   expect(cost(Algorithm::kDirect, OperationKind::kReduceScatter), starts_ + others_, others_ * blockBytes_,

@@ -3,6 +3,8 @@
 #include <numeric>
 
 #include "tests/core/group/group_job.h"
+#include "tests/core/group/tap.h"
+#include "treadle/core/group/cost.h"
 #include "treadle/core/group/half.h"
 
 namespace treadle::many_members_test {
@@ -171,6 +173,50 @@ TEST_F(ManyMembers, OtherOperationsDoTheirWork) {
   });
   for (size_t rank = 0; rank < kMembers; ++rank)
     for (size_t from = 0; from < kMembers; ++from) EXPECT_EQ(partOf(gathered[rank], from), partOf(inputs[from], rank));
+}
+
+// With sizes that differ. A barrier ends when all of its messages have come, and so do these.
+TEST(ManyMembersSend, SmallBlocksInRounds) {
+  constexpr auto kAll = static_cast<size_t>(kMembers);
+  std::vector<test::Tap> taps(kAll);
+  GroupJob job(kMembers, {}, [&](int rank, group::GroupService& service) -> cluster::MessageHandler& {
+    test::Tap& tap = taps[static_cast<size_t>(rank)];
+    tap.connect(service);
+    return tap;
+  });
+  const std::vector<ProcessGroup> groups = job.makeAll();
+  std::vector<Future<void>> futures;
+  for (const ProcessGroup& group : groups) futures.push_back(barrier(group));
+  test::waitAll(futures);
+  const auto seen = [&] {
+    int messages = 0;
+    for (test::Tap& tap : taps) messages += tap.seenOf(tap.groupAt(0)).count();
+    return messages;
+  };
+  const int before = seen();
+  EXPECT_EQ(before, 2 * (kMembers - 1));
+
+  std::vector<uint64_t> sizes(kAll);
+  for (size_t rank = 0; rank < kAll; ++rank) sizes[rank] = 100 + rank;
+  const uint64_t count = std::accumulate(sizes.begin(), sizes.end(), uint64_t{0});
+  std::vector<std::vector<std::byte>> inputs, outputs(kAll, std::vector<std::byte>(count));
+  std::vector<std::byte> want;
+  futures.clear();
+  for (size_t rank = 0; rank < kAll; ++rank) {
+    inputs.emplace_back(sizes[rank], static_cast<std::byte>(rank));
+    want.insert(want.end(), inputs.back().begin(), inputs.back().end());
+  }
+  for (size_t rank = 0; rank < kAll; ++rank)
+    futures.push_back(allGather(groups[rank], inputs[rank], outputs[rank], sizes));
+  test::waitAll(futures);
+  for (const auto& output : outputs) ASSERT_EQ(output, want);
+  group::Description what{.operation = group::OperationKind::kAllGather, .count = count};
+  what.smallBytes = GroupOptions{}.smallBytes;
+  what.chunkBytes = GroupOptions{}.chunkBytes;
+  what.algorithm = group::Algorithm::kCirculant;
+  const int sent = seen() - before;
+  EXPECT_EQ(sent, static_cast<int>(group::costOf(what, kMembers).allMessages));
+  EXPECT_LE(sent, 2 * (kMembers - 1) + kMembers * 6) << "5 rounds, of which one at most is in two pieces";
 }
 
 TEST_F(ManyMembers, ABarrierWaitsForEach) {

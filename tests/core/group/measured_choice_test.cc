@@ -13,11 +13,13 @@ namespace treadle::group::measured_choice_test {
 namespace {
 
 // Measured on the machine of docs/benchmarks.md, which has two cores, partly beside a compiler: microseconds of an
-// all-reduce by each algorithm in the order of their numbers, the least of three medians; 0 where it cannot.
+// operation by each algorithm in the order of their numbers, the least of three medians; 0 where it cannot. The bytes
+// are those of all blocks.
 struct Measured {
   int members;
   uint64_t bytes;
   std::array<double, 6> micros;
+  OperationKind operation = OperationKind::kAllReduce;
 };
 
 constexpr Measured kMeasured[] = {
@@ -54,6 +56,54 @@ constexpr Measured kMeasured[] = {
     {64, 1048576, {0, 0, 51691, 124002, 47666, 152402}},
     {64, 10485760, {0, 0, 419058, 307517, 272879, 422080}},
     {64, 104857600, {0, 0, 4373877, 3585475, 3151352, 5502810}},
+    {4, 262144, {0, 0, 0, 0, 292, 287}, OperationKind::kAllGather},
+    {4, 1048576, {0, 0, 0, 0, 609, 598}, OperationKind::kAllGather},
+    {4, 10485760, {0, 0, 0, 0, 5861, 5649}, OperationKind::kAllGather},
+    {8, 262144, {0, 0, 0, 0, 868, 864}, OperationKind::kAllGather},
+    {8, 1048576, {0, 0, 0, 0, 1582, 1425}, OperationKind::kAllGather},
+    {8, 10485760, {0, 0, 0, 0, 13828, 13976}, OperationKind::kAllGather},
+    {16, 262144, {0, 0, 0, 0, 2999, 3517}, OperationKind::kAllGather},
+    {16, 1048576, {0, 0, 0, 0, 5119, 4839}, OperationKind::kAllGather},
+    {16, 10485760, {0, 0, 0, 0, 31983, 31071}, OperationKind::kAllGather},
+    {20, 4096, {0, 0, 0, 0, 1334, 2513}, OperationKind::kAllGather},
+    {20, 65536, {0, 0, 0, 0, 1520, 2629}, OperationKind::kAllGather},
+    {20, 262144, {0, 0, 0, 0, 1812, 2964}, OperationKind::kAllGather},
+    {20, 1048576, {0, 0, 0, 0, 4591, 5326}, OperationKind::kAllGather},
+    {20, 10485760, {0, 0, 0, 0, 39227, 39632}, OperationKind::kAllGather},
+    {32, 4096, {0, 0, 0, 0, 2247, 5902}, OperationKind::kAllGather},
+    {32, 65536, {0, 0, 0, 0, 2470, 6256}, OperationKind::kAllGather},
+    {32, 262144, {0, 0, 0, 0, 3147, 7608}, OperationKind::kAllGather},
+    {32, 1048576, {0, 0, 0, 0, 8653, 11234}, OperationKind::kAllGather},
+    {32, 10485760, {0, 0, 0, 0, 72267, 76288}, OperationKind::kAllGather},
+    {64, 4096, {0, 0, 0, 0, 5279, 28873}, OperationKind::kAllGather},
+    {64, 65536, {0, 0, 0, 0, 5943, 32122}, OperationKind::kAllGather},
+    {64, 262144, {0, 0, 0, 0, 8638, 35994}, OperationKind::kAllGather},
+    {64, 1048576, {0, 0, 0, 0, 21908, 44434}, OperationKind::kAllGather},
+    {64, 10485760, {0, 0, 0, 0, 176444, 148109}, OperationKind::kAllGather},
+    {4, 262144, {0, 0, 0, 0, 331, 337}, OperationKind::kReduceScatter},
+    {4, 1048576, {0, 0, 0, 0, 1564, 754}, OperationKind::kReduceScatter},
+    {4, 10485760, {0, 0, 0, 0, 12756, 6286}, OperationKind::kReduceScatter},
+    {8, 262144, {0, 0, 0, 0, 926, 953}, OperationKind::kReduceScatter},
+    {8, 1048576, {0, 0, 0, 0, 2110, 1920}, OperationKind::kReduceScatter},
+    {8, 10485760, {0, 0, 0, 0, 24101, 15521}, OperationKind::kReduceScatter},
+    {16, 262144, {0, 0, 0, 0, 3159, 3553}, OperationKind::kReduceScatter},
+    {16, 1048576, {0, 0, 0, 0, 5861, 6636}, OperationKind::kReduceScatter},
+    {16, 10485760, {0, 0, 0, 0, 41042, 45101}, OperationKind::kReduceScatter},
+    {20, 4096, {0, 0, 0, 0, 1428, 2677}, OperationKind::kReduceScatter},
+    {20, 65536, {0, 0, 0, 0, 1580, 2642}, OperationKind::kReduceScatter},
+    {20, 262144, {0, 0, 0, 0, 1994, 3433}, OperationKind::kReduceScatter},
+    {20, 1048576, {0, 0, 0, 0, 5678, 6969}, OperationKind::kReduceScatter},
+    {20, 10485760, {0, 0, 0, 0, 47146, 56326}, OperationKind::kReduceScatter},
+    {32, 4096, {0, 0, 0, 0, 2243, 5954}, OperationKind::kReduceScatter},
+    {32, 65536, {0, 0, 0, 0, 2481, 6365}, OperationKind::kReduceScatter},
+    {32, 262144, {0, 0, 0, 0, 3665, 8697}, OperationKind::kReduceScatter},
+    {32, 1048576, {0, 0, 0, 0, 9368, 14898}, OperationKind::kReduceScatter},
+    {32, 10485760, {0, 0, 0, 0, 124762, 107695}, OperationKind::kReduceScatter},
+    {64, 4096, {0, 0, 0, 0, 5450, 30115}, OperationKind::kReduceScatter},
+    {64, 65536, {0, 0, 0, 0, 6532, 32243}, OperationKind::kReduceScatter},
+    {64, 262144, {0, 0, 0, 0, 9541, 38875}, OperationKind::kReduceScatter},
+    {64, 1048576, {0, 0, 0, 0, 23408, 51560}, OperationKind::kReduceScatter},
+    {64, 10485760, {0, 0, 0, 0, 209478, 209346}, OperationKind::kReduceScatter},
     // clang-format on
 };
 
@@ -68,17 +118,12 @@ double fastestOf(const Measured& row) {
 
 void expectGoodChoices(const cluster::Costs& costs) {
   for (const Measured& row : kMeasured) {
-    const Description what{OperationKind::kAllReduce,
-                           DataType::kFloat32,
-                           ReduceOp::kSum,
-                           0,
-                           row.bytes / sizeof(float),
-                           0,
-                           65'536,
+    const Description what{row.operation, DataType::kFloat32, ReduceOp::kSum, 0, row.bytes / sizeof(float), 0, 65'536,
                            262'144};
     const Algorithm chosen = *choose({}, what, {Placement::onOneHost(row.members), costs});
+    EXPECT_GT(microsOf(chosen, row), 0) << nameOf(chosen) << " was not measured for " << describe(what);
     EXPECT_LE(microsOf(chosen, row), 1.3 * fastestOf(row))
-        << nameOf(chosen) << " for " << row.bytes << " bytes among " << row.members << " by " << describe(costs);
+        << nameOf(chosen) << " for " << describe(what) << " among " << row.members << " by " << describe(costs);
   }
 }
 

@@ -144,8 +144,8 @@ class BlocksPlan : public ::testing::TestWithParam<int> {
   // `input` and `output`: elements of the member.
   template <class Input, class Output>
   Simulation simulate(Algorithm algorithm, const std::vector<uint64_t>& counts, uint64_t chunkElements, int root,
-                      Input input, Output output) {
-    Simulation all(false, random_);
+                      Input input, Output output, bool average = false) {
+    Simulation all(average, random_);
     Shape shape{size(), 0, root, Blocks(counts).count(), counts};
     for (shape.self = 0; shape.self < size(); ++shape.self)
       all.add(algorithm(shape), chunkElements, valuesOf(shape.self, input(shape.self)), Numbers(output(shape.self)));
@@ -154,20 +154,43 @@ class BlocksPlan : public ::testing::TestWithParam<int> {
     return all;
   }
 
+  void expectReduceScatter(Algorithm algorithm) {
+    forShapes([&](const std::vector<uint64_t>& counts, uint64_t chunkElements) {
+      for (bool average : {false, true}) {
+        const Blocks blocks(counts);
+        const Simulation all = simulate(
+            algorithm, counts, chunkElements, 0, [&](int) { return blocks.count(); },
+            [&](int rank) { return blocks[rank].count(); }, average);
+        for (int rank = 0; rank < size(); ++rank) {
+          Numbers want;
+          for (uint64_t i = blocks[rank].begin; i < blocks[rank].end; ++i)
+            want.push_back(sumAt(size(), i) / (average ? size() : 1));
+          ASSERT_EQ(all.member(rank).output, want) << rank;
+          ASSERT_EQ(all.member(rank).input, valuesOf(rank, blocks.count())) << "stays as it is";
+        }
+      }
+    });
+  }
+
+  void expectAllGather(Algorithm algorithm) {
+    forShapes([&](const std::vector<uint64_t>& counts, uint64_t chunkElements) {
+      const Blocks blocks(counts);
+      Numbers want;
+      for (int rank = 0; rank < size(); ++rank)
+        for (int64_t value : valuesOf(rank, blocks[rank].count())) want.push_back(value);
+      const Simulation all = simulate(
+          algorithm, counts, chunkElements, 0, [&](int rank) { return blocks[rank].count(); },
+          [&](int) { return blocks.count(); });
+      for (int rank = 0; rank < size(); ++rank) ASSERT_EQ(all.member(rank).output, want) << rank;
+    });
+  }
+
   std::mt19937 random_{test::seedOfRun()};
 };
 
-TEST_P(BlocksPlan, ReduceScatterReducesEachBlockOnItsMember) {
-  forShapes([&](const std::vector<uint64_t>& counts, uint64_t chunkElements) {
-    const Blocks blocks(counts);
-    const Simulation all = simulate(
-        directReduceScatter, counts, chunkElements, 0, [&](int) { return blocks.count(); },
-        [&](int rank) { return blocks[rank].count(); });
-    for (int rank = 0; rank < size(); ++rank)
-      for (uint64_t i = 0; i < blocks[rank].count(); ++i)
-        ASSERT_EQ(all.member(rank).output[i], sumAt(size(), blocks[rank].begin + i)) << rank << " " << i;
-  });
-}
+TEST_P(BlocksPlan, ReduceScatterReducesEachBlockOnItsMember) { expectReduceScatter(directReduceScatter); }
+
+TEST_P(BlocksPlan, AllGatherBringsAllInputsToAll) { expectAllGather(directAllGather); }
 
 TEST_P(BlocksPlan, ReduceBringsTheRootTheSums) {
   forShapes([&](const std::vector<uint64_t>& counts, uint64_t chunkElements) {
@@ -181,16 +204,13 @@ TEST_P(BlocksPlan, ReduceBringsTheRootTheSums) {
   });
 }
 
-TEST_P(BlocksPlan, AllGatherAndGatherBringAllInputs) {
+TEST_P(BlocksPlan, GatherBringsAllInputsToTheRoot) {
   forShapes([&](const std::vector<uint64_t>& counts, uint64_t chunkElements) {
     const Blocks blocks(counts);
     Numbers want;
     for (int rank = 0; rank < size(); ++rank)
       for (int64_t value : valuesOf(rank, blocks[rank].count())) want.push_back(value);
     const auto own = [&](int rank) { return blocks[rank].count(); };
-    const Simulation all =
-        simulate(directAllGather, counts, chunkElements, 0, own, [&](int) { return blocks.count(); });
-    for (int rank = 0; rank < size(); ++rank) ASSERT_EQ(all.member(rank).output, want) << rank;
     for (int root = 0; root < size(); ++root)
       ASSERT_EQ(simulate(directGather, counts, chunkElements, root, own,
                          [&](int rank) { return rank == root ? blocks.count() : 0; })
@@ -242,6 +262,24 @@ TEST_P(BlocksPlan, AllToAllBringsEachTheBlocksThatAreForIt) {
 
 INSTANTIATE_TEST_SUITE_P(Members, BlocksPlan, ::testing::Values(2, 3, 4, 5, 6, 7, 8, 9, 17));
 
+// Rounds have another form for each number of members.
+using RoundsPlan = BlocksPlan;
+
+TEST_P(RoundsPlan, ReduceScatterReducesEachBlockOnItsMember) { expectReduceScatter(circulantReduceScatter); }
+
+TEST_P(RoundsPlan, AllGatherBringsAllInputsToAll) { expectAllGather(circulantAllGather); }
+
+INSTANTIATE_TEST_SUITE_P(Members, RoundsPlan, ::testing::Range(2, 41));
+
+// The blocks that are left after the first round; none where that is the only one.
+TEST(RoundsPlanScratch, HoldsHalfOfTheBlocks) {
+  EXPECT_EQ(circulantReduceScatter({2, 0, 0, 200}).scratch, 0);
+  EXPECT_EQ(circulantReduceScatter({3, 1, 0, 300}).scratch, 200);
+  EXPECT_EQ(circulantReduceScatter({64, 63, 0, 6400}).scratch, 3200);
+  EXPECT_EQ(circulantReduceScatter({4, 3, 0, 10, {1, 2, 3, 4}}).scratch, 5) << "the blocks of the ranks 3 and 0";
+  EXPECT_EQ(circulantAllGather({64, 63, 0, 6400}).scratch, 0);
+}
+
 // Elements sent by one member, of 5 members and 1,000 elements, which are cut evenly.
 uint64_t sentBy(int rank, Algorithm algorithm) {
   std::mt19937 random(1);
@@ -272,6 +310,8 @@ TEST(PlanCost, IsWhatTheAlgorithmsSay) {
     EXPECT_EQ(sentBy(rank, directReduce), rank == 1 ? 4 * 1000 / 5 : 1000);
     EXPECT_EQ(sentBy(rank, directReduceScatter), 4 * 1000 / 5);
     EXPECT_EQ(sentBy(rank, directAllGather), 4 * 1000 / 5);
+    EXPECT_EQ(sentBy(rank, circulantReduceScatter), 4 * 1000 / 5);
+    EXPECT_EQ(sentBy(rank, circulantAllGather), 4 * 1000 / 5);
     EXPECT_EQ(sentBy(rank, directGather), rank == 1 ? 0 : 1000 / 5);
     EXPECT_EQ(sentBy(rank, directScatter), rank == 1 ? 4 * 1000 / 5 : 0);
     EXPECT_EQ(sentBy(rank, directAllToAll), 4 * 1000 / 5);

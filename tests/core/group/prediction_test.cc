@@ -73,15 +73,33 @@ TEST_P(ClosedForms, AreWhatThePlansCount) {
 
 // Rounds whose elements go around the last one are sent in two pieces, by some members.
 TEST_P(ClosedForms, OfRoundsAreTheMeanOfTheMembers) {
-  Description what = called(OperationKind::kAllReduce, 50 * members(), uint64_t{1} << 40);
-  what.algorithm = Algorithm::kCirculant;
-  const double whole = amountsOf(what.algorithm, what, placement_).allMessages;
-  EXPECT_NEAR(whole, static_cast<double>(costOf(what, size_).allMessages), 1e-6 * whole);
-  for (uint64_t chunkBytes : {80, 200, 1000}) {  // where a piece may end within a chunk
-    what.chunkBytes = chunkBytes;
-    const double form = amountsOf(what.algorithm, what, placement_).allMessages;
-    EXPECT_NEAR(form, static_cast<double>(costOf(what, size_).allMessages), 0.2 * form) << chunkBytes;
+  for (OperationKind operation :
+       {OperationKind::kAllReduce, OperationKind::kReduceScatter, OperationKind::kAllGather}) {
+    Description what = called(operation, 50 * members(), uint64_t{1} << 40);
+    what.algorithm = Algorithm::kCirculant;
+    const double whole = amountsOf(what.algorithm, what, placement_).allMessages;
+    EXPECT_NEAR(whole, static_cast<double>(costOf(what, size_).allMessages), 1e-6 * whole) << describe(what);
+    for (uint64_t chunkBytes : {80, 200, 1000}) {  // where a piece may end within a chunk
+      what.chunkBytes = chunkBytes;
+      const double form = amountsOf(what.algorithm, what, placement_).allMessages;
+      EXPECT_NEAR(form, static_cast<double>(costOf(what, size_).allMessages), 0.2 * form)
+          << describe(what) << " " << chunkBytes;
+    }
   }
+}
+
+// Of the member that makes most.
+TEST_P(ClosedForms, KnowTheMemoryThatIsMade) {
+  for (OperationKind operation : kOperations)
+    for (uint64_t count : {members(), 50 * members() + 1}) {
+      forEachThatServes(called(operation, count), [&](const Description& what, const Amounts& form, const Cost&) {
+        uint64_t most = 0;
+        for (int rank = 0; rank < size_; ++rank) most = std::max(most, planOf({what, {}, {}}, size_, rank).scratch);
+        const auto bytes = static_cast<double>(most * sizeOf(what.dataType));
+        EXPECT_GE(form.scratchBytes, bytes);
+        EXPECT_LE(form.scratchBytes, bytes + (count % members() == 0 ? 0 : 4.0 * size_));
+      });
+    }
 }
 
 // Where blocks differ the forms are those of the largest: an element too many in each.
@@ -122,14 +140,17 @@ double mostAtOneHost(const Description& what, int size, int hosts) {
 TEST_P(ClosedForms, KnowWhatLeavesAHost) {
   for (int hosts : {2, 3, size_}) {
     if (hosts > size_) continue;
-    for (Algorithm algorithm : {Algorithm::kRing, Algorithm::kCirculant, Algorithm::kDirect}) {
-      Description what = called(OperationKind::kAllReduce, 24 * members());
-      what.algorithm = algorithm;
-      const double most = mostAtOneHost(what, size_, hosts);
-      const double form = amountsOf(algorithm, what, Placement::spread(size_, hosts)).networkBytes;
-      EXPECT_GE(form, most) << nameOf(algorithm) << " on " << hosts;
-      EXPECT_LE(form, most * 1.2) << nameOf(algorithm) << " on " << hosts;
-    }
+    for (OperationKind operation :
+         {OperationKind::kAllReduce, OperationKind::kReduceScatter, OperationKind::kAllGather})
+      for (Algorithm algorithm : {Algorithm::kRing, Algorithm::kCirculant, Algorithm::kDirect}) {
+        Description what = called(operation, 24 * members());
+        if (!serves(algorithm, what, size_)) continue;
+        what.algorithm = algorithm;
+        const double most = mostAtOneHost(what, size_, hosts);
+        const double form = amountsOf(algorithm, what, Placement::spread(size_, hosts)).networkBytes;
+        EXPECT_GE(form, most) << describe(what) << " by " << nameOf(algorithm) << " on " << hosts;
+        EXPECT_LE(form, most * 1.2) << describe(what) << " by " << nameOf(algorithm) << " on " << hosts;
+      }
   }
 }
 
@@ -185,6 +206,21 @@ TEST(Choice, GoesByTheCostsOfTheJob) {
   EXPECT_EQ(*choose({}, what, {apart, costs}), Algorithm::kDirect) << "two steps";
   costs.message = 1e-3;
   EXPECT_EQ(*choose({}, what, {apart, costs}), Algorithm::kCirculant) << "fewest messages";
+}
+
+// Rounds are fewer messages and more steps than direct blocks, and those of a reduce-scatter need memory.
+TEST(Choice, TakesRoundsWhereMessagesCostMoreThanSteps) {
+  constexpr uint64_t kBlock = 4096;
+  for (OperationKind operation : {OperationKind::kReduceScatter, OperationKind::kAllGather}) {
+    const Placement together = Placement::onOneHost(64), apart = Placement::spread(64, 64);
+    const Description small = called(operation, 64 * kBlock / 4);
+    EXPECT_EQ(*choose({}, small, {together, kTwoCores}), Algorithm::kCirculant) << describe(small);
+    EXPECT_EQ(*choose({}, small, {apart, kTwoCores}), Algorithm::kCirculant) << describe(small);
+    const cluster::Costs slowSteps{{10e-6, 5e9}, {1e-3, 1e9}, 1e-6, 64};
+    EXPECT_EQ(*choose({}, small, {apart, slowSteps}), Algorithm::kDirect) << describe(small);
+  }
+  const Description large = called(OperationKind::kReduceScatter, 25'000'000);
+  EXPECT_EQ(*choose({}, large, {Placement::onOneHost(64), kTwoCores}), Algorithm::kDirect) << "needs no memory";
 }
 
 // What the workers know of the job reaches each operation: here direct blocks would share the network.

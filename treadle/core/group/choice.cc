@@ -13,13 +13,16 @@
 namespace treadle::group {
 namespace {
 
-// Partial sums travel around a ring, in rounds and along a tree, so each member would round.
-bool sumsInParts(const Description& what) {
-  return what.operation == OperationKind::kAllReduce && !reducesAtOnce(what.dataType, what.reduceOp);
-}
-
 bool isOneOf(OperationKind kind, std::initializer_list<OperationKind> kinds) {
   return std::find(kinds.begin(), kinds.end(), kind) != kinds.end();
+}
+
+// Why the operation's partial sums cannot travel, as they do around a ring, in rounds and along a tree. Empty for
+// operations that have none.
+std::string_view obstacleToParts(const Description& what, SumOrder order) {
+  if (!isOneOf(what.operation, {OperationKind::kAllReduce, OperationKind::kReduceScatter})) return "";
+  if (reducesAtOnce(what.dataType, what.reduceOp)) return "each member would round its 16-bit floats";
+  return order == SumOrder::kAny ? "" : "it does not add in the order of ranks";
 }
 
 // Calls `use` with each algorithm that serves, in the order of their numbers.
@@ -62,6 +65,15 @@ Plan directPlan(OperationKind operation, const Shape& shape) {
   return {};
 }
 
+Plan circulantPlan(OperationKind operation, const Shape& shape) {
+  switch (operation) {
+    case OperationKind::kAllReduce: return circulantAllReduce(shape);
+    case OperationKind::kReduceScatter: return circulantReduceScatter(shape);
+    case OperationKind::kAllGather: return circulantAllGather(shape);
+    default: return {};
+  }
+}
+
 Plan exchangePlan(OperationKind operation, const Shape& shape) {
   switch (operation) {
     case OperationKind::kAllReduce: return exchangeAllReduce(shape);
@@ -94,25 +106,21 @@ Agreement::Kind agreementOf(const Description& description, int size) {
 
 std::string_view obstacleTo(Algorithm algorithm, const Description& what, int size, SumOrder order) {
   using enum OperationKind;
-  constexpr std::string_view kOther = "it does other operations", kRounds = "each member would round its 16-bit floats",
-                             kLarge = "its data is above smallBytes", kOrder = "it does not add in the order of ranks";
-  const bool isReduction = isOneOf(what.operation, {kAllReduce, kReduce});
+  constexpr std::string_view kOther = "it does other operations", kLarge = "its data is above smallBytes";
   const bool isCopyOfOne = isOneOf(what.operation, {kBroadcast, kSend});
-  const bool anyOrder = order == SumOrder::kAny;
-  const std::string_view inParts = sumsInParts(what)              ? anyOrder ? "" : kOrder
-                                   : what.operation == kAllReduce ? kRounds
-                                                                  : kOther;
+  const std::string_view parts = obstacleToParts(what, order);
   switch (algorithm) {
     case Algorithm::kExchange:
       if (size > kMostAllToAll) return "the group has more than 16 members";
       return what.sizesVary() ? kOther : what.small() ? "" : kLarge;
     case Algorithm::kTree:
       if (size <= kMostAllToAll) return "the group has at most 16 members";
-      if (!isOneOf(what.operation, {kBroadcast, kBarrier}) && !inParts.empty()) return inParts;
-      return what.small() ? "" : kLarge;
-    case Algorithm::kRoot: return isReduction ? "" : kOther;
-    case Algorithm::kRing: return isCopyOfOne ? "" : inParts;
-    case Algorithm::kCirculant: return inParts;
+      if (!isOneOf(what.operation, {kAllReduce, kBroadcast, kBarrier})) return kOther;
+      return !parts.empty() ? parts : what.small() ? "" : kLarge;
+    case Algorithm::kRoot: return isOneOf(what.operation, {kAllReduce, kReduce}) ? "" : kOther;
+    case Algorithm::kRing: return isCopyOfOne || what.operation == kAllReduce ? parts : kOther;
+    case Algorithm::kCirculant:
+      return isOneOf(what.operation, {kAllReduce, kReduceScatter, kAllGather}) ? parts : kOther;
     case Algorithm::kDirect: return isCopyOfOne || what.operation == kBarrier ? kOther : "";
     case Algorithm::kAutomatic: break;
   }
@@ -143,7 +151,7 @@ Plan planOf(const Call& call, int size, int self) {
       return what.operation == OperationKind::kReduce ? exchangeReduce(shape) : rootAllReduce(shape);
     case Algorithm::kRing:
       return what.operation == OperationKind::kAllReduce ? ringAllReduce(shape) : ringBroadcast(shape);
-    case Algorithm::kCirculant: return circulantAllReduce(shape);
+    case Algorithm::kCirculant: return circulantPlan(what.operation, shape);
     case Algorithm::kDirect: return directPlan(what.operation, shape);
     case Algorithm::kAutomatic: break;
   }

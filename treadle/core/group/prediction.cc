@@ -165,24 +165,28 @@ class Forms {
             .networkBytes = atBorder_ * all()};
   }
 
-  // Träff 2024: log2 n rounds, then the same backwards. A round moves blocks to the member so many ranks away as blocks
-  // are left; of n members, as many as it moves blocks but for one send them in two pieces. A member takes the last
-  // chunk of a round before the next one begins.
+  // Träff 2024: log2 n rounds; an all-reduce has as many again, backwards. A round moves blocks to the member so many
+  // ranks away as blocks are left; of n members, as many as it moves blocks but for one send them in two pieces. A
+  // member takes the last chunk of a round before the next one begins. A reduce-scatter has scratch for the blocks that
+  // are left after the first of several rounds.
   Amounts circulant() const {
+    const double passes = what_.operation == OperationKind::kAllReduce ? 2 : 1;
     Amounts data;
     for (int left = members_; left > 1; left = (left + 1) / 2) {
       const int distance = (left + 1) / 2, blocks = left - distance;
       const uint64_t count = static_cast<uint64_t>(blocks) * blockCount();
-      data.steps += 2;
-      data.messages += 2 * (chunksOf(count) + (blocks - 1) / n());
-      data.idleBytes += 2 * chunk(count);
+      data.steps += passes;
+      data.messages += passes * (chunksOf(count) + (blocks - 1) / n());
+      data.idleBytes += passes * chunk(count);
       const int leaving = std::min({together_, members_ - together_, atBorder_ * distance});
-      data.networkBytes += 2 * leaving * bytesOf(count);
+      data.networkBytes += passes * leaving * bytesOf(count);
     }
-    data.bytes = data.serialBytes = 2 * others() * block();
+    data.bytes = data.serialBytes = passes * others() * block();
     data.serialMessages = data.messages;
     data.allMessages = n() * data.messages;
-    data.allBytes = 2 * others() * all();
+    data.allBytes = passes * others() * all();
+    if (what_.operation == OperationKind::kReduceScatter && members_ > 2)
+      data.scratchBytes = bytesOf(static_cast<uint64_t>((members_ + 1) / 2) * blockCount());
     return data;
   }
 
@@ -225,6 +229,7 @@ class Forms {
             .allBytes = others() * (all() + block()),
             .serialMessages = 2 * others() * blockChunks(),
             .serialBytes = 2 * others() * block(),
+            .scratchBytes = block(),
             .networkBytes = (together_ + 1) * outside() * block()};
   }
 
@@ -259,10 +264,12 @@ Prediction predict(Algorithm algorithm, const Description& what, const Placement
   const double memory = costs.sameHost.bandwidth, bandwidth = std::min(memory, link.bandwidth);
   const double latency = moved.steps * link.latency;
   const double share = static_cast<double>(placement.mostTogether()) / placement.members() / costs.cores;
-  // A byte is taken in half of the time in which it is copied in and taken.
+  // A byte is taken in half of the time in which it is copied in and taken. One of memory that is made costs as much as
+  // both: fresh pages cost more, warm ones less.
+  const double allBytes = moved.allBytes + placement.members() * moved.scratchBytes;
   return {.path = latency + moved.serialMessages * costs.message + moved.serialBytes / bandwidth +
-                  moved.idleBytes / (2 * memory),
-          .cores = share * (moved.allMessages * costs.message + moved.allBytes / memory),
+                  moved.idleBytes / (2 * memory) + moved.scratchBytes / memory,
+          .cores = share * (moved.allMessages * costs.message + allBytes / memory),
           .network = isSpread ? latency + moved.networkBytes / link.bandwidth : 0};
 }
 

@@ -18,6 +18,8 @@ struct Amounts {
   double serialMessages = 0, serialBytes = 0;
   // Taken by a member while nothing else of its data can move.
   double idleBytes = 0;
+  // Of the memory that a member makes for the operation, at most.
+  double scratchBytes = 0;
   // Data that leaves one host, or comes to it, at most.
   double networkBytes = 0;
 };

@@ -53,7 +53,7 @@ Future<at::Tensor> sparseAllReduce(const ProcessGroup& group, const at::Tensor& 
 Future<void> reduce(const ProcessGroup& group, at::Tensor& tensor, int root, ReduceOp op = ReduceOp::kSum);
 
 // The input is as large as the outputs of all members together, and each output becomes the reduction of its rank's
-// part of the inputs of all members. Values are combined as by reduce. ArgumentError: other sizes, or dtypes that
+// part of the inputs of all members. Values are combined as by allReduce. ArgumentError: other sizes, or dtypes that
 // differ.
 Future<void> reduceScatter(const ProcessGroup& group, const at::Tensor& input, at::Tensor& output,
                            ReduceOp op = ReduceOp::kSum);
