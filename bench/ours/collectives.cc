@@ -65,6 +65,16 @@ void check(const std::string& name, int members, const at::Tensor& result) {
   }
 }
 
+// By the names of `treadle plan`.
+std::map<std::string, treadle::group::Algorithm> algorithms() {
+  std::map<std::string, treadle::group::Algorithm> named;
+  for (uint8_t value = 1; treadle::group::isAlgorithm(value); ++value) {
+    const auto algorithm = static_cast<treadle::group::Algorithm>(value);
+    named.emplace(nameOf(algorithm), algorithm);
+  }
+  return named;
+}
+
 void measure(const Job& job, const std::string& row, int repetitions) {
   const size_t cut = row.find('_');
   const std::string name = row.substr(0, cut), size = row.substr(row.find('x', cut) + 1);
@@ -90,16 +100,22 @@ int main(int argc, char** argv) try {
   CLI::App app("Collective operations; start it with: treadle run -n MEMBERS -- PROGRAM");
   std::vector<std::string> cases;
   int repetitions = 20;
+  treadle::GroupOptions options;
   app.add_option("--cases", cases, "<operation>_<members>x<100floats, 4KB, 1MB, 10MB or 100MB>")
       ->delimiter(',')
       ->required();
   app.add_option("--repetitions", repetitions, "of 100 MB")->check(CLI::PositiveNumber);
+  app.add_option("--algorithm", options.algorithm, "forces it, as GroupOptions::algorithm does")
+      ->transform(CLI::CheckedTransformer(algorithms()));
+  treadle::JoinOptions join;
+  app.add_option("--listen", join.listenAddress, "address, when the workers are on different hosts: tcp://10.0.0.7:0");
   CLI11_PARSE(app, argc, argv);
+  join.allowPlaintext = join.listenAddress.has_value();
   at::set_num_threads(1);
-  auto worker = treadle::join({});
+  auto worker = treadle::join(join);
   std::vector<std::string> members;
   for (const treadle::WorkerInfo& peer : worker->peers()) members.push_back(peer.name);
-  auto group = treadle::ProcessGroup::make(*worker, members);
+  auto group = treadle::ProcessGroup::make(*worker, members, options);
   for (const std::string& name : cases) measure({group, worker->self().rank == 0}, name, repetitions);
   worker->shutdown();
   return 0;
