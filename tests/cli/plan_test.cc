@@ -25,14 +25,14 @@ std::string planOf(Strings options) {
 TEST(Plan, showsEachAlgorithmAndMarksTheOneThatAGroupTakes) {
   const std::string text = planOf({"--members", "4", "--size", "4000000"});
   expectHas(text, "allReduce (sum) of 1000000 float32 among 4 members");
-  expectHas(text, "   exchange   cannot: its data is above smallBytes\n");
-  expectHas(text, "   tree       cannot: the group has at most 16 members\n");
+  expectHas(text, "   exchange      cannot: its data is above smallBytes\n");
+  expectHas(text, "   tree          cannot: the group has at most 16 members\n");
   // 3 starts; 6 blocks of 1 MB in 4 chunks. The work of four members on two cores: 108 messages of 10 us, and 24 MB at
   // 6000 MB/s.
-  expectHas(text, "-> ring       27        5.7 MiB    7      2.54 ms   cores    1.00\n");
-  expectHas(text, "   direct     27        5.7 MiB    3      2.54 ms   cores    1.00\n");
+  expectHas(text, "-> ring          27        5.7 MiB    7      2.54 ms   cores    1.00\n");
+  expectHas(text, "   direct        27        5.7 MiB    3      2.54 ms   cores    1.00\n");
   // 4 steps of 8 us, 83 messages and 20 MB one after the other.
-  expectHas(text, "   root       35        7.6 MiB    4      5.20 ms   path     2.05\n");
+  expectHas(text, "   root          35        7.6 MiB    4      5.20 ms   path     2.05\n");
 }
 
 TEST(Plan, predictsByTheCostsThatItIsGiven) {
@@ -48,14 +48,16 @@ TEST(Plan, predictsByTheCostsThatItIsGiven) {
       "--cores 32\n");
   // Eight hosts, 100 MB: 15 steps of 18 us, 7 starts and 14 x 48 chunks of 10 us, 175 MB at 1180 MB/s.
   Strings apart = {"--members", "8", "--hosts", "8", "--size", "100000000"};
-  expectHas(planOf(apart), "-> ring       679       166.9 MiB  15     155.37 ms path     1.00\n");
-  // Four members of each of two hosts: direct blocks would share the network.
+  expectHas(planOf(apart), "-> ring          679       166.9 MiB  15     155.37 ms path     1.00\n");
+  // Four members of each of two hosts: direct blocks would share the network, and a ring would send 175 MB.
   Strings together = {"--members", "8", "--hosts", "2", "--size", "100000000"};
-  expectHas(planOf(together), "-> ring ");
+  expectHas(planOf(together), "-> hierarchical ");
   const auto json = nlohmann::json::parse(planOf({"--members", "8", "--hosts", "2", "--size", "100000000", "--json"}));
   EXPECT_EQ(2, json["hosts"]);
   EXPECT_EQ("network", json["algorithms"][5]["limit"]);
   EXPECT_NEAR(4 * 4 * 2 * 12.5e6 / 1.18e9, json["algorithms"][5]["seconds"], 1e-3);
+  EXPECT_EQ("network", json["algorithms"][6]["limit"]);
+  EXPECT_NEAR(100e6 / 1.18e9 + 150e6 / 6e9, json["algorithms"][6]["seconds"], 1e-3);
 }
 
 // What a job prints at the log level info can be given back.
@@ -72,22 +74,22 @@ TEST(Plan, tellsTheSameAsJson) {
   const auto json = nlohmann::json::parse(planOf({"--members", "64", "--size", "400", "--json"}));
   EXPECT_EQ("tree", json["chosen"]);
   EXPECT_EQ(64, json["members"]);
-  ASSERT_EQ(6u, json["algorithms"].size());
+  ASSERT_EQ(7u, json["algorithms"].size());
   EXPECT_EQ(6, json["algorithms"][1]["messages"]) << "log2 of 64";
   EXPECT_EQ(12, json["algorithms"][1]["steps"]);
   EXPECT_EQ("the group has more than 16 members", json["algorithms"][0]["cannot"]);
 }
 
 TEST(Plan, knowsOperationsTypesAndOptions) {
-  expectHas(planOf({"--operation", "broadcast", "--size", "100"}), "-> exchange   3         300 bytes  1 ");
+  expectHas(planOf({"--operation", "broadcast", "--size", "100"}), "-> exchange      3         300 bytes  1 ");
   expectHas(planOf({"--type", "bfloat16"}), "-> direct ");
   expectHas(planOf({"--algorithm", "circulant"}), "-> circulant ");
-  // At most 6 starts and 6 rounds, in place of 63 blocks.
+  // 12 messages of a member at most, in place of 69.
   expectHas(planOf({"--operation", "allGather", "--members", "64", "--type", "uint8", "--size", "262144"}),
-            "-> circulant  12        252 KiB    18 ");
+            "-> circulant     12        252 KiB    18 ");
   expectHas(planOf({"--operation", "barrier", "--members", "20"}), "-> tree ");
   expectHas(planOf({"--size", "4000", "--small-bytes", "0"}), "-> root ");
-  expectHas(planOf({"--by-rank"}), "   ring       cannot: it does not add in the order of ranks\n");
+  expectHas(planOf({"--by-rank"}), "   ring          cannot: it does not add in the order of ranks\n");
 }
 
 TEST(Plan, refusesWhatItCannotMean) {

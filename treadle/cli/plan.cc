@@ -28,11 +28,11 @@ std::vector<Row> rowsOf(PlannedCall call) {
   std::vector<Row> rows;
   for (uint8_t value = 1; group::isAlgorithm(value); ++value) {
     const auto algorithm = static_cast<Algorithm>(value);
-    Row& row = rows.emplace_back(
-        Row{algorithm, {}, std::string(obstacleTo(algorithm, call.what, membersOf(call), call.sumOrder)), {}});
+    Row& row = rows.emplace_back(Row{
+        algorithm, {}, std::string(obstacleTo(algorithm, call.what, call.surroundings.placement, call.sumOrder)), {}});
     call.what.algorithm = algorithm;
     if (!row.obstacle.empty()) continue;
-    row.cost = costOf(call.what, membersOf(call));
+    row.cost = costOf(call.what, call.surroundings.placement);
     row.prediction = predict(algorithm, call.what, call.surroundings.placement, call.surroundings.costs);
   }
   return rows;
@@ -101,9 +101,9 @@ std::string planTable(const PlannedCall& call) {
   const std::vector<Row> rows = rowsOf(call);
   const double chosen = chosenSeconds(rows, call);
   std::string text = describe(call.what) + " among " + std::to_string(membersOf(call)) + " members\n" +
-                     costsText(call) + "\n   algorithm  messages  data sent  steps  time      limit    compared\n";
+                     costsText(call) + "\n   algorithm     messages  data sent  steps  time      limit    compared\n";
   for (const Row& row : rows) {
-    text += (row.algorithm == call.what.algorithm ? "-> " : "   ") + padded(std::string(nameOf(row.algorithm)), 11);
+    text += (row.algorithm == call.what.algorithm ? "-> " : "   ") + padded(std::string(nameOf(row.algorithm)), 14);
     if (!row.cost) {
       text += "cannot: " + row.obstacle + "\n";
       continue;

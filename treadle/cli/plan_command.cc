@@ -24,7 +24,7 @@ constexpr const char* kPlanExplanation = R"(Examples:
   treadle plan --operation broadcast --size 40000000
   treadle plan --operation allGather --members 64 --type uint8 --size 262144     blocks of 4 KiB
   treadle plan --type bfloat16 --algorithm direct     with that algorithm forced, as GroupOptions::algorithm does
-  treadle plan --members 8 --hosts 8 --network-latency 25 --network-bandwidth 10000
+  treadle plan --members 8 --hosts 2 --network-latency 25 --network-bandwidth 10000
 
 Prints for each algorithm what a member sends, how many messages wait for one another and how long it takes by
 the costs of links, or why it cannot do the operation; an arrow marks the one that a group takes. It starts
@@ -139,7 +139,8 @@ void addPlanCommand(CLI::App& app, const CommandLine& line, int* exitCode) {
   option("--size", choice->size, "of the whole data, in bytes (1048576)", "N");
   option("--type", choice->type, "of the elements (float32)", "NAME");
   option("--reduction", choice->reduction, "sum, average, min, max or product (sum)", "NAME");
-  option("--algorithm", choice->algorithm, "forces exchange, tree, root, ring, circulant or direct", "NAME");
+  option("--algorithm", choice->algorithm, "forces exchange, tree, root, ring, circulant, direct or hierarchical",
+         "NAME");
   option("--small-bytes", choice->smallBytes, "GroupOptions::smallBytes (65536)", "N");
   option("--chunk-bytes", choice->chunkBytes, "GroupOptions::chunkBytes (262144)", "N");
   option("--hosts", choice->hosts, "on which the members run, as many on each (1)", "N");

@@ -27,6 +27,7 @@ struct Cell {
   group::OperationKind operation = group::OperationKind::kBarrier;
   group::Algorithm algorithm = group::Algorithm::kAutomatic;
   int size = 2;      // members of the group
+  int hosts = 1;     // on which they are, as many on each
   int root = 0;      // the sender of a send
   int receiver = 1;  // of a send
   size_t count = 0;  // elements of 4 bytes: of each block where each member has one, else of the whole
@@ -81,13 +82,18 @@ struct Cell {
   // As the member calls it: "recv of 336 bytes".
   std::string calledBy(int rank) const { return group::describe(description(), isSend() && rank != root ? 1 : 0); }
 
-  bool isServed() const { return group::serves(algorithm, description(), isSend() ? 2 : size); }
+  // A send is planned as a group of two.
+  group::Placement placement() const {
+    const group::Placement all = group::Placement::spread(size, hosts);
+    return isSend() ? all.pair(root, receiver) : all;
+  }
+  bool isServed() const { return group::serves(algorithm, description(), placement()); }
 
-  // The plan of one member; a send is planned as a group of two.
+  // The plan of one member.
   group::Plan planOf(int rank) const {
     const std::vector<uint64_t> blocks(hasBlocks() ? static_cast<size_t>(size) : 0, count * unit());
     const group::Call call{description(), {}, {}, blocks, blocks};
-    return isSend() ? group::planOf(call, 2, rank == root ? 0 : 1) : group::planOf(call, size, rank);
+    return group::planOf(call, placement(), !isSend() ? rank : rank == root ? 0 : 1);
   }
   // The member with that rank in the plans.
   int memberOf(int planRank) const { return !isSend() ? planRank : planRank == 0 ? root : receiver; }
@@ -186,6 +192,7 @@ struct Setting {
   int most = 1;
   size_t chunkBytes = 64;
   size_t rest = 3;  // elements beyond whole chunks
+  int hosts = 1;
 };
 
 // Large enough that no member can finish before the victim stops: two windows, and half a window per acknowledgement
@@ -198,7 +205,8 @@ inline size_t countFor(const Cell& cell, const Setting& setting) {
   const bool receivesFromAll = direct || cell.algorithm == group::Algorithm::kRoot;
   const size_t window = receivesFromAll ? group::directWindow(setting.size) : 8;
   const size_t chunks = 2 * window + std::max<size_t>(1, window / 2) * static_cast<size_t>(setting.most) + 1;
-  const size_t blocks = direct && !cell.hasBlocks() ? static_cast<size_t>(setting.size) : 1;
+  const bool isCut = direct || cell.algorithm == group::Algorithm::kHierarchical;
+  const size_t blocks = isCut && !cell.hasBlocks() ? static_cast<size_t>(setting.size) : 1;
   return blocks * chunks * (cell.chunkBytes / 4) + setting.rest;
 }
 
@@ -215,6 +223,7 @@ inline std::vector<Cell> cellsOf(const Setting& setting) {
         Cell cell{.operation = static_cast<group::OperationKind>(operation),
                   .algorithm = static_cast<group::Algorithm>(algorithm),
                   .size = setting.size,
+                  .hosts = setting.hosts,
                   .root = root,
                   .receiver = root == next ? setting.victim : next,
                   .chunkBytes = setting.chunkBytes};

@@ -47,6 +47,8 @@ TEST(Cells, HaveEachOperationByEachAlgorithmThatCanDoIt) {
                    "allGather by circulant", "allGather by direct", "gather by direct", "scatter by direct",
                    "allToAll by direct", "send by exchange", "send by ring"}));
   EXPECT_EQ(many.size(), 28U);
+  const Names spread = namesOf(test::cellsOf({.size = 4, .victim = 1, .hosts = 2}));
+  EXPECT_EQ(std::count(spread.begin(), spread.end(), "allReduce by hierarchical"), 1);
 }
 
 // The cells in which the victim always ends last.
@@ -89,11 +91,14 @@ void check(const Cell& cell, const std::vector<ProcessGroup>& groups) {
     }
 }
 
-class CellsAmong : public ::testing::TestWithParam<int> {};
+// Members, and hosts.
+class CellsAmong : public ::testing::TestWithParam<std::tuple<int, int>> {};
 
 TEST_P(CellsAmong, GiveTheirClosedForms) {
-  GroupJob job(GetParam());
-  for (Cell cell : test::cellsOf({.size = GetParam(), .victim = GetParam() / 2})) {
+  const auto& [size, hosts] = GetParam();
+  GroupJob job(size);
+  job.spreadOver(hosts);
+  for (Cell cell : test::cellsOf({.size = size, .victim = size / 2, .hosts = hosts})) {
     const std::vector<ProcessGroup> groups = job.makeAll(cell.options("closed forms"));
     for (size_t count : {size_t{0}, size_t{1}, size_t{1009}}) {
       cell.count = cell.isBarrier() ? 0 : count;
@@ -102,7 +107,10 @@ TEST_P(CellsAmong, GiveTheirClosedForms) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Members, CellsAmong, ::testing::Values(2, 3, 4, 5, 6, 7, 8, 9, 17));
+INSTANTIATE_TEST_SUITE_P(Members, CellsAmong,
+                         ::testing::Combine(::testing::Values(2, 3, 4, 5, 6, 7, 8, 9, 17), ::testing::Values(1)));
+INSTANTIATE_TEST_SUITE_P(Hosts, CellsAmong,
+                         ::testing::Values(std::tuple(4, 2), std::tuple(6, 2), std::tuple(6, 3), std::tuple(20, 4)));
 
 }  // namespace
 }  // namespace treadle::cells_test

@@ -69,7 +69,8 @@ TEST(ChoiceTest, ChoosesOnlyAlgorithmsThatServe) {
           what.operation = static_cast<OperationKind>(operation);
           if (what.operation == OperationKind::kBarrier) what.count = 0;
           if (what.operation == OperationKind::kSend && size > kMostAllToAll) continue;  // is between two
-          EXPECT_TRUE(serves(automatic(what, size), what, size)) << describe(what) << " among " << size;
+          EXPECT_TRUE(serves(automatic(what, size), what, Placement::onOneHost(size)))
+              << describe(what) << " among " << size;
         }
 }
 
@@ -86,6 +87,15 @@ TEST(ChoiceTest, ARefusalNamesTheAlgorithmsThatCan) {
             "would round its 16-bit floats; these can: direct");
   blocks.reduceOp = ReduceOp::kMax;
   EXPECT_TRUE(choose({.algorithm = Algorithm::kCirculant}, blocks, among(64)).ok()) << "rounds nothing";
+  const auto refusal = [](const Placement& placement, DataType type = DataType::kFloat32) {
+    const GroupOptions options{.algorithm = Algorithm::kHierarchical};
+    return choose(options, reduction(100'000, type), {placement}).status().message();
+  };
+  EXPECT_TRUE(contains(refusal(Placement::onOneHost(4)), "all members are on one host; these can: root, ring"));
+  EXPECT_TRUE(contains(refusal(Placement::spread(4, 4)), "no host has two members"));
+  EXPECT_TRUE(contains(refusal(Placement::spread(5, 2)), "hosts have different numbers of members"));
+  EXPECT_TRUE(contains(refusal(Placement::spread(4, 2), DataType::kFloat16), "would round its 16-bit floats"));
+  EXPECT_EQ(refusal(Placement::spread(4, 2)), "");
   EXPECT_FALSE(choose({.algorithm = Algorithm::kTree}, reduction(10), among(16)).ok());
   EXPECT_FALSE(choose({.algorithm = Algorithm::kExchange}, reduction(10), among(17)).ok());
   EXPECT_FALSE(choose({.algorithm = Algorithm::kExchange}, reduction(100'000), among(2)).ok());
@@ -116,7 +126,7 @@ class AlgorithmTest : public ::testing::TestWithParam<std::tuple<Algorithm, int>
     Description what = of(operation, count);
     what.dataType = DataType::kFloat64;
     what.smallBytes = kSmallBytes;
-    return serves(algorithm(), what, size());
+    return serves(algorithm(), what, Placement::onOneHost(size()));
   }
 
   // Runs the operation on all ranks and waits.
@@ -286,6 +296,18 @@ TEST(SumOrderTest, ByRankGivesTheBitsOfALoop) {
             ASSERT_EQ(0, std::memcmp(mine.data(), sums.data() + first, count * sizeof(float)))
                 << size << " members, " << nameOf(algorithm) << ", " << count << " from " << first;
         }
+        if (algorithm == Algorithm::kRoot) continue;
+        const size_t block = kMost / values.size();
+        std::vector<std::vector<float>> blocks(values.size(), std::vector<float>(block));
+        std::vector<Future<void>> futures;
+        for (size_t rank = 0; rank < blocks.size(); ++rank)
+          futures.push_back(reduceScatter(groups[rank],
+                                          std::span<const float>(values[rank]).first(block * blocks.size()),
+                                          std::span(blocks[rank])));
+        test::waitAll(futures);
+        for (size_t rank = 0; rank < blocks.size(); ++rank)
+          ASSERT_EQ(0, std::memcmp(blocks[rank].data(), sums.data() + rank * block, block * sizeof(float)))
+              << size << " members, " << nameOf(algorithm) << ", reduceScatter, rank " << rank;
       }
   }
 }

@@ -18,8 +18,8 @@ class CostTest : public ::testing::TestWithParam<int> {
   // With a chunk for each transfer.
   Cost cost(Algorithm algorithm, OperationKind operation, uint64_t count, uint64_t chunkBytes = UINT64_MAX) const {
     Description what{operation, DataType::kFloat32, ReduceOp::kSum, 0, count, 0, 65'536, chunkBytes, algorithm};
-    EXPECT_TRUE(serves(algorithm, what, size_)) << nameOf(algorithm);
-    return costOf(what, size_);
+    EXPECT_TRUE(serves(algorithm, what, Placement::onOneHost(size_))) << nameOf(algorithm);
+    return costOf(what, Placement::onOneHost(size_));
   }
   Cost cost(Algorithm algorithm, OperationKind operation = OperationKind::kAllReduce) const {
     return cost(algorithm, operation, count_);
@@ -52,8 +52,8 @@ TEST_P(CostTest, OfRounds) {
   EXPECT_LE(rounds.messages, starts_ + 4 * log2Up(size_));
 }
 
-// The blocks that a reduce-scatter sends are others in each round, so those of one round at most go around the last
-// element. In an all-gather it is so for those that a member receives.
+// A reduce-scatter sends other blocks in each round, so those of one round at most go around the last element. In an
+// all-gather it is so for those that a member receives.
 TEST_P(CostTest, OfHalfTheRounds) {
   const uint64_t rounds = log2Up(size_);
   for (OperationKind operation : {OperationKind::kReduceScatter, OperationKind::kAllGather}) {

@@ -15,7 +15,9 @@ inline void expectResult(const Called& called) {
 
 // The name of a test.
 inline std::string settingName(const ::testing::TestParamInfo<Setting>& info) {
-  return "Rank" + std::to_string(info.param.victim) + "Of" + std::to_string(info.param.size);
+  const Setting& setting = info.param;
+  const std::string hosts = setting.hosts > 1 ? "On" + std::to_string(setting.hosts) + "Hosts" : "";
+  return "Rank" + std::to_string(setting.victim) + "Of" + std::to_string(setting.size) + hosts;
 }
 
 class FaultJob {
@@ -28,6 +30,7 @@ class FaultJob {
           tap(rank).connect(service);
           return tap(rank);
         }) {
+    job_.spreadOver(setting.hosts);
     for (int rank = 0; rank < size(); ++rank)
       seats_.emplace_back(job_.worker(rank), tap(rank), job_.local().names(), rank);
     for (size_t index = 0; index < cases_.size(); ++index) {

@@ -92,7 +92,7 @@ TEST_P(KilledMember, IsNamedByThoseThatNeedItAndByNoOther) {
 INSTANTIATE_TEST_SUITE_P(Members, KilledMember,
                          ::testing::Values(Setting{3, 0}, Setting{.size = 3, .victim = 1, .most = 3}, Setting{3, 2},
                                            Setting{5, 0}, Setting{5, 3}, Setting{17, 0}, Setting{17, 5},
-                                           Setting{17, 12}),
+                                           Setting{17, 12}, Setting{.size = 6, .victim = 4, .hosts = 2}),
                          test::settingName);
 
 // ---- stopped, or late
@@ -215,7 +215,9 @@ TEST_P(StoppedMember, IsNamedAtTheDeadlineAndTheGroupGoesOnWithIt) {
   }));
 }
 
-INSTANTIATE_TEST_SUITE_P(Members, StoppedMember, ::testing::Values(Setting{3, 1}, Setting{5, 3}, Setting{17, 12}),
+INSTANTIATE_TEST_SUITE_P(Members, StoppedMember,
+                         ::testing::Values(Setting{3, 1}, Setting{5, 3}, Setting{17, 12},
+                                           Setting{.size = 4, .victim = 1, .hosts = 2}),
                          test::settingName);
 
 }  // namespace

@@ -46,6 +46,13 @@ class GroupJob {
     job_.reset();  // no handler runs any more
   }
 
+  // Groups that are made after this have their members on so many hosts, as many on each.
+  void spreadOver(int hosts) {
+    for (auto& worker : workers_)
+      worker->groups().setCosts(
+          {}, [hosts, size = size()](int rank) { return std::to_string(int64_t{rank} * hosts / size); });
+  }
+
   int size() const { return job_->size(); }
   LocalJob& local() { return *job_; }
   group::Job& worker(int rank) { return *workers_[static_cast<size_t>(rank)]; }

@@ -5,6 +5,7 @@
 #include "tests/core/group/simulation.h"
 #include "treadle/core/group/circulant.h"
 #include "treadle/core/group/direct.h"
+#include "treadle/core/group/hierarchical.h"
 #include "treadle/core/group/ring.h"
 #include "treadle/core/group/tree.h"
 
@@ -105,6 +106,59 @@ INSTANTIATE_TEST_SUITE_P(ManyMembers, AllReducePlan,
                                             ::testing::Values(33, 50)),
                          nameOf);
 
+// So many hosts, with so many members each, whose ranks are in any order.
+class HierarchicalPlan : public ::testing::TestWithParam<std::tuple<int, int>> {
+ protected:
+  HierarchicalPlan() {
+    std::vector<int> hostOf;
+    for (int rank = 0; rank < size_; ++rank) hostOf.push_back(rank % hosts_);
+    std::shuffle(hostOf.begin(), hostOf.end(), random_);
+    hostOf_ = hostOf;
+  }
+
+  Simulation simulate(uint64_t count, uint64_t chunkElements, bool average) {
+    Simulation all(average, random_);
+    for (int rank = 0; rank < size_; ++rank)
+      all.add(hierarchicalAllReduce({size_, rank, 0, count}, Placement(hostOf_)), chunkElements, std::nullopt,
+              valuesOf(rank, count));
+    all.run();
+    EXPECT_TRUE(all.done());
+    return all;
+  }
+
+  const int hosts_ = std::get<0>(GetParam()), size_ = hosts_ * std::get<1>(GetParam());
+  std::mt19937 random_{test::seedOfRun()};
+  std::vector<int> hostOf_;
+};
+
+TEST_P(HierarchicalPlan, AddsEverythingEverywhere) {
+  for (uint64_t count : {0, 1, 2, 3, 8, 257})
+    for (uint64_t chunkElements : {uint64_t{1}, uint64_t{3}, kWhole})
+      for (bool average : {false, true}) {
+        const Simulation all = simulate(count, chunkElements, average);
+        for (int rank = 0; rank < size_; ++rank)
+          for (uint64_t i = 0; i < count; ++i)
+            ASSERT_EQ(all.member(rank).output[i], average ? sumAt(size_, i) / size_ : sumAt(size_, i))
+                << count << " elements in chunks of " << chunkElements << ", rank " << rank << " " << i;
+      }
+}
+
+// 2 (h-1) / h of the data (P. Patarasuk and X. Yuan, 2009, with a host as one member).
+TEST_P(HierarchicalPlan, SendsBetweenHostsWhatHostsWouldAsMembers) {
+  const auto size = static_cast<uint64_t>(size_), hosts = static_cast<uint64_t>(hosts_), count = 12 * size;
+  std::vector<uint64_t> leaving(hosts);
+  for (int rank = 0; rank < size_; ++rank)
+    for (const Channel& channel : hierarchicalAllReduce({size_, rank, 0, count}, Placement(hostOf_)).channels)
+      for (const Send& send : channel.sends) {
+        const int from = hostOf_[static_cast<size_t>(rank)], to = hostOf_[static_cast<size_t>(channel.peer)];
+        if (from != to) leaving[static_cast<size_t>(from)] += send.range().count();
+      }
+  for (uint64_t one : leaving) EXPECT_EQ(one, 2 * (hosts - 1) * count / hosts);
+}
+
+INSTANTIATE_TEST_SUITE_P(HostsAndMembers, HierarchicalPlan,
+                         ::testing::Combine(::testing::Values(2, 3, 4, 5), ::testing::Values(2, 3, 4, 7)));
+
 using BroadcastPlan = PlanTest;
 
 TEST_P(BroadcastPlan, BringsTheRootsEverywhere) {
@@ -127,6 +181,13 @@ std::vector<uint64_t> unevenBlocks(int size, uint64_t count) {
   return counts;
 }
 
+// All elements are in one block.
+std::vector<uint64_t> oneBlock(int size, uint64_t count) {
+  std::vector<uint64_t> counts(static_cast<size_t>(size));
+  counts[counts.size() / 2] = count;
+  return counts;
+}
+
 // Out of place, by `counts`. The simulation has ended when this returns.
 class BlocksPlan : public ::testing::TestWithParam<int> {
  protected:
@@ -138,6 +199,7 @@ class BlocksPlan : public ::testing::TestWithParam<int> {
         SCOPED_TRACE(std::to_string(count) + " elements a block, in chunks of " + std::to_string(chunkElements));
         f(std::vector<uint64_t>(static_cast<size_t>(size()), count), chunkElements);
         f(unevenBlocks(size(), count), chunkElements);
+        f(oneBlock(size(), count), chunkElements);
       }
   }
 
@@ -277,6 +339,7 @@ TEST(RoundsPlanScratch, HoldsHalfOfTheBlocks) {
   EXPECT_EQ(circulantReduceScatter({3, 1, 0, 300}).scratch, 200);
   EXPECT_EQ(circulantReduceScatter({64, 63, 0, 6400}).scratch, 3200);
   EXPECT_EQ(circulantReduceScatter({4, 3, 0, 10, {1, 2, 3, 4}}).scratch, 5) << "the blocks of the ranks 3 and 0";
+  EXPECT_EQ(circulantReduceScatter({4, 3, 0, 1000, {1000, 0, 0, 0}}).scratch, 1000);
   EXPECT_EQ(circulantAllGather({64, 63, 0, 6400}).scratch, 0);
 }
 

@@ -15,8 +15,9 @@
 namespace treadle::group::prediction_test {
 namespace {
 
-constexpr std::array kAlgorithms = {Algorithm::kExchange, Algorithm::kTree,      Algorithm::kRoot,
-                                    Algorithm::kRing,     Algorithm::kCirculant, Algorithm::kDirect};
+constexpr std::array kAlgorithms = {Algorithm::kExchange,    Algorithm::kTree,      Algorithm::kRoot,
+                                    Algorithm::kRing,        Algorithm::kCirculant, Algorithm::kDirect,
+                                    Algorithm::kHierarchical};
 constexpr std::array kOperations = {OperationKind::kAllReduce, OperationKind::kReduce,        OperationKind::kBroadcast,
                                     OperationKind::kAllGather, OperationKind::kReduceScatter, OperationKind::kGather,
                                     OperationKind::kScatter,   OperationKind::kAllToAll,      OperationKind::kBarrier};
@@ -39,11 +40,11 @@ class ClosedForms : public ::testing::TestWithParam<int> {
   template <class Check>
   void forEachThatServes(Description what, Check check) const {
     for (Algorithm algorithm : kAlgorithms) {
-      if (!serves(algorithm, what, size_)) continue;
+      if (!serves(algorithm, what, placement_)) continue;
       what.algorithm = algorithm;
       SCOPED_TRACE(describe(what) + " by " + std::string(nameOf(algorithm)) + " in chunks of " +
                    std::to_string(what.chunkBytes));
-      check(what, amountsOf(algorithm, what, placement_), costOf(what, size_));
+      check(what, amountsOf(algorithm, what, placement_), costOf(what, placement_));
     }
   }
   uint64_t members() const { return static_cast<uint64_t>(size_); }
@@ -78,11 +79,11 @@ TEST_P(ClosedForms, OfRoundsAreTheMeanOfTheMembers) {
     Description what = called(operation, 50 * members(), uint64_t{1} << 40);
     what.algorithm = Algorithm::kCirculant;
     const double whole = amountsOf(what.algorithm, what, placement_).allMessages;
-    EXPECT_NEAR(whole, static_cast<double>(costOf(what, size_).allMessages), 1e-6 * whole) << describe(what);
+    EXPECT_NEAR(whole, static_cast<double>(costOf(what, placement_).allMessages), 1e-6 * whole) << describe(what);
     for (uint64_t chunkBytes : {80, 200, 1000}) {  // where a piece may end within a chunk
       what.chunkBytes = chunkBytes;
       const double form = amountsOf(what.algorithm, what, placement_).allMessages;
-      EXPECT_NEAR(form, static_cast<double>(costOf(what, size_).allMessages), 0.2 * form)
+      EXPECT_NEAR(form, static_cast<double>(costOf(what, placement_).allMessages), 0.2 * form)
           << describe(what) << " " << chunkBytes;
     }
   }
@@ -94,7 +95,8 @@ TEST_P(ClosedForms, KnowTheMemoryThatIsMade) {
     for (uint64_t count : {members(), 50 * members() + 1}) {
       forEachThatServes(called(operation, count), [&](const Description& what, const Amounts& form, const Cost&) {
         uint64_t most = 0;
-        for (int rank = 0; rank < size_; ++rank) most = std::max(most, planOf({what, {}, {}}, size_, rank).scratch);
+        for (int rank = 0; rank < size_; ++rank)
+          most = std::max(most, planOf({what, {}, {}}, placement_, rank).scratch);
         const auto bytes = static_cast<double>(most * sizeOf(what.dataType));
         EXPECT_GE(form.scratchBytes, bytes);
         EXPECT_LE(form.scratchBytes, bytes + (count % members() == 0 ? 0 : 4.0 * size_));
@@ -124,10 +126,11 @@ TEST_P(ClosedForms, MoveNothingOverTheNetworkOfOneHost) {
 
 // The most data that leaves one of so many hosts or comes to it, counted from the plans.
 double mostAtOneHost(const Description& what, int size, int hosts) {
+  const Placement placement = Placement::spread(size, hosts);
   const auto hostOf = [&](int rank) { return static_cast<size_t>(int64_t{rank} * hosts / size); };
   std::vector<double> out(static_cast<size_t>(hosts)), in(out.size());
   for (int rank = 0; rank < size; ++rank)
-    for (const Channel& channel : planOf({what, {}, {}}, size, rank).channels)
+    for (const Channel& channel : planOf({what, {}, {}}, placement, rank).channels)
       for (const Send& send : channel.sends) {
         if (hostOf(rank) == hostOf(channel.peer)) continue;
         const auto bytes = static_cast<double>(send.range().count() * sizeOf(what.dataType));
@@ -142,12 +145,14 @@ TEST_P(ClosedForms, KnowWhatLeavesAHost) {
     if (hosts > size_) continue;
     for (OperationKind operation :
          {OperationKind::kAllReduce, OperationKind::kReduceScatter, OperationKind::kAllGather})
-      for (Algorithm algorithm : {Algorithm::kRing, Algorithm::kCirculant, Algorithm::kDirect}) {
+      for (Algorithm algorithm :
+           {Algorithm::kRing, Algorithm::kCirculant, Algorithm::kDirect, Algorithm::kHierarchical}) {
         Description what = called(operation, 24 * members());
-        if (!serves(algorithm, what, size_)) continue;
+        const Placement placement = Placement::spread(size_, hosts);
+        if (!serves(algorithm, what, placement)) continue;
         what.algorithm = algorithm;
         const double most = mostAtOneHost(what, size_, hosts);
-        const double form = amountsOf(algorithm, what, Placement::spread(size_, hosts)).networkBytes;
+        const double form = amountsOf(algorithm, what, placement).networkBytes;
         EXPECT_GE(form, most) << describe(what) << " by " << nameOf(algorithm) << " on " << hosts;
         EXPECT_LE(form, most * 1.2) << describe(what) << " by " << nameOf(algorithm) << " on " << hosts;
       }
@@ -193,7 +198,9 @@ TEST(Prediction, KnowsThatMembersOfAHostShareItsNetwork) {
   const Placement inTurn({0, 1, 0, 1, 0, 1, 0, 1}), together = Placement::spread(8, 2);
   EXPECT_LT(timeOf(Algorithm::kRing, what, together, costs), timeOf(Algorithm::kDirect, what, together, costs) / 1.5);
   EXPECT_NEAR(timeOf(Algorithm::kRing, what, inTurn, costs) / timeOf(Algorithm::kRing, what, together, costs), 4, 0.1);
-  EXPECT_EQ(*choose({}, what, {together, costs}), Algorithm::kRing);
+  EXPECT_EQ(timeOf(Algorithm::kHierarchical, what, inTurn, costs),
+            timeOf(Algorithm::kHierarchical, what, together, costs));
+  EXPECT_EQ(*choose({}, what, {together, costs}), Algorithm::kHierarchical);
 }
 
 // ---- the choice
@@ -206,6 +213,38 @@ TEST(Choice, GoesByTheCostsOfTheJob) {
   EXPECT_EQ(*choose({}, what, {apart, costs}), Algorithm::kDirect) << "two steps";
   costs.message = 1e-3;
   EXPECT_EQ(*choose({}, what, {apart, costs}), Algorithm::kCirculant) << "fewest messages";
+}
+
+// Between two hosts with several members each a ring moves nearly twice as much.
+TEST(Choice, GoesHostByHostWhereTheNetworkIsTheLimit) {
+  const cluster::Costs costs{{8e-6, 6e9}, {50e-6, 125e6}, 10e-6, 16};
+  const Description what = called(OperationKind::kAllReduce, 25'000'000);
+  for (const auto& [members, hosts] : {std::pair(4, 2), std::pair(16, 2), std::pair(64, 8)}) {
+    const Placement placement = Placement::spread(members, hosts);
+    EXPECT_EQ(*choose({}, what, {placement, costs}), Algorithm::kHierarchical) << members << " on " << hosts;
+    const double least = 2.0 * (hosts - 1) / hosts * 100e6 / 125e6;
+    EXPECT_NEAR(timeOf(Algorithm::kHierarchical, what, placement, costs), least, 0.1 * least) << members;
+  }
+  EXPECT_EQ(*choose({}, what, {Placement::spread(15, 2), costs}), Algorithm::kRing);
+  EXPECT_EQ(*choose({}, what, {Placement::spread(8, 8), costs}), Algorithm::kRing);
+}
+
+// On hosts with two, four and six members each, with blocks of one size.
+TEST(HierarchicalForm, IsWhatThePlansCount) {
+  for (int hosts : {2, 3, 4})
+    for (int each : {2, 4, 6}) {
+      const Placement placement = Placement::spread(hosts * each, hosts);
+      Description what =
+          called(OperationKind::kAllReduce, static_cast<uint64_t>(240 * hosts * each), uint64_t{1} << 40);
+      what.algorithm = Algorithm::kHierarchical;
+      const Amounts form = amountsOf(what.algorithm, what, placement);
+      const Cost counted = costOf(what, placement);
+      SCOPED_TRACE(std::to_string(each) + " on each of " + std::to_string(hosts));
+      EXPECT_EQ(form.steps, static_cast<double>(counted.steps));
+      EXPECT_EQ(form.bytes, static_cast<double>(counted.bytes));
+      EXPECT_EQ(form.allBytes, static_cast<double>(counted.allBytes));
+      EXPECT_NEAR(form.allMessages, static_cast<double>(counted.allMessages), 1e-9 * form.allMessages);
+    }
 }
 
 // Rounds are fewer messages and more steps than direct blocks, and those of a reduce-scatter need memory.
@@ -223,7 +262,7 @@ TEST(Choice, TakesRoundsWhereMessagesCostMoreThanSteps) {
   EXPECT_EQ(*choose({}, large, {Placement::onOneHost(64), kTwoCores}), Algorithm::kDirect) << "needs no memory";
 }
 
-// What the workers know of the job reaches each operation: here direct blocks would share the network.
+// What the workers know of the job reaches each operation: here other algorithms would send more between the hosts.
 TEST(Choice, GoesByTheHostsOfTheMembers) {
   test::GroupJob job(4);
   const cluster::Costs costs{{1e-6, 10e9}, {1e-6, 1e6}, 1e-6, 64};
@@ -236,7 +275,7 @@ TEST(Choice, GoesByTheHostsOfTheMembers) {
     const Surroundings& known = groups[rank].core().surroundings();
     EXPECT_EQ(known.costs, costs);
     EXPECT_EQ(known.placement.hosts(), 2);
-    EXPECT_EQ(*choose({}, called(OperationKind::kAllReduce, 20'000), known), Algorithm::kRing);
+    EXPECT_EQ(*choose({}, called(OperationKind::kAllReduce, 20'000), known), Algorithm::kHierarchical);
     sums.push_back(allReduce(groups[rank], std::span(data[rank])));
   }
   test::waitAll(sums);
@@ -280,11 +319,11 @@ TEST(Choice, IsTheFastestThatServesAndTheSameForAll) {
     const Surroundings one{anyPlacement(random, size), anyCosts(random)}, other = one;
     const Algorithm chosen = *choose(options, what, one);
     ASSERT_EQ(chosen, *choose(options, Description(what), other));
-    ASSERT_TRUE(serves(chosen, what, size, options.sumOrder)) << describe(what) << " " << nameOf(chosen);
+    ASSERT_TRUE(serves(chosen, what, one.placement, options.sumOrder)) << describe(what) << " " << nameOf(chosen);
     const double time = timeOf(chosen, what, one.placement, one.costs);
     ASSERT_TRUE(std::isfinite(time) && time > 0) << describe(what) << " " << describe(one.costs);
     for (Algorithm algorithm : kAlgorithms) {
-      if (!serves(algorithm, what, size, options.sumOrder)) continue;
+      if (!serves(algorithm, what, one.placement, options.sumOrder)) continue;
       ASSERT_LE(time * 0.97, timeOf(algorithm, what, one.placement, one.costs))
           << describe(what) << ": " << nameOf(chosen) << " and not " << nameOf(algorithm);
     }

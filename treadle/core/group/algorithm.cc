@@ -3,7 +3,7 @@
 namespace treadle::group {
 
 bool isAlgorithm(uint8_t value) {
-  return value >= static_cast<uint8_t>(Algorithm::kExchange) && value <= static_cast<uint8_t>(Algorithm::kDirect);
+  return value >= static_cast<uint8_t>(Algorithm::kExchange) && value <= static_cast<uint8_t>(Algorithm::kHierarchical);
 }
 
 std::string_view nameOf(Algorithm algorithm) {
@@ -15,6 +15,7 @@ std::string_view nameOf(Algorithm algorithm) {
     case Algorithm::kRing: return "ring";
     case Algorithm::kCirculant: return "circulant";
     case Algorithm::kDirect: return "direct";
+    case Algorithm::kHierarchical: return "hierarchical";
   }
   return "automatic";
 }

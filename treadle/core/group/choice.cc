@@ -6,6 +6,7 @@
 
 #include "treadle/core/group/circulant.h"
 #include "treadle/core/group/direct.h"
+#include "treadle/core/group/hierarchical.h"
 #include "treadle/core/group/prediction.h"
 #include "treadle/core/group/ring.h"
 #include "treadle/core/group/tree.h"
@@ -27,9 +28,9 @@ std::string_view obstacleToParts(const Description& what, SumOrder order) {
 
 // Calls `use` with each algorithm that serves, in the order of their numbers.
 template <class Use>
-void forEachThatServes(const Description& what, int size, SumOrder order, Use use) {
+void forEachThatServes(const Description& what, const Placement& placement, SumOrder order, Use use) {
   for (uint8_t value = 1; isAlgorithm(value); ++value)
-    if (const auto algorithm = static_cast<Algorithm>(value); serves(algorithm, what, size, order)) use(algorithm);
+    if (const auto algorithm = static_cast<Algorithm>(value); serves(algorithm, what, placement, order)) use(algorithm);
 }
 
 // Times that differ by less than 3% are equal: the model is not that exact. It knows no congestion, so of a ring and of
@@ -39,7 +40,7 @@ constexpr double kSame = 0.97;
 Algorithm fastest(const Description& what, SumOrder order, const Surroundings& surroundings) {
   Algorithm best = Algorithm::kAutomatic;
   double least = std::numeric_limits<double>::infinity();
-  forEachThatServes(what, surroundings.placement.members(), order, [&](Algorithm algorithm) {
+  forEachThatServes(what, surroundings.placement, order, [&](Algorithm algorithm) {
     const double time = timeOf(algorithm, what, surroundings.placement, surroundings.costs);
     if (best != Algorithm::kAutomatic && !(time < least * kSame)) return;
     best = algorithm;
@@ -104,17 +105,18 @@ Agreement::Kind agreementOf(const Description& description, int size) {
   return allToAll ? Agreement::Kind::kAllToAll : Agreement::Kind::kTree;
 }
 
-std::string_view obstacleTo(Algorithm algorithm, const Description& what, int size, SumOrder order) {
+std::string_view obstacleTo(Algorithm algorithm, const Description& what, const Placement& placement, SumOrder order) {
   using enum OperationKind;
   constexpr std::string_view kOther = "it does other operations", kLarge = "its data is above smallBytes";
   const bool isCopyOfOne = isOneOf(what.operation, {kBroadcast, kSend});
   const std::string_view parts = obstacleToParts(what, order);
+  const bool isLargeGroup = placement.members() > kMostAllToAll;
   switch (algorithm) {
     case Algorithm::kExchange:
-      if (size > kMostAllToAll) return "the group has more than 16 members";
+      if (isLargeGroup) return "the group has more than 16 members";
       return what.sizesVary() ? kOther : what.small() ? "" : kLarge;
     case Algorithm::kTree:
-      if (size <= kMostAllToAll) return "the group has at most 16 members";
+      if (!isLargeGroup) return "the group has at most 16 members";
       if (!isOneOf(what.operation, {kAllReduce, kBroadcast, kBarrier})) return kOther;
       return !parts.empty() ? parts : what.small() ? "" : kLarge;
     case Algorithm::kRoot: return isOneOf(what.operation, {kAllReduce, kReduce}) ? "" : kOther;
@@ -122,6 +124,9 @@ std::string_view obstacleTo(Algorithm algorithm, const Description& what, int si
     case Algorithm::kCirculant:
       return isOneOf(what.operation, {kAllReduce, kReduceScatter, kAllGather}) ? parts : kOther;
     case Algorithm::kDirect: return isCopyOfOne || what.operation == kBarrier ? kOther : "";
+    case Algorithm::kHierarchical:
+      if (what.operation != kAllReduce) return kOther;
+      return !parts.empty() ? parts : obstacleToHierarchy(placement);
     case Algorithm::kAutomatic: break;
   }
   return "it is none";
@@ -129,21 +134,21 @@ std::string_view obstacleTo(Algorithm algorithm, const Description& what, int si
 
 Result<Algorithm> choose(const GroupOptions& options, const Description& what, const Surroundings& surroundings) {
   const Algorithm wanted = options.algorithm;
-  const int size = surroundings.placement.members();
+  const Placement& placement = surroundings.placement;
   const bool isNotForced = isOneOf(what.operation, {OperationKind::kBarrier, OperationKind::kSend});
   if (wanted == Algorithm::kAutomatic || isNotForced) return fastest(what, options.sumOrder, surroundings);
-  const std::string obstacle(obstacleTo(wanted, what, size, options.sumOrder));
+  const std::string obstacle(obstacleTo(wanted, what, placement, options.sumOrder));
   if (obstacle.empty()) return wanted;
   std::string others;
-  forEachThatServes(what, size, options.sumOrder,
+  forEachThatServes(what, placement, options.sumOrder,
                     [&](Algorithm other) { others += (others.empty() ? "" : ", ") + std::string(nameOf(other)); });
   return invalidArgument("the algorithm '" + std::string(nameOf(wanted)) + "' cannot do " + describe(what) + " among " +
-                         std::to_string(size) + " members: " + obstacle + "; these can: " + others);
+                         std::to_string(placement.members()) + " members: " + obstacle + "; these can: " + others);
 }
 
-Plan planOf(const Call& call, int size, int self) {
+Plan planOf(const Call& call, const Placement& placement, int self) {
   const Description& what = call.description;
-  const Shape shape{size, self, static_cast<int>(what.root), what.count, call.counts, call.incoming};
+  const Shape shape{placement.members(), self, static_cast<int>(what.root), what.count, call.counts, call.incoming};
   switch (what.algorithm) {
     case Algorithm::kExchange: return withStarts(exchangePlan(what.operation, shape));
     case Algorithm::kTree: return withStarts(treePlan(what.operation, shape));
@@ -153,6 +158,7 @@ Plan planOf(const Call& call, int size, int self) {
       return what.operation == OperationKind::kAllReduce ? ringAllReduce(shape) : ringBroadcast(shape);
     case Algorithm::kCirculant: return circulantPlan(what.operation, shape);
     case Algorithm::kDirect: return directPlan(what.operation, shape);
+    case Algorithm::kHierarchical: return hierarchicalAllReduce(shape, placement);
     case Algorithm::kAutomatic: break;
   }
   return {};

@@ -31,10 +31,12 @@ inline constexpr int kMostAllToAll = 16;
 
 Agreement::Kind agreementOf(const Description& description, int size);
 
-// Why the algorithm cannot do the operation in a group of `size` members; empty when it can.
-std::string_view obstacleTo(Algorithm algorithm, const Description& what, int size, SumOrder order = SumOrder::kAny);
-inline bool serves(Algorithm algorithm, const Description& what, int size, SumOrder order = SumOrder::kAny) {
-  return obstacleTo(algorithm, what, size, order).empty();
+// Why the algorithm cannot do the operation in a group; empty when it can.
+std::string_view obstacleTo(Algorithm algorithm, const Description& what, const Placement& placement,
+                            SumOrder order = SumOrder::kAny);
+inline bool serves(Algorithm algorithm, const Description& what, const Placement& placement,
+                   SumOrder order = SumOrder::kAny) {
+  return obstacleTo(algorithm, what, placement, order).empty();
 }
 
 // What the choice depends on beside the operation. Equal on all members.
@@ -50,8 +52,8 @@ struct Surroundings {
 // InvalidArgument: the forced one cannot do the operation; names those that can.
 Result<Algorithm> choose(const GroupOptions& options, const Description& what, const Surroundings& surroundings);
 
-// The plan of the member `self` of `size`, at least 2, by the algorithm in the call's description. That of a sparse
-// all-reduce is empty: it is made as the sizes become known.
-Plan planOf(const Call& call, int size, int self);
+// The plan of the member `self` of at least 2, by the algorithm in the call's description. That of a sparse all-reduce
+// is empty: it is made as the sizes become known.
+Plan planOf(const Call& call, const Placement& placement, int self);
 
 }  // namespace treadle::group

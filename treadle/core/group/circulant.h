@@ -12,7 +12,8 @@ namespace treadle::group {
 
 // A round sends the upper half of the blocks that the member still has sums of to one peer, and adds what comes from
 // another peer to the lower blocks, until the member has the whole sum of its own block. The input is all blocks, the
-// output this member's block. Partial sums lie in scratch memory of half of the data.
+// output this member's block. Partial sums lie in scratch memory, which has room for the blocks of half of the
+// members, rounded up.
 Plan circulantReduceScatter(const Shape& shape);
 
 // The same rounds backwards: a round sends the lower blocks to the peer from which their sums would have come, and gets

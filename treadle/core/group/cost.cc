@@ -74,13 +74,14 @@ uint64_t stepsToAgree(Agreement::Kind kind, int size) {
 
 }  // namespace
 
-Cost costOf(const Description& what, int size) {
+Cost costOf(const Description& what, const Placement& placement) {
+  const int size = placement.members();
   const Agreement::Kind agreement = agreementOf(what, size);
   const uint64_t chunkElements = std::max<uint64_t>(1, what.chunkBytes / sizeOf(what.dataType));
   std::vector<Plan> plans;
   Cost cost;
   for (int self = 0; self < size; ++self) {
-    const Plan& plan = plans.emplace_back(planOf({what, {}, {}}, size, self));
+    const Plan& plan = plans.emplace_back(planOf({what, {}, {}}, placement, self));
     uint64_t messages = startsOf(agreement, size, self), elements = 0;
     for (const Channel& channel : plan.channels)
       for (const Send& send : channel.sends) {

@@ -3,6 +3,7 @@
 // Pure; makes the plans of all members, so for tools and tests.
 
 #include "treadle/core/group/messages.h"
+#include "treadle/core/group/placement.h"
 
 namespace treadle::group {
 
@@ -15,6 +16,6 @@ struct Cost {
 
 // With the algorithm in the description, which serves it, among at least 2 members. The elements of an all-to-all are
 // those that one member sends in all. Blocks are as even as possible.
-Cost costOf(const Description& what, int size);
+Cost costOf(const Description& what, const Placement& placement);
 
 }  // namespace treadle::group

@@ -97,10 +97,10 @@ Future<void> reduce(const ProcessGroup& group, std::span<const T> input, std::sp
 
 // The input is cut into a block for each member, `counts[rank]` elements of `type` in the order of ranks, and the
 // output becomes the reduction of this member's block of all members. Without counts all blocks are as large as the
-// output. The input stays as it is. Each member sends as much as all blocks but its own: directly, or in log2 n rounds
-// (Träff, as above), which take memory of half of the input. Values are combined as by allReduce: with SumOrder::kRank
-// in the order of ranks. ArgumentError: an input or output that has not the size of its blocks, not a count for each
-// member, no such reduction.
+// output. The input stays as it is. Each member sends the size of all blocks but its own: directly, or in log2 n rounds
+// (Träff, as above), which take memory for the blocks of half of the members. Values are combined as by allReduce: with
+// SumOrder::kRank in the order of ranks. ArgumentError: an input or output that has not the size of its blocks, not a
+// count for each member, no such reduction.
 Future<void> reduceScatter(const ProcessGroup& group, Bytes input, MutableBytes output, DataType type,
                            ReduceOp op = ReduceOp::kSum, std::vector<uint64_t> counts = {});
 
@@ -115,8 +115,8 @@ Future<void> reduceScatter(const ProcessGroup& group, std::span<const T> input, 
 // any, all blocks are of the same size. Blocks lie one after the other in the order of ranks. Input and output do not
 // overlap. ArgumentError: an input or output that has not the size of its blocks; no such root.
 
-// The output becomes the inputs of all members, one after the other. Each member sends its input n-1 times, or as much
-// in log2 n rounds, in which members pass on what they have got (Träff, as above).
+// The output becomes the inputs of all members, one after the other. Each member sends its input n-1 times; or all
+// members together send as much in log2 n rounds, in which they pass on what they have received (Träff, as above).
 Future<void> allGather(const ProcessGroup& group, Bytes input, MutableBytes output, std::vector<uint64_t> sizes = {});
 
 // The same, but only the group's rank `root` has an output; the others give none.

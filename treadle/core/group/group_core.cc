@@ -99,7 +99,7 @@ Future<void> GroupCore::start(Call call, Duration timeout) {
   // Of one member each operation is a copy.
   if (link_.size() == 1 && !call.output.empty() && call.output.data() != call.input.data())
     std::memcpy(call.output.data(), call.input.data(), call.output.size());
-  Plan plan = link_.size() > 1 ? planOf(call, link_.size(), link_.self()) : Plan();
+  Plan plan = link_.size() > 1 ? planOf(call, surroundings_.placement, link_.self()) : Plan();
   std::shared_ptr<Operation> operation;
   Turn turn = Turn::kNone;
   {

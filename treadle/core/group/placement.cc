@@ -23,6 +23,17 @@ Placement::Placement(std::vector<int> hosts) : hosts_(std::move(hosts)) {
   hostCount_ = static_cast<int>(together.size());
 }
 
+std::vector<std::vector<int>> Placement::ranksByHost() const {
+  std::map<int, size_t> places;
+  std::vector<std::vector<int>> ranks;
+  for (size_t rank = 0; rank < hosts_.size(); ++rank) {
+    const size_t place = places.emplace(hosts_[rank], ranks.size()).first->second;
+    if (place == ranks.size()) ranks.emplace_back();
+    ranks[place].push_back(static_cast<int>(rank));
+  }
+  return ranks;
+}
+
 Placement Placement::pair(int first, int second) const {
   return Placement({hosts_[static_cast<size_t>(first)], hosts_[static_cast<size_t>(second)]});
 }

@@ -20,6 +20,8 @@ class Placement {
   int mostTogether() const { return mostTogether_; }
   // On how many members of one host, at most, the next rank is on another host.
   int mostAtBorder() const { return mostAtBorder_; }
+  // The ranks of each host upwards, hosts in the order of their first ranks.
+  std::vector<std::vector<int>> ranksByHost() const;
   // Of a group of these two.
   Placement pair(int first, int second) const;
 

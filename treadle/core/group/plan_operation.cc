@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 
 namespace treadle::group {
 namespace {
@@ -31,7 +32,6 @@ PlanOperation::PlanOperation(Setup setup, Plan plan, std::shared_ptr<Staging> st
 
 void PlanOperation::onBegin() {
   if (!large() && !fillStaging()) return;
-  if (plan().scratch > 0) scratch_ = std::make_unique_for_overwrite<std::byte[]>(plan().scratch * elementBytes());
   // From each to each starts hold what arriving data may replace; along the tree they hold what has arrived.
   if (agreement().kind() == Agreement::Kind::kAllToAll) sendStarts();
   advance();
@@ -73,11 +73,11 @@ void PlanOperation::onArrived(size_t channel, const Chunk&, Buffer data) {
 }
 
 // Nothing is taken before the operation has begun: what arrives may replace what the start gives away. Nor before the
-// staging has the data.
+// memory of the operation is there, which a large one has only while it may move its data.
 void PlanOperation::advance() {
   if (ended() || !begun()) return;
   if (!copied_ && (permitted() || !large())) makeCopies();
-  if (ended() || (staging_ && !copied_)) return;
+  if (ended() || (!copied_ && (staging_ || plan().scratch > 0))) return;
   takeAll();
   acknowledgeChunks();
   if (ended()) return;
@@ -96,8 +96,21 @@ bool PlanOperation::fillStaging() {
   return true;
 }
 
+bool PlanOperation::makeScratch() {
+  const uint64_t bytes = plan().scratch * elementBytes();
+  if (bytes == 0) return true;
+  try {
+    scratch_ = std::make_unique_for_overwrite<std::byte[]>(bytes);
+  } catch (const std::bad_alloc&) {
+    finish(resourceExhausted(text() + ": " + link().nameOf(link().self()) + " has no memory for " +
+                             std::to_string(bytes) + " bytes of partial results"));
+  }
+  return scratch_ != nullptr;
+}
+
 void PlanOperation::makeCopies() {
   if (large() && !fillStaging()) return;
+  if (!makeScratch()) return;
   copied_ = true;
   for (const Copy& copy : plan().copies) {
     const Chunk all{0, 0, 0, copy.from.range.count()};

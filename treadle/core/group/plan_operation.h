@@ -24,8 +24,9 @@ class PlanOperation final : public ChunkedOperation {
   Bytes chunkFor(int member, const Place& from, const Chunk& chunk) const override;
 
   void advance() override;
-  // False when its memory cannot be filled, which fails the operation.
+  // False where its memory cannot be filled, or there is none, which fails the operation.
   bool fillStaging();
+  bool makeScratch();
   void makeCopies();
   void takeAll();
   void take(size_t channel, const Chunk& chunk);

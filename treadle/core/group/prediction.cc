@@ -15,8 +15,9 @@ class Forms {
       : what_(what),
         members_(placement.members()),
         together_(placement.mostTogether()),
+        hosts_(placement.hosts()),
         atBorder_(placement.mostAtBorder()),
-        isSpread_(placement.hosts() > 1) {}
+        isSpread_(hosts_ > 1) {}
 
   Amounts of(Algorithm algorithm) const {
     Amounts data = moved(algorithm);
@@ -33,10 +34,11 @@ class Forms {
   // The height of the binomial tree, and the children of its top.
   double height() const { return std::bit_width(static_cast<unsigned>(members_)) - 1; }
   double topChildren() const { return std::bit_width(static_cast<unsigned>(members_ - 1)); }
-  uint64_t blockCount() const {
-    const auto parts = static_cast<uint64_t>(members_);
-    return what_.count / parts + (what_.count % parts == 0 ? 0 : 1);
+  static uint64_t partOf(uint64_t count, int members) {
+    const auto parts = static_cast<uint64_t>(members);
+    return count / parts + (count % parts == 0 ? 0 : 1);
   }
+  uint64_t blockCount() const { return partOf(what_.count, members_); }
   uint64_t chunkCount() const { return std::max<uint64_t>(1, what_.chunkBytes / sizeOf(what_.dataType)); }
   double bytesOf(uint64_t count) const {
     return static_cast<double>(count) * static_cast<double>(sizeOf(what_.dataType));
@@ -76,6 +78,7 @@ class Forms {
       case Algorithm::kRing: return what_.operation == OperationKind::kAllReduce ? ring() : chain();
       case Algorithm::kCirculant: return circulant();
       case Algorithm::kDirect: return direct();
+      case Algorithm::kHierarchical: return hierarchical();
       case Algorithm::kAutomatic: break;
     }
     return {};
@@ -165,28 +168,52 @@ class Forms {
             .networkBytes = atBorder_ * all()};
   }
 
-  // Träff 2024: log2 n rounds; an all-reduce has as many again, backwards. A round moves blocks to the member so many
-  // ranks away as blocks are left; of n members, as many as it moves blocks but for one send them in two pieces. A
-  // member takes the last chunk of a round before the next one begins. A reduce-scatter has scratch for the blocks that
-  // are left after the first of several rounds.
-  Amounts circulant() const {
-    const double passes = what_.operation == OperationKind::kAllReduce ? 2 : 1;
+  // Träff 2024: log2 n rounds of `members`, which have a block each; then `passes` - 1 times as many backwards. If a
+  // round moves b blocks, b - 1 of the members send them in two pieces. A member takes the last chunk of a
+  // round before the next one begins.
+  Amounts rounds(int members, uint64_t blockCount, double passes) const {
     Amounts data;
-    for (int left = members_; left > 1; left = (left + 1) / 2) {
-      const int distance = (left + 1) / 2, blocks = left - distance;
-      const uint64_t count = static_cast<uint64_t>(blocks) * blockCount();
+    for (int left = members; left > 1; left = (left + 1) / 2) {
+      const int blocks = left / 2;
+      const uint64_t count = static_cast<uint64_t>(blocks) * blockCount;
       data.steps += passes;
-      data.messages += passes * (chunksOf(count) + (blocks - 1) / n());
+      data.messages += passes * (chunksOf(count) + (blocks - 1.0) / members);
       data.idleBytes += passes * chunk(count);
-      const int leaving = std::min({together_, members_ - together_, atBorder_ * distance});
-      data.networkBytes += passes * leaving * bytesOf(count);
+      data.bytes += passes * bytesOf(count);
     }
-    data.bytes = data.serialBytes = passes * others() * block();
+    data.serialBytes = data.bytes;
     data.serialMessages = data.messages;
     data.allMessages = n() * data.messages;
+    data.allBytes = n() * data.bytes;
+    return data;
+  }
+
+  // A round moves blocks to the member so many ranks away as blocks are left. A reduce-scatter has scratch for the
+  // blocks that are left after the first of several rounds.
+  Amounts circulant() const {
+    const double passes = what_.operation == OperationKind::kAllReduce ? 2 : 1;
+    Amounts data = rounds(members_, blockCount(), passes);
+    for (int left = members_; left > 1; left = (left + 1) / 2) {
+      const int distance = (left + 1) / 2, leaving = std::min({together_, members_ - together_, atBorder_ * distance});
+      data.networkBytes += passes * leaving * bytesOf(static_cast<uint64_t>(left / 2) * blockCount());
+    }
     data.allBytes = passes * others() * all();
     if (what_.operation == OperationKind::kReduceScatter && members_ > 2)
       data.scratchBytes = bytesOf(static_cast<uint64_t>((members_ + 1) / 2) * blockCount());
+    return data;
+  }
+
+  // On each host rounds with one block for each member, and between hosts with one block of that for each host.
+  Amounts hierarchical() const {
+    const uint64_t ofMember = partOf(what_.count, together_), ofHost = partOf(ofMember, hosts_);
+    const Amounts local = rounds(together_, ofMember, 2);
+    Amounts data = after(local, rounds(hosts_, ofHost, 2));
+    data.networkBytes = together_ * data.bytes;
+    data.bytes += local.bytes;
+    data.allBytes += local.allBytes;
+    data.serialBytes += local.serialBytes;
+    data.idleBytes += local.idleBytes;
+    data.localBytes = local.bytes;
     return data;
   }
 
@@ -246,7 +273,7 @@ class Forms {
   }
 
   const Description& what_;
-  const int members_, together_, atBorder_;
+  const int members_, together_, hosts_, atBorder_;
   const bool isSpread_;
 };
 
@@ -262,15 +289,16 @@ Prediction predict(Algorithm algorithm, const Description& what, const Placement
   const bool isSpread = placement.hosts() > 1;
   const cluster::LinkCosts& link = isSpread ? costs.betweenHosts : costs.sameHost;
   const double memory = costs.sameHost.bandwidth, bandwidth = std::min(memory, link.bandwidth);
-  const double latency = moved.steps * link.latency;
+  const double latency = moved.steps * link.latency, local = moved.localBytes / memory;
   const double share = static_cast<double>(placement.mostTogether()) / placement.members() / costs.cores;
-  // A byte is taken in half of the time in which it is copied in and taken. One of memory that is made costs as much as
+  // A byte is taken in half of the time in which it is copied in and taken. A byte of scratch memory costs as much as
   // both: fresh pages cost more, warm ones less.
   const double allBytes = moved.allBytes + placement.members() * moved.scratchBytes;
-  return {.path = latency + moved.serialMessages * costs.message + moved.serialBytes / bandwidth +
-                  moved.idleBytes / (2 * memory) + moved.scratchBytes / memory,
+  return {.path = latency + moved.serialMessages * costs.message + local +
+                  (moved.serialBytes - moved.localBytes) / bandwidth + moved.idleBytes / (2 * memory) +
+                  moved.scratchBytes / memory,
           .cores = share * (moved.allMessages * costs.message + allBytes / memory),
-          .network = isSpread ? latency + moved.networkBytes / link.bandwidth : 0};
+          .network = isSpread ? latency + local + moved.networkBytes / link.bandwidth : 0};
 }
 
 }  // namespace treadle::group

@@ -18,10 +18,12 @@ struct Amounts {
   double serialMessages = 0, serialBytes = 0;
   // Taken by a member while nothing else of its data can move.
   double idleBytes = 0;
-  // Of the memory that a member makes for the operation, at most.
+  // The most memory that a member makes for the operation.
   double scratchBytes = 0;
   // Data that leaves one host, or comes to it, at most.
   double networkBytes = 0;
+  // Of serialBytes those that stay on a host, while nothing moves between hosts.
+  double localBytes = 0;
 };
 
 // By an algorithm that serves, among at least 2 members. Blocks are as even as possible.
