@@ -50,14 +50,16 @@ TEST(Plan, predictsByTheCostsThatItIsGiven) {
   Strings apart = {"--members", "8", "--hosts", "8", "--size", "100000000"};
   expectHas(planOf(apart), "-> ring          679       166.9 MiB  15     155.37 ms path     1.00\n");
   // Four members of each of two hosts: direct blocks would share the network, and a ring would send 175 MB.
-  Strings together = {"--members", "8", "--hosts", "2", "--size", "100000000"};
+  Strings together = {"--members", "8", "--hosts", "2", "--size", "100000000", "--cores", "16"};
   expectHas(planOf(together), "-> hierarchical ");
-  const auto json = nlohmann::json::parse(planOf({"--members", "8", "--hosts", "2", "--size", "100000000", "--json"}));
+  const auto json = nlohmann::json::parse(
+      planOf({"--members", "8", "--hosts", "2", "--size", "100000000", "--cores", "16", "--json"}));
   EXPECT_EQ(2, json["hosts"]);
   EXPECT_EQ("network", json["algorithms"][5]["limit"]);
   EXPECT_NEAR(4 * 4 * 2 * 12.5e6 / 1.18e9, json["algorithms"][5]["seconds"], 1e-3);
   EXPECT_EQ("network", json["algorithms"][6]["limit"]);
-  EXPECT_NEAR(100e6 / 1.18e9 + 150e6 / 6e9, json["algorithms"][6]["seconds"], 1e-3);
+  // On the hosts 150 MB and 574 chunks of each member, then between them 100 MB.
+  EXPECT_NEAR(150e6 / 6e9 + 574 * 10e-6 + 100e6 / 1.18e9, json["algorithms"][6]["seconds"], 1e-3);
 }
 
 // What a job prints at the log level info can be given back.

@@ -185,7 +185,8 @@ TEST_P(DifferentCall, FailsOnAllAndNamesBothAndTheGroupGoesOn) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Members, DifferentCall,
-                         ::testing::Values(Setting{3, 1}, Setting{5, 3}, Setting{17, 5}, Setting{17, 12}),
+                         ::testing::Values(Setting{3, 1}, Setting{5, 3}, Setting{17, 5}, Setting{17, 12},
+                                           Setting{.size = 4, .victim = 1, .hosts = 2}),
                          test::settingName);
 
 }  // namespace

@@ -143,6 +143,22 @@ TEST_P(HierarchicalPlan, AddsEverythingEverywhere) {
       }
 }
 
+// Rank 2 of the hosts {0, 3} and {1, 2}: the second place of the second host.
+TEST(HierarchicalPlanOfAMember, HasTheBlocksOfItsPlaces) {
+  const Plan plan = hierarchicalAllReduce({4, 2, 0, 8}, Placement({9, 4, 4, 9}));
+  ASSERT_EQ(plan.channels.size(), 2U);
+  const Channel& host = plan.channels[*plan.channelTo(1)];
+  const Channel& across = plan.channels[*plan.channelTo(3)];
+  const auto rangesOf = [](const std::vector<Send>& sends) {
+    std::vector<std::pair<uint64_t, uint64_t>> ranges;
+    for (const Send& send : sends) ranges.emplace_back(send.range().begin, send.range().end);
+    return ranges;
+  };
+  using Ranges = std::vector<std::pair<uint64_t, uint64_t>>;
+  EXPECT_EQ(rangesOf(host.sends), (Ranges{{0, 4}, {4, 8}}));    // the other's block, then the result of its own
+  EXPECT_EQ(rangesOf(across.sends), (Ranges{{4, 6}, {6, 8}}));  // of its own block, likewise
+}
+
 // 2 (h-1) / h of the data (P. Patarasuk and X. Yuan, 2009, with a host as one member).
 TEST_P(HierarchicalPlan, SendsBetweenHostsWhatHostsWouldAsMembers) {
   const auto size = static_cast<uint64_t>(size_), hosts = static_cast<uint64_t>(hosts_), count = 12 * size;

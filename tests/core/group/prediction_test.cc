@@ -225,14 +225,33 @@ TEST(Choice, GoesHostByHostWhereTheNetworkIsTheLimit) {
     const double least = 2.0 * (hosts - 1) / hosts * 100e6 / 125e6;
     EXPECT_NEAR(timeOf(Algorithm::kHierarchical, what, placement, costs), least, 0.1 * least) << members;
   }
+  // The members of a host take turns on its cores before and after the network has anything to do.
+  const cluster::Costs full{{8e-6, 6e9}, {18e-6, 1.18e9}, 10e-6, 2};
+  EXPECT_EQ(*choose({}, what, {Placement::spread(16, 2), full}), Algorithm::kRing);
+  EXPECT_NEAR(timeOf(Algorithm::kHierarchical, what, Placement::spread(16, 2), full), 0.228, 0.01);
   EXPECT_EQ(*choose({}, what, {Placement::spread(15, 2), costs}), Algorithm::kRing);
   EXPECT_EQ(*choose({}, what, {Placement::spread(8, 8), costs}), Algorithm::kRing);
 }
 
-// On hosts with two, four and six members each, with blocks of one size.
+// Of the member that moves most of it on its host.
+double localBytesOf(const Description& what, const Placement& placement) {
+  const std::vector<std::vector<int>> hosts = placement.ranksByHost();
+  double most = 0;
+  for (const std::vector<int>& ranks : hosts)
+    for (int rank : ranks) {
+      uint64_t count = 0;
+      for (const Channel& channel : planOf({what, {}, {}}, placement, rank).channels)
+        if (std::find(ranks.begin(), ranks.end(), channel.peer) != ranks.end())
+          for (const Send& send : channel.sends) count += send.range().count();
+      most = std::max(most, static_cast<double>(count * sizeOf(what.dataType)));
+    }
+  return most;
+}
+
+// All blocks have one size.
 TEST(HierarchicalForm, IsWhatThePlansCount) {
   for (int hosts : {2, 3, 4})
-    for (int each : {2, 4, 6}) {
+    for (int each : {2, 3, 4, 6, 7}) {
       const Placement placement = Placement::spread(hosts * each, hosts);
       Description what =
           called(OperationKind::kAllReduce, static_cast<uint64_t>(240 * hosts * each), uint64_t{1} << 40);
@@ -243,6 +262,7 @@ TEST(HierarchicalForm, IsWhatThePlansCount) {
       EXPECT_EQ(form.steps, static_cast<double>(counted.steps));
       EXPECT_EQ(form.bytes, static_cast<double>(counted.bytes));
       EXPECT_EQ(form.allBytes, static_cast<double>(counted.allBytes));
+      EXPECT_EQ(form.localBytes, localBytesOf(what, placement));
       EXPECT_NEAR(form.allMessages, static_cast<double>(counted.allMessages), 1e-9 * form.allMessages);
     }
 }
@@ -334,6 +354,14 @@ TEST(Choice, IsTheFastestThatServesAndTheSameForAll) {
 
 std::array<int, 3> countsOf(const Placement& placement) {
   return {placement.hosts(), placement.mostTogether(), placement.mostAtBorder()};
+}
+
+// By the lowest rank of a host: it is the order of the blocks between hosts.
+TEST(Placement, HasRanksByHostInTheOrderOfFirstRanks) {
+  using Ranks = std::vector<std::vector<int>>;
+  EXPECT_EQ(Placement({4, 9, 4, 9}).ranksByHost(), (Ranks{{0, 2}, {1, 3}}));
+  EXPECT_EQ(Placement({9, 4, 4, 9}).ranksByHost(), (Ranks{{0, 3}, {1, 2}}));
+  EXPECT_EQ(Placement::spread(5, 2).ranksByHost(), (Ranks{{0, 1, 2}, {3, 4}}));
 }
 
 TEST(Placement, CountsHostsMembersAndBorders) {

@@ -52,8 +52,8 @@ struct Surroundings {
 // InvalidArgument: the forced one cannot do the operation; names those that can.
 Result<Algorithm> choose(const GroupOptions& options, const Description& what, const Surroundings& surroundings);
 
-// The plan of the member `self` of at least 2, by the algorithm in the call's description. That of a sparse all-reduce
-// is empty: it is made as the sizes become known.
+// The plan of the member `self` in a group of at least 2, by the algorithm in the call's description. That of a sparse
+// all-reduce is empty: it is made as the sizes become known.
 Plan planOf(const Call& call, const Placement& placement, int self);
 
 }  // namespace treadle::group

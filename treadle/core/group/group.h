@@ -71,6 +71,8 @@ class ProcessGroup {
 // GroupOptions::algorithm forces. Large data goes around a ring (P. Patarasuk, X. Yuan, "Bandwidth optimal all-reduce
 // algorithms for clusters of workstations", 2009), in 2 log2 n rounds (J. L. Träff, arXiv 2410.14234), or each block to
 // the member that combines it and from there to all: each member sends and receives 2 (n-1)/n times the data's size.
+// Between h hosts with several members each, members of a host may first combine their data among themselves (M. Cho et
+// al., "BlueConnect", 2019): each host then sends and receives 2 (h-1)/h times the data's size.
 // Small data (GroupOptions::smallBytes) is also sent to all members at once or, in a group of more than 16, along a
 // tree. Sums, averages and products of 16-bit floats are computed in float64 and rounded once. ArgumentError: the type
 // has no such reduction (checkReduces).

@@ -1,9 +1,10 @@
 #pragma once
-// All-reduce over hosts that have as many members each: the members of a host reduce-scatter among themselves, the
+// All-reduce over hosts with the same number of members: the members of a host reduce-scatter among themselves, the
 // members with the same place on each host all-reduce what they then have, and the members of a host all-gather the
-// result. Each of the three goes in rounds (circulant.h). With h hosts, 2 (h-1) / h of the data leaves each host and
-// comes to it, which is the least; around a ring of n members it is 2 (n-1) / n, nearly twice as much with two hosts
-// (N. Dryden et al., "Aluminum: an asynchronous, GPU-aware communication library", 2018, compare such schemes).
+// result (M. Cho et al., "BlueConnect: decomposing all-reduce for deep learning on heterogeneous network hierarchy",
+// 2019). Each of the three goes in rounds (circle.h). With h hosts, 2 (h-1) / h of the data leaves each host and comes
+// to it, which is the least. Around a ring of n members it is 2 (n-1) / n: nearly twice as much with many members on
+// two hosts.
 
 #include <string_view>
 

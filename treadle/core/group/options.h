@@ -21,7 +21,7 @@ struct GroupOptions {
   size_t chunkBytes = size_t{256} << 10;        // large data is sent in chunks of this size
   // For all operations but barriers and sends, which have no choice. One that it cannot do is refused (ArgumentError).
   Algorithm algorithm = Algorithm::kAutomatic;
-  SumOrder sumOrder = SumOrder::kAny;  // kRank leaves out those that add parts of sums
+  SumOrder sumOrder = SumOrder::kAny;  // kRank leaves out the algorithms that add partial sums
   // A name that pushPull has waited for so long is reported in the log of the group's rank 0, with the members that
   // have not offered it. kNoTimeout: none is.
   Duration stallReport = std::chrono::seconds(30);

@@ -77,7 +77,8 @@ void PlanOperation::onArrived(size_t channel, const Chunk&, Buffer data) {
 void PlanOperation::advance() {
   if (ended() || !begun()) return;
   if (!copied_ && (permitted() || !large())) makeCopies();
-  if (ended() || (!copied_ && (staging_ || plan().scratch > 0))) return;
+  if (ended()) return;
+  if (!copied_ && (staging_ || plan().scratch > 0)) return sendStarts();  // which carry no data, as it is large
   takeAll();
   acknowledgeChunks();
   if (ended()) return;

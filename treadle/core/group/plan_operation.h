@@ -24,7 +24,7 @@ class PlanOperation final : public ChunkedOperation {
   Bytes chunkFor(int member, const Place& from, const Chunk& chunk) const override;
 
   void advance() override;
-  // False where its memory cannot be filled, or there is none, which fails the operation.
+  // Return false when the operation has failed: its staging cannot be filled, or there is no memory.
   bool fillStaging();
   bool makeScratch();
   void makeCopies();

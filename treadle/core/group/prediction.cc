@@ -213,6 +213,7 @@ class Forms {
     data.allBytes += local.allBytes;
     data.serialBytes += local.serialBytes;
     data.idleBytes += local.idleBytes;
+    data.localMessages = local.serialMessages;
     data.localBytes = local.bytes;
     return data;
   }
@@ -289,12 +290,14 @@ Prediction predict(Algorithm algorithm, const Description& what, const Placement
   const bool isSpread = placement.hosts() > 1;
   const cluster::LinkCosts& link = isSpread ? costs.betweenHosts : costs.sameHost;
   const double memory = costs.sameHost.bandwidth, bandwidth = std::min(memory, link.bandwidth);
-  const double latency = moved.steps * link.latency, local = moved.localBytes / memory;
+  const double latency = moved.steps * link.latency;
+  const double ofCore = std::max(1.0, static_cast<double>(placement.mostTogether()) / costs.cores);  // members
+  const double local = ofCore * (moved.localMessages * costs.message + moved.localBytes / memory);
   const double share = static_cast<double>(placement.mostTogether()) / placement.members() / costs.cores;
   // A byte is taken in half of the time in which it is copied in and taken. A byte of scratch memory costs as much as
   // both: fresh pages cost more, warm ones less.
   const double allBytes = moved.allBytes + placement.members() * moved.scratchBytes;
-  return {.path = latency + moved.serialMessages * costs.message + local +
+  return {.path = latency + (moved.serialMessages - moved.localMessages) * costs.message + local +
                   (moved.serialBytes - moved.localBytes) / bandwidth + moved.idleBytes / (2 * memory) +
                   moved.scratchBytes / memory,
           .cores = share * (moved.allMessages * costs.message + allBytes / memory),

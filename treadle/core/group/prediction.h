@@ -12,7 +12,8 @@
 namespace treadle::group {
 
 struct Amounts {
-  // As in cost.h; where blocks differ in size, those of the largest. Circulant: messages are the mean of the members.
+  // As in cost.h; where blocks differ in size, those of the largest. Circulant, hierarchical: messages are the mean of
+  // the members.
   double messages = 0, bytes = 0, steps = 0, allMessages = 0, allBytes = 0;
   // Sent or received one after the other by one member at a time, on the longest way through the operation.
   double serialMessages = 0, serialBytes = 0;
@@ -22,8 +23,9 @@ struct Amounts {
   double scratchBytes = 0;
   // Data that leaves one host, or comes to it, at most.
   double networkBytes = 0;
-  // Of serialBytes those that stay on a host, while nothing moves between hosts.
-  double localBytes = 0;
+  // The parts of serialMessages and serialBytes that stay on a host. All members of a host move theirs at once, and
+  // nothing moves between hosts meanwhile.
+  double localMessages = 0, localBytes = 0;
 };
 
 // By an algorithm that serves, among at least 2 members. Blocks are as even as possible.
