@@ -196,11 +196,12 @@ TEST(Join, NamesALostRankOnAllRanksThatWait) {
   });
   auto withBatches = std::async(std::launch::async, [&, worker = &job[1]] {
     const auto one = trains(*worker);
+    stepped.add();
     expectLost([&] { one->trained.train(1); });
   });
   auto lost = std::async(std::launch::async, [&, worker = &job[2]] { return trains(*worker); });
   const std::unique_ptr<InGuard> ofLost = lost.get();
-  stepped.waitFor(1);
+  stepped.waitFor(2);
   job.kill(2);
   withoutBatch.get();
   withBatches.get();

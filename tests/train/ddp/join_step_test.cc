@@ -186,6 +186,7 @@ TEST(JoinGuard, WhoseFinishHasFailedTakesNoBatch) {
 
 TEST(JoinGuard, MayBeMovedAndOutliveItsModule) {
   TensorJob job(ranks(2));
+  Counter finished;
   job.onAll([&](Worker& worker) {
     const ProcessGroup group = ProcessGroup::make(worker, job.names());
     std::optional<Trained> trained(std::in_place, group, smallBuckets());
@@ -196,6 +197,8 @@ TEST(JoinGuard, MayBeMovedAndOutliveItsModule) {
     for (int batch = 0; batch <= trained->rank; ++batch) trained->train(batch);
     join.finish();
     EXPECT_EQ(trained->steps, 2);
+    finished.add();
+    finished.waitFor(2);  // a guard that is left fails the group
     {
       const ddp::Join last = trained->join();
       trained.reset();
