@@ -208,17 +208,20 @@ TEST(References, thatAPeerGivesHaveALimitThatEndsWithThem) {
   EXPECT_EQ(0U, user->counts().held + user->counts().pending);
 }
 
-// The loss comes between the making of the reference and the refusal of its request.
+// The loss comes between the making of the reference and the refusal of its request, or after that.
 TEST(References, whoseOwnerIsLostBeforeItIsAskedAreNotSentOn) {
-  auto user = std::make_shared<References>(0, [](int, RefNotice, const ForkEntry&) {});
-  HandlePtr handle = user->expect(1);
-  const Status why = peerLost("w1", "w1 is lost");
-  user->onLost(1, why);
-  user->notAsked(handle->entry());
-  user->confirm(handle->entry(), why);
-  EXPECT_EQ(why.toString(), user->failureUnknownToOwner(*handle).toString());
-  handle.reset();
-  EXPECT_EQ(0U, user->counts().held + user->counts().pending);
+  for (const bool isLostFirst : {true, false}) {
+    auto user = std::make_shared<References>(0, [](int, RefNotice, const ForkEntry&) {});
+    HandlePtr handle = user->expect(1);
+    const Status why = peerLost("w1", "w1 is lost");
+    if (isLostFirst) user->onLost(1, why);
+    user->notAsked(handle->entry());
+    user->confirm(handle->entry(), why);
+    if (!isLostFirst) user->onLost(1, why);
+    EXPECT_EQ(why.toString(), user->failureUnknownToOwner(*handle).toString());
+    handle.reset();
+    EXPECT_EQ(0U, user->counts().held + user->counts().pending);
+  }
 }
 
 TEST(References, aWaitThatIsEndedIsToldWhy) {

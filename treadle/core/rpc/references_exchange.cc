@@ -218,8 +218,9 @@ void References::onLost(int rank, const Status& why) {
     for (const RefId& ref : values) dropIfUnused(ref, later);
     std::erase_if(held_, [&](const auto& held) TREADLE_REQUIRES(mutex_) {
       const auto& [fork, one] = held;
-      // What it has not answered yet may turn out not to have been asked (notAsked), and its caller confirms it.
-      const bool isOpen = one.giver < 0 && !one.confirmed;
+      // A value that it was not asked for stays refused. It may not be known yet: of one that it has not answered the
+      // caller says so (notAsked), and confirms it.
+      const bool isOpen = one.giver < 0 && (!one.confirmed || one.unasked);
       if (one.entry.owner != rank || isOpen) return false;
       // It may have lost the owner too, or not: this worker's reference is of no use any more.
       if (one.giverWaits()) later.notices.emplace_back(one.giver, RefNotice::kChildAccepted, one.entry);
