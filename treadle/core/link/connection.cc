@@ -306,8 +306,10 @@ void Connection::wantRoom(bool wanted) {
   updateInterest();
 }
 
+// The end of the peer also where nothing is read or written: a TCP peer that takes no more bytes and then goes sends
+// nothing else by which a sender would notice it.
 void Connection::updateInterest() {
-  uint32_t interest = (wantRead_ ? EPOLLIN : 0U) | (wantWrite_ ? EPOLLOUT : 0U);
+  const uint32_t interest = EPOLLRDHUP | (wantRead_ ? EPOLLIN : 0U) | (wantWrite_ ? EPOLLOUT : 0U);
   if (interest == interest_ || detached_) return;
   interest_ = interest;
   reactor_.change(stream_.fd(), interest);
