@@ -28,6 +28,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <limits>
+#include <sstream>
 
 #include "tests/support/tensor_job.h"
 
@@ -433,6 +434,23 @@ TEST(OwnHookGuide, AProgramMayWriteOne) {
     ddp.forward(at::full({4, 8}, 1.0 + group.rank())).sum().backward();
     EXPECT_EQ(hook->averaged, 18);
     EXPECT_TRUE(at::equal(model->weight.grad(), at::full({2, 8}, 6.0F)));
+  });
+}
+
+TEST(StatsGuide, AStepIsDividedIntoItsParts) {
+  treadle::test::TensorJob job({"trainer0", "trainer1"});
+  job.onAll([&](treadle::Worker& worker) {
+    auto group = treadle::ProcessGroup::make(worker, job.names());
+    treadle::DistributedDataParallel<torch::nn::Linear> ddp(torch::nn::Linear(8, 2), group);
+    for (int step = 0; step < 3; ++step) ddp.forward(at::rand({4, 8})).square().mean().backward();
+    std::ostringstream out;
+    // [stats]
+    treadle::DdpStats stats = ddp.stats();
+    treadle::Duration exposed = stats.recent.back().times.exposed;  // of the last step
+    out << describe(stats);
+    // [/stats]
+    EXPECT_GE(exposed, treadle::Duration::zero());
+    EXPECT_NE(out.str().find("the mean of 3 steps"), std::string::npos);
   });
 }
 

@@ -1,5 +1,7 @@
 // A pass that fails on one rank fails on all, whenever it does, and the next one is right.
 
+#include <algorithm>
+#include <limits>
 #include <optional>
 #include <stdexcept>
 #include <utility>
@@ -131,7 +133,7 @@ TEST(DestroyedReplica, WithinItsPassGivesThePassUp) {
   });
 }
 
-// Weights are copied bit by bit, with the marks of all ranks beside them.
+// Weights are copied bit by bit, with the marks of all ranks beside them. Times are rounded down to microseconds.
 TEST(ExactChannel, GivesAllRanksTheSameAccount) {
   TensorJob job(ranks(3));
   job.onAll([&](Worker& worker) {
@@ -141,13 +143,16 @@ TEST(ExactChannel, GivesAllRanksTheSameAccount) {
       EXPECT_FALSE(channel.anyUsed());
       if (rank > 0) channel.markUsed(static_cast<size_t>(rank));
       if (rank == 2) channel.markAgain(0);
-      channel.send({.active = rank != 1, .weight = rank / 3.0 + round}).wait();
+      const Duration elapsed[] = {std::chrono::nanoseconds(1999), std::chrono::hours(72), std::chrono::seconds(round)};
+      channel.send({.active = rank != 1, .weight = rank / 3.0 + round, .elapsed = elapsed[rank]}).wait();
       for (size_t i = 0; i < 3; ++i) {
         EXPECT_EQ(channel.used(i), i > 0);
         EXPECT_EQ(channel.again(i), i == 0);
         const ddp::RankReport report = channel.reports()[i];
         EXPECT_EQ(report.weight, static_cast<double>(i) / 3.0 + round);
         EXPECT_EQ(report.active, i != 1);
+        const Duration most = std::chrono::microseconds(std::numeric_limits<uint32_t>::max());
+        EXPECT_EQ(report.elapsed, std::min<Duration>(most, elapsed[i] - elapsed[i] % std::chrono::microseconds(1)));
         EXPECT_FALSE(report.failed);
       }
       EXPECT_TRUE(channel.anyUsed());

@@ -74,6 +74,8 @@ void setWeight(Reducer& reducer, double weight) { reducer.setWeight(weight); }
 
 std::vector<std::string> bucketOrder(Reducer& reducer) { return reducer.bucketOrder(); }
 
+DdpStats statsOf(Reducer& reducer) { return reducer.stats(); }
+
 size_t pendingPasses(Reducer& reducer) { return reducer.pendingPasses(); }
 
 at::Tensor emptyLoss(const Reducer& reducer) { return reducer.emptyLoss(); }

@@ -36,6 +36,7 @@
 #include "treadle/train/ddp/bucket_plan.h"
 #include "treadle/train/ddp/buffer_sync.h"
 #include "treadle/train/ddp/comm_hook.h"
+#include "treadle/train/ddp/ddp_stats.h"
 #include "treadle/train/ddp/divisor.h"
 #include "treadle/train/ddp/join.h"
 #include "treadle/train/ddp/replica_check.h"
@@ -86,6 +87,7 @@ void checkDtypes(const Reducer& reducer);
 void setWeight(Reducer& reducer, double weight);
 size_t pendingPasses(Reducer& reducer);
 std::vector<std::string> bucketOrder(Reducer& reducer);
+DdpStats statsOf(Reducer& reducer);
 at::Tensor emptyLoss(const Reducer& reducer);
 // In `.grad` if there is no context.
 void skipPass(Reducer& reducer, AutogradContext* context);
@@ -196,6 +198,10 @@ class DistributedDataParallel {
   // TREADLE_COSTS; saved before that pass, it keeps the reverse order, in which little may overlap. With
   // UnusedParameters::kStatic it does not, where parameters are unused: that run sends them in its first pass again.
   std::vector<std::string> bucketOrder() const { return ddp::bucketOrder(*reducer_); }
+
+  // Where the time of this rank's steps goes, and what was averaged (ddp_stats.h): `std::cout << describe(ddp.stats())`
+  // prints it with an advice. Sends nothing. It copies up to 100 steps, so call it now and then.
+  DdpStats stats() const { return ddp::statsOf(*reducer_); }
 
   // Compares the parameters of all ranks, bit by bit, by hashes of 128 bits, and the buffers unless they are each
   // rank's own (Buffers::kOnce). Every rank calls it, between an averaged pass and the next forward: its exchange, of

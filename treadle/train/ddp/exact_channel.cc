@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "treadle/core/base/error.h"
 #include "treadle/tensor/collective/collectives.h"
@@ -14,7 +15,8 @@ namespace {
 
 constexpr unsigned kFailedFlag = 1, kActiveFlag = 2, kDoneFlag = 4;
 constexpr unsigned kModeShift = 3, kModeMask = 3;  // two bits
-constexpr size_t kWeightByte = 1, kReportBytes = kWeightByte + sizeof(double);
+constexpr size_t kWeightByte = 1, kElapsedByte = kWeightByte + sizeof(double);
+constexpr size_t kReportBytes = kElapsedByte + sizeof(uint32_t);
 constexpr size_t kPlaceBytes = sizeof(uint32_t);
 
 uint8_t flagsOf(const RankReport& report) {
@@ -24,6 +26,11 @@ uint8_t flagsOf(const RankReport& report) {
   if (report.join.isDone) flags |= kDoneFlag;
   if (report.join.mode) flags |= (1 + static_cast<unsigned>(*report.join.mode)) << kModeShift;
   return static_cast<uint8_t>(flags);
+}
+
+uint32_t inMicroseconds(Duration time) {
+  const auto count = std::chrono::duration_cast<std::chrono::microseconds>(time).count();
+  return static_cast<uint32_t>(std::clamp<int64_t>(count, 0, std::numeric_limits<uint32_t>::max()));
 }
 
 RankReport reportOf(unsigned flags) {
@@ -64,6 +71,8 @@ Future<void> ExactChannel::send(const RankReport& own) {
   uint8_t* report = &at(ranks_ + kReportBytes * static_cast<size_t>(group_.rank()));
   *report = flagsOf(own);
   std::memcpy(report + kWeightByte, &own.weight, sizeof own.weight);
+  const uint32_t elapsed = inMicroseconds(own.elapsed);
+  std::memcpy(report + kElapsedByte, &elapsed, sizeof elapsed);
   return allReduce(group_, bytes_, ReduceOp::kMax);
 }
 
@@ -82,6 +91,9 @@ std::vector<RankReport> ExactChannel::reports() const {
     const uint8_t* report = &at(place);
     reports.push_back(reportOf(*report));
     std::memcpy(&reports.back().weight, report + kWeightByte, sizeof(double));
+    uint32_t elapsed = 0;
+    std::memcpy(&elapsed, report + kElapsedByte, sizeof elapsed);
+    reports.back().elapsed = std::chrono::microseconds(elapsed);
   }
   return reports;
 }

@@ -8,6 +8,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "treadle/core/base/clock.h"
 #include "treadle/core/group/group.h"
 #include "treadle/train/ddp/uneven_inputs.h"
 
@@ -19,6 +20,7 @@ struct RankReport {
   bool active = false;  // it has had a batch since the last averaged pass
   double weight = 0;    // of these batches (Divisor::kWeights)
   JoinReport join = {};
+  Duration elapsed = {};  // since its last averages; sent in microseconds, at most 71 minutes
 };
 
 class ExactChannel {
@@ -56,11 +58,11 @@ class ExactChannel {
 
   ProcessGroup group_;
   size_t buckets_, ranks_, order_;  // where their bytes begin
-  // [parameters + buckets + 9 ranks (+ 4 parameters)] uint8: 1 for each parameter that is used and each bucket to be
-  // reduced again; the report of each rank: a byte of flags, and 8 of its weight; and 1 + the index of each parameter
-  // in rank 0's order, as uint32. The flags are 1: failed, 2: active, 4: done; and 8 times the guard of join(): 0 for
-  // none, or 1 + its UnevenInputs. Others leave a rank's bytes 0, so the maximum is a copy. A tensor, because a
-  // collective keeps that alive.
+  // [parameters + buckets + 13 ranks (+ 4 parameters)] uint8: 1 for each parameter that is used and each bucket to be
+  // reduced again; the report of each rank: a byte of flags, 8 of its weight, and 4 of its time in microseconds, as
+  // uint32; and 1 + the index of each parameter in rank 0's order, as uint32. The flags are 1: failed, 2: active, 4:
+  // done; and 8 times the guard of join(): 0 for none, or 1 + its UnevenInputs. Others leave a rank's bytes 0, so the
+  // maximum is a copy. A tensor, because a collective keeps that alive.
   at::Tensor bytes_;
 };
 

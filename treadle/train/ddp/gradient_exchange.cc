@@ -9,11 +9,12 @@ namespace treadle::ddp {
 
 GradientExchange::GradientExchange(const ParameterList& list, ProcessGroup group, const BucketLimits& limits,
                                    UnusedParameters unused, const std::vector<size_t>& order,
-                                   std::shared_ptr<CommHook> hook)
+                                   std::shared_ptr<CommHook> hook, PassRecorder& recorder)
     : list_(list),
       group_(std::move(group)),
       limits_(limits),
       hook_(std::move(hook)),
+      recorder_(recorder),
       uses_(list_, unused),
       order_(order.empty() ? reverseOrder(list_.trained().size()) : order),
       mayReorder_(order.empty()),
@@ -45,6 +46,7 @@ void GradientExchange::replan() {
 void GradientExchange::renewMemory() { buckets_ = makeBuckets(list_.trained(), plan_); }
 
 Status GradientExchange::begin(autograd::Pass* distributed, bool isShadow) {
+  recorder_.passBegins();
   if (mustReplan_) replan();
   mustReplan_ = false;
   isLocal_ = distributed == nullptr;
@@ -67,6 +69,7 @@ Status GradientExchange::begin(autograd::Pass* distributed, bool isShadow) {
 }
 
 Status GradientExchange::add(size_t index, Operations& operations) {
+  const PassRecorder::Copying copying(recorder_);
   TREADLE_RETURN_IF_ERROR(checkNoHistory(index));
   // Within one pass a parameter is accumulated once, after its last use; but anew in each local pass that a node
   // starts.
@@ -83,7 +86,7 @@ Status GradientExchange::add(size_t index, Operations& operations) {
   }
   // A copy, not a gradient that lies in the bucket from the start: `.grad` belongs to the user or to the context.
   fill(buckets_[number], position);
-  if (isFirst) ++filled_[number];
+  if (isFirst && ++filled_[number] == buckets_[number].parameters.size()) recorder_.ready(number);
   return launchFull(operations);
 }
 
@@ -96,6 +99,7 @@ Status GradientExchange::launchFull(Operations& operations) {
 }
 
 Status GradientExchange::sendRest(bool failed, Operations& operations) {
+  const PassRecorder::Copying copying(recorder_);
   Status filled;
   for (; launched_ < buckets_.size() && !isOutOfStep_; ++launched_) {
     if (!failed && filled.ok()) filled = fillAbsent(buckets_[launched_]);
@@ -130,6 +134,7 @@ Status GradientExchange::learn() {
 }
 
 Status GradientExchange::sendAgain(Operations& operations) {
+  const PassRecorder::Copying copying(recorder_);
   for (size_t number = 0; number < buckets_.size(); ++number) {
     if (!channel_.again(number)) {
       TREADLE_RETURN_IF_ERROR(goOn(number, operations));
@@ -147,6 +152,7 @@ bool GradientExchange::areRoundsLeft() const {
 }
 
 Status GradientExchange::sendNextRound(Operations& operations) {
+  const PassRecorder::Copying copying(recorder_);
   for (size_t number = 0; number < buckets_.size(); ++number) TREADLE_RETURN_IF_ERROR(goOn(number, operations));
   return {};
 }
@@ -184,6 +190,7 @@ Status GradientExchange::checkNoHistory(size_t index) const {
 // The same operations on every rank, whatever got a gradient where: a rank without one adds zeros.
 Status GradientExchange::reduce(size_t number, Operations& operations) {
   reductions_[number].reset();
+  recorder_.launched(number, buckets_[number].flat.nbytes());
   TREADLE_RETURN_IF_ERROR(callHook([&] { reductions_[number].emplace(hook_->reduce(begun_, buckets_[number])); }));
   return goOn(number, operations);
 }
@@ -195,7 +202,10 @@ Status GradientExchange::goOn(size_t number, Operations& operations) {
   bool isAnotherRound = false;
   Status failure = callHook([&] { isAnotherRound = reduction->next(); });
   if (!isAnotherRound) reduction.reset();
-  for (Future<void>& operation : begun_.take()) operations.push_back(std::move(operation));
+  for (Future<void>& operation : begun_.take()) {
+    recorder_.watch(number, operation);
+    operations.push_back(std::move(operation));
+  }
   return failure;
 }
 
@@ -211,6 +221,7 @@ Status GradientExchange::callHook(F function) try {
 // A parameter that no rank used keeps what it has, like in one process: a gradient of zero is not the same as none to
 // an optimizer with momentum or weight decay.
 void GradientExchange::put(double factor) {
+  recorder_.allEnded();
   for (Bucket& bucket : buckets_) {
     if (factor != 1) bucket.flat.mul_(factor);
     for (size_t position = 0; position < bucket.parameters.size(); ++position)
@@ -223,6 +234,7 @@ void GradientExchange::passAveraged() {
   std::vector<bool> isUsed(arrived_.size());
   for (size_t index = 0; index < isUsed.size(); ++index) isUsed[index] = channel_.used(index);
   hook_->passAveraged(isUsed);
+  recorder_.averaged(channel_.reports(), std::move(isUsed));
 }
 
 }  // namespace treadle::ddp

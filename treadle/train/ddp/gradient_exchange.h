@@ -17,17 +17,18 @@
 #include "treadle/train/ddp/gradient_store.h"
 #include "treadle/train/ddp/operations.h"
 #include "treadle/train/ddp/parameter_list.h"
+#include "treadle/train/ddp/pass_recorder.h"
 #include "treadle/train/ddp/use_marks.h"
 
 namespace treadle::ddp {
 
 class GradientExchange {
  public:
-  // Takes the trained ones, which are dense and the same on all ranks. `list` outlives it. They fill buckets in
-  // `order`; if that is empty in reverse order, and from the second averaged pass on in that in which gradients came on
-  // rank 0.
+  // Takes the trained ones, which are dense and the same on all ranks. `list` and `recorder` outlive it. They fill
+  // buckets in `order`; if that is empty in reverse order, and from the second averaged pass on in that in which
+  // gradients came on rank 0.
   GradientExchange(const ParameterList& list, ProcessGroup group, const BucketLimits& limits, UnusedParameters unused,
-                   const std::vector<size_t>& order, std::shared_ptr<CommHook> hook);
+                   const std::vector<size_t>& order, std::shared_ptr<CommHook> hook, PassRecorder& recorder);
 
   // A pass begins; null for a local one. `isShadow`: this rank has no batch left (CommHook::beginShadowPass). Returns
   // what the hook throws.
@@ -87,6 +88,7 @@ class GradientExchange {
   const ProcessGroup group_;
   const BucketLimits limits_;
   const std::shared_ptr<CommHook> hook_;
+  PassRecorder& recorder_;
   UseMarks uses_;
   std::vector<size_t> order_;
   bool mayReorder_;  // once

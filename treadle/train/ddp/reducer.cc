@@ -32,8 +32,9 @@ Reducer::Reducer(const torch::nn::Module& module, ProcessGroup group, const DdpO
       group_(std::move(group)),
       divisor_(options.divisor),
       claim_(std::move(claim)),
+      recorder_(group_.rank(), group_.size()),
       exchange_(list_, group_, options.buckets, options.unusedParameters, orderOf(list_, options.bucketOrder),
-                options.hook ? options.hook : std::make_shared<AverageHook>()),
+                options.hook ? options.hook : std::make_shared<AverageHook>(), recorder_),
       buffers_(module, options.buffers),
       pending_(list_.trained(), divisor_) {
   autograd::refusePlainBackwardInNodes();  // from here on the depth of passes is counted
@@ -104,6 +105,15 @@ std::vector<std::string> Reducer::bucketOrder() {
   return names;
 }
 
+DdpStats Reducer::stats() {
+  MutexLock lock(mutex_);
+  DdpStats stats = recorder_.stats();
+  stats.members = group_.members();
+  for (size_t index = 0; index < recorder_.isUsed().size(); ++index)
+    if (!recorder_.isUsed()[index]) stats.unusedParameters.push_back(list_.trainedNames()[index]);
+  return stats;
+}
+
 // No index: the pass has come to the empty loss.
 void Reducer::onGradient(std::optional<size_t> index) {
   at::NoGradGuard noGrad;
@@ -119,6 +129,7 @@ void Reducer::onGradient(std::optional<size_t> index) {
   }
   takeMemory(earlier);
   MutexLock lock(mutex_);
+  recorder_.turnTo(Activity::kCompute);
   refuseUnless(take(index, /*begins=*/true));
 }
 
@@ -139,6 +150,7 @@ Operations Reducer::beginPass() {
   isBehind_ = true;
   failure_ = exchange_.begin(tracker_.distributed(), join_.report(pending_.count()).isDone);
   isBehind_ = false;
+  recorder_.turnTo(Activity::kExposed);
   phase_ = Phase::kGradients;
   return std::exchange(operations_, {});
 }
@@ -210,7 +222,10 @@ void Reducer::over(bool hasFailed) {
   MutexLock lock(mutex_);
   phase_ = Phase::kNone;
   permit_.reset();
-  if (tracker_.end() != Role::kNone) pending_.end(hasFailed);
+  const Role role = tracker_.end();
+  if (role != Role::kNone) pending_.end(hasFailed);
+  if (role == Role::kLeftAlone) recorder_.localPassOver();
+  recorder_.passOver();
   if (std::exchange(isBehind_, false)) abandonGroup(whyBehind());
 }
 
@@ -236,6 +251,7 @@ void Reducer::beginLast(const Status& failure) {
   MutexLock lock(mutex_);
   phase_ = Phase::kLast;
   isBehind_ = true;
+  recorder_.turnTo(Activity::kExposed);
   keepFirst(failure_, failure);
   // Asked before the channel goes, which reports it: a rank that must not wait gets no averages. Held until the pass is
   // over, as the other ranks count on its waits from here on.
@@ -243,9 +259,12 @@ void Reducer::beginLast(const Status& failure) {
   keepFirst(failure_, exchange_.sendRest(!failure_.ok(), operations_));
   if (exchange_.isOutOfStep()) return;
   const size_t batches = pending_.count();
-  exchange_.sendChannel(
-      {.failed = !failure_.ok(), .active = batches > 0, .weight = pending_.weight(), .join = join_.report(batches)},
-      operations_);
+  exchange_.sendChannel({.failed = !failure_.ok(),
+                         .active = batches > 0,
+                         .weight = pending_.weight(),
+                         .join = join_.report(batches),
+                         .elapsed = recorder_.elapsed()},
+                        operations_);
   isBehind_ = failure_.ok();
 }
 
@@ -323,6 +342,7 @@ void Reducer::putAverages() {
   MutexLock lock(mutex_);
   keepFirst(failure_, std::move(ended));
   throwIfError(failure_);
+  const PassRecorder::Copying copying(recorder_);
   exchange_.put(shares_.factor);
   if (exchange_.channel().anyUsed()) pending_.averaged();  // also if what follows fails
   buffers_.put();

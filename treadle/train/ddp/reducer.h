@@ -29,6 +29,7 @@
 #include "treadle/train/ddp/join_state.h"
 #include "treadle/train/ddp/operations.h"
 #include "treadle/train/ddp/parameter_list.h"
+#include "treadle/train/ddp/pass_recorder.h"
 #include "treadle/train/ddp/pass_tracker.h"
 #include "treadle/train/ddp/pending_passes.h"
 
@@ -79,6 +80,7 @@ class Reducer final : public PassEvents, public std::enable_shared_from_this<Red
 
   // First names of the parameters, as they fill buckets.
   std::vector<std::string> bucketOrder();
+  DdpStats stats();
 
  private:
   // The steps of a pass. Each waits for what earlier ones began: other modules in the pass begin theirs in between.
@@ -119,6 +121,7 @@ class Reducer final : public PassEvents, public std::enable_shared_from_this<Red
   const HookClaim claim_;
 
   Mutex mutex_;
+  PassRecorder recorder_ TREADLE_GUARDED_BY(mutex_);
   GradientExchange exchange_ TREADLE_GUARDED_BY(mutex_);
   BufferSync buffers_ TREADLE_GUARDED_BY(mutex_);
   PassTracker tracker_ TREADLE_GUARDED_BY(mutex_);
