@@ -28,6 +28,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <limits>
+#include <memory>
 #include <sstream>
 
 #include "tests/support/tensor_job.h"
@@ -434,6 +435,38 @@ TEST(OwnHookGuide, AProgramMayWriteOne) {
     ddp.forward(at::full({4, 8}, 1.0 + group.rank())).sum().backward();
     EXPECT_EQ(hook->averaged, 18);
     EXPECT_TRUE(at::equal(model->weight.grad(), at::full({2, 8}, 6.0F)));
+  });
+}
+
+TEST(RebindGuide, TheOthersGoOnAfterALoss) {
+  treadle::test::TensorJob job({"trainer0", "trainer1", "trainer2"});
+  job.onAll([&](treadle::Worker& worker) {
+    auto members = job.names();
+    torch::nn::Linear model(8, 2);
+    treadle::DistributedDataParallel<torch::nn::Linear> ddp(model, treadle::ProcessGroup::make(worker, members));
+    auto makeOptimizer = [&] {
+      return std::make_unique<torch::optim::Adam>(model->parameters(), torch::optim::AdamOptions(1e-3));
+    };
+    auto optimizer = makeOptimizer();
+    if (worker.self().rank == 2) return job.kill(2);
+    // [rebind]
+    auto step = [&](const at::Tensor& inputs) {
+      optimizer->zero_grad();
+      ddp.forward(inputs).square().mean().backward();
+      optimizer->step();
+    };
+    for (int64_t batch = 0; batch < 4; ++batch) {
+      try {
+        step(at::rand({4, 8}));
+      } catch (const treadle::PeerLostError&) {
+        std::erase(members, ddp.state().lostWorker);
+        if (!ddp.rebind(treadle::ProcessGroup::make(worker, members))) optimizer = makeOptimizer();
+      }
+    }
+    // [/rebind]
+    EXPECT_EQ(ddp.group().size(), 2);
+    EXPECT_EQ(ddp.stats().averagedPasses, 3U);
+    ddp.verifyReplicas();
   });
 }
 

@@ -61,6 +61,8 @@ class GroupCore final : public OperationHost, public std::enable_shared_from_thi
   void onLost(int jobRank, const Status& why);
   // The whole group fails here, and everywhere: the others are told.
   void abandon(const Status& why);
+  // Why the whole group has failed; OK if it has not, as far as this worker knows.
+  Status failure();
 
   // All operations fail with `why`, the later ones too. Returns when no operation touches its memory any more. Waits,
   // so not on a thread that polls or reads.

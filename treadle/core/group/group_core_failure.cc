@@ -20,6 +20,11 @@ void GroupCore::abandon(const Status& why) {
   link_.sendToOthers(abortMessage(kWholeGroup, why)).ignore();
 }
 
+Status GroupCore::failure() {
+  MutexLock lock(mutex_);
+  return failure_;
+}
+
 void GroupCore::close(const Status& why) {
   std::vector<std::shared_ptr<Operation>> operations;
   fail(why, operations);

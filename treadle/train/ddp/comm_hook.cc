@@ -8,6 +8,8 @@ namespace treadle {
 
 void CommHook::bind(const ProcessGroup& /*group*/, const std::vector<HookParameter>& /*parameters*/) {}
 
+void CommHook::agree(const ProcessGroup& /*group*/) {}
+
 void CommHook::passAveraged(const std::vector<bool>& /*isUsed*/) {}
 
 // Nothing is left to do when the average has come.
@@ -17,14 +19,12 @@ Reduction AverageHook::reduce(Exchange& exchange, const ddp::Bucket& bucket) {
   co_return;
 }
 
-HookClaim::HookClaim(std::shared_ptr<CommHook> hook) : hook_(std::move(hook)) {
-  if (hook_ && std::exchange(hook_->isClaimed_, true))
+HookClaim::HookClaim(std::shared_ptr<CommHook> hook) {
+  if (!hook) return;
+  if (std::exchange(hook->isClaimed_, true))
     raise(failedPrecondition(
         "DdpOptions::hook is already that of another DistributedDataParallel: give each a hook of its own"));
-}
-
-HookClaim::~HookClaim() {
-  if (hook_) hook_->isClaimed_ = false;
+  claimed_.reset(hook.get(), [hook](CommHook* claimed) { claimed->isClaimed_ = false; });
 }
 
 }  // namespace treadle

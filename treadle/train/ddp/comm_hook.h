@@ -57,6 +57,10 @@ class CommHook {
   // The parameters and the group of a DistributedDataParallel that is being constructed; again for a later one. If it
   // throws on a rank, all ranks throw ArgumentError with the text.
   virtual void bind(const ProcessGroup& group, const std::vector<HookParameter>& parameters);
+  // DistributedDataParallel::rebind, after `bind`, on all ranks of the group. A pass may have failed on some ranks
+  // alone: what must be the same on all ranks becomes that of the group's rank 0. It may wait for operations of the
+  // group, unlike the other functions. If it throws, the hook keeps what it has.
+  virtual void agree(const ProcessGroup& group);
   // An averaged pass begins, on all ranks. It may fail. What this throws ends the group, as what `reduce` throws.
   virtual void beginPass() {}
   // The same, on a rank that has no batch left (DistributedDataParallel::join): its gradients are zeros. A hook with an
@@ -83,16 +87,13 @@ class AverageHook final : public CommHook {
   Reduction reduce(Exchange& exchange, const ddp::Bucket& bucket) override;
 };
 
-// While it lives, no other DistributedDataParallel takes the hook, which may be null. StateError: one has it.
+// While it or a copy lives, no other DistributedDataParallel takes the hook, which may be null. StateError: one has it.
 class HookClaim {
  public:
   explicit HookClaim(std::shared_ptr<CommHook> hook);
-  ~HookClaim();
-  HookClaim(HookClaim&&) noexcept = default;
-  HookClaim& operator=(HookClaim&&) = delete;
 
  private:
-  std::shared_ptr<CommHook> hook_;
+  std::shared_ptr<CommHook> claimed_;  // gives it back when the last copy goes
 };
 
 }  // namespace treadle

@@ -62,7 +62,7 @@ struct DdpStats {
   std::vector<std::string> members = {};  // names of workers, by rank
   std::vector<DdpStep> recent = {};       // the last kRecentSteps, the oldest first
 
-  // Since the construction:
+  // Since the construction, or since the last rebind():
   DdpTimes total = {};
   uint64_t averagedPasses = 0;
   uint64_t skippedPasses = 0;  // of these: this rank had no batch (skipPass, Join::finish)

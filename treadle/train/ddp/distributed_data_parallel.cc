@@ -16,12 +16,8 @@ namespace {
 // the others would wait for it.
 Result<std::string> boundHook(const DdpOptions& options, const torch::nn::Module& module,
                               const ProcessGroup& group) try {
-  if (!options.hook) return std::string("none");
-  const ParameterList list(module);
-  std::vector<HookParameter> parameters;
-  for (size_t i = 0; i < list.trained().size(); ++i) parameters.push_back({list.trainedNames()[i], list.trained()[i]});
-  options.hook->bind(group, parameters);
-  return options.hook->description();
+  bindHook(options, module, group);
+  return options.hook ? options.hook->description() : "none";
 } catch (...) {
   return statusOfCurrentException("DdpOptions::hook");
 }
@@ -52,10 +48,24 @@ NoSync::~NoSync() {
   if (reducer_) reducer_->resume();
 }
 
-void startReplicas(const torch::nn::Module& module, const ProcessGroup& group, const DdpOptions& options) {
-  const Result<std::string> hook = boundHook(options, module, group);
+void bindHook(const DdpOptions& options, const torch::nn::Module& module, const ProcessGroup& group) {
+  if (!options.hook) return;
+  const ParameterList list(module);
+  std::vector<HookParameter> parameters;
+  for (size_t i = 0; i < list.trained().size(); ++i) parameters.push_back({list.trainedNames()[i], list.trained()[i]});
+  options.hook->bind(group, parameters);
+}
+
+void compareReplicas(const torch::nn::Module& module, const ProcessGroup& group, const DdpOptions& options,
+                     bool isRebind) {
+  Result<std::string> hook = boundHook(options, module, group);
+  if (isRebind && hook.ok()) hook = std::string("as it was");
   checkStructure(module, group, settingsOf(options, hook));
   throwIfError(hook.status());
+}
+
+void startReplicas(const torch::nn::Module& module, const ProcessGroup& group, const DdpOptions& options) {
+  compareReplicas(module, group, options, /*isRebind=*/false);
   switch (options.start) {
     case StartCheck::kBroadcast: return broadcastValues(module, group);
     case StartCheck::kVerifyValues: return checkValues(module, group, /*buffers=*/true);

@@ -22,8 +22,8 @@
 //
 // A rank on which the last all-reduce of a pass fails, as by its timeout, cannot know what the others do next; neither
 // can one on which an operation of DdpOptions::hook fails, or its code throws. So the group fails with StateError on
-// all ranks, also for other users of it. The others may have their averages and have stepped: make a new group and a
-// new DistributedDataParallel, and load the last checkpoint, on all ranks.
+// all ranks, also for other users of it. The others may have their averages and have stepped: make a new group and
+// call `rebind` with it, or load the last checkpoint, on all ranks.
 //
 // Several modules may be in one pass, in any order on each rank. Waiting for averages is limited by
 // GroupOptions::timeout, not by BackwardOptions::timeout.
@@ -36,6 +36,7 @@
 #include "treadle/train/ddp/bucket_plan.h"
 #include "treadle/train/ddp/buffer_sync.h"
 #include "treadle/train/ddp/comm_hook.h"
+#include "treadle/train/ddp/ddp_state.h"
 #include "treadle/train/ddp/ddp_stats.h"
 #include "treadle/train/ddp/divisor.h"
 #include "treadle/train/ddp/join.h"
@@ -78,11 +79,19 @@ class [[nodiscard]] NoSync {
   std::shared_ptr<Reducer> reducer_;  // null when moved from
 };
 
-// Compares the replicas of all ranks, and does with their values what DdpOptions::start says. Binds the hook.
+void bindHook(const DdpOptions& options, const torch::nn::Module& module, const ProcessGroup& group);
+// Binds the hook, and compares the structures and options of the replicas of all ranks. `isRebind`: hooks were compared
+// before, and may be one pass apart since.
+void compareReplicas(const torch::nn::Module& module, const ProcessGroup& group, const DdpOptions& options,
+                     bool isRebind);
+// The same for the first time, and does with their values what DdpOptions::start says.
 void startReplicas(const torch::nn::Module& module, const ProcessGroup& group, const DdpOptions& options);
 // Hooks the parameters that require a gradient now; others are never averaged.
 std::shared_ptr<Reducer> makeReducer(const torch::nn::Module& module, const ProcessGroup& group,
                                      const DdpOptions& options, HookClaim claim);
+// Puts another reducer, for `group`, in its place when all has gone well.
+bool rebind(std::shared_ptr<Reducer>& reducer, const torch::nn::Module& module, const DdpOptions& options,
+            const ProcessGroup& before, const ProcessGroup& group);
 void checkDtypes(const Reducer& reducer);
 void setWeight(Reducer& reducer, double weight);
 size_t pendingPasses(Reducer& reducer);
@@ -202,6 +211,30 @@ class DistributedDataParallel {
   // Where the time of this rank's steps goes, and what was averaged (ddp_stats.h): `std::cout << describe(ddp.stats())`
   // prints it with an advice. Sends nothing. It copies up to 100 steps, so call it now and then.
   DdpStats stats() const { return ddp::statsOf(*reducer_); }
+
+  // Whether passes can be averaged, as far as this rank knows now, and why not (ddp_state.h, which says what holds
+  // after a failed pass). Sends nothing.
+  DdpState state() const { return ddp::stateOf(group_); }
+
+  // Goes on with another group, such as one of the workers that are left when one was lost. Every member of `group`
+  // calls it, between passes. Compares replicas and options as the construction does, copies the parameters and buffers
+  // of the group's rank 0 to the others, whatever DdpOptions::start says, and plans buckets anew. What a hook holds
+  // back stays. If it throws, this rank keeps its group, its parameters and its buffers, and it may be called again, as
+  // after another loss. stats() begin anew.
+  //
+  // Returns whether all members have had as many averages so far. If so, and if each made a step after each, their
+  // optimizers are equal too. Otherwise some have made the last step alone: load the optimizer's part of the last
+  // checkpoint on all ranks, or make new optimizers. Clear the gradients after it, as `.grad` is this rank's own.
+  // What else has the old group does not follow: make a GradScaler, a DistributedSampler and modules with a
+  // SyncBatchNorm anew.
+  //
+  // Memory: a copy of the parameters and buffers meanwhile. Throws what the construction throws, and StateError within
+  // a pass, or while a guard of noSync() or join() lives.
+  [[nodiscard]] bool rebind(ProcessGroup group) {
+    const bool areEqual = ddp::rebind(reducer_, *module_, options_, group_, group);
+    group_ = std::move(group);
+    return areEqual;
+  }
 
   // Compares the parameters of all ranks, bit by bit, by hashes of 128 bits, and the buffers unless they are each
   // rank's own (Buffers::kOnce). Every rank calls it, between an averaged pass and the next forward: its exchange, of

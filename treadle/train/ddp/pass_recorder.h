@@ -61,6 +61,7 @@ class PassRecorder {
 
   // Without names.
   DdpStats stats() const;
+  uint64_t averagedPasses() const { return stats_.averagedPasses; }
   // In the last averaged pass. Empty before it.
   const std::vector<bool>& isUsed() const { return isUsed_; }
 

@@ -193,6 +193,19 @@ void PowerSgdHook::loadRest(OptimizerState& state, const std::string& prefix) {
     }
 }
 
+void PowerSgdHook::agree(const ProcessGroup& group) {
+  std::vector<at::Tensor> values = {optim::asTensor(passes_)};
+  for (const Factor& factor : factors_)
+    if (factor.q.defined()) values.push_back(factor.q.clone());
+  std::vector<Future<void>> broadcasts;
+  for (at::Tensor& value : values) broadcasts.push_back(broadcast(group, value, 0));
+  whenAll(std::move(broadcasts)).wait();
+  passes_ = values.front().item<int64_t>();
+  size_t next = 1;
+  for (Factor& factor : factors_)
+    if (factor.q.defined()) factor.q = std::move(values[next++]);
+}
+
 void PowerSgdHook::beginRest() {
   ++passes_;
   for (Factor& factor : factors_) factor.next.reset();

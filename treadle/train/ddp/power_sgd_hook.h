@@ -39,6 +39,8 @@ class PowerSgdHook final : public ErrorFeedbackHook {
   // With the number of passes and a hash of all Q: ranks that have loaded other states are not alike.
   std::string description() const override;
   Reduction reduce(Exchange& exchange, const ddp::Bucket& bucket) override;
+  // The number of passes and all Q become those of rank 0.
+  void agree(const ProcessGroup& group) override;
 
  private:
   class BucketPass;

@@ -60,6 +60,8 @@ class Reducer final : public PassEvents, public std::enable_shared_from_this<Red
   void checkAverages(const char* function);
   // StateError: a pass is under way, or a guard of join() lives, so the group is not free for `function`.
   void checkBetweenPasses(const char* function);
+  // StateError: a pass is under way, or a guard of noSync() or join() lives, which would be one of this reducer alone.
+  void checkRebind();
 
   // join.h
 
@@ -81,6 +83,11 @@ class Reducer final : public PassEvents, public std::enable_shared_from_this<Red
   // First names of the parameters, as they fill buckets.
   std::vector<std::string> bucketOrder();
   DdpStats stats();
+  const HookClaim& claim() const { return claim_; }
+  // How many averages the replica has got, also with groups before this one: setEarlierAverages says how many these
+  // were.
+  uint64_t averages();
+  void setEarlierAverages(uint64_t count);
 
  private:
   // The steps of a pass. Each waits for what earlier ones began: other modules in the pass begin theirs in between.
@@ -128,6 +135,7 @@ class Reducer final : public PassEvents, public std::enable_shared_from_this<Red
   PendingPasses pending_ TREADLE_GUARDED_BY(mutex_);
   int suspended_ TREADLE_GUARDED_BY(mutex_) = 0;
   JoinState join_ TREADLE_GUARDED_BY(mutex_);
+  uint64_t earlierAverages_ TREADLE_GUARDED_BY(mutex_) = 0;
   // These belong to the pass that is averaged, or to the last one.
   Phase phase_ TREADLE_GUARDED_BY(mutex_) = Phase::kNone;
   Operations operations_ TREADLE_GUARDED_BY(mutex_);  // as begun

@@ -1,5 +1,7 @@
 #include "treadle/train/ddp/replica_check.h"
 
+#include <ATen/ops/empty_like.h>
+
 #include <sstream>
 #include <utility>
 
@@ -89,6 +91,19 @@ void broadcastValues(const torch::nn::Module& module, const ProcessGroup& group)
   }
   // All are under way at once, in the same order on every rank.
   whenAll(std::move(broadcasts)).wait();
+}
+
+void receiveValues(const torch::nn::Module& module, const ProcessGroup& group) {
+  std::vector<at::Tensor> values, received;
+  std::vector<Future<void>> broadcasts;
+  for (const NamedTensor& named : tensorsOf(module, /*buffers=*/true)) {
+    values.push_back(named.tensor.variable_data());  // as in broadcastValues
+    received.push_back(group.rank() == 0 ? values.back() : at::empty_like(values.back()));
+    broadcasts.push_back(broadcast(group, received.back(), 0));
+  }
+  whenAll(std::move(broadcasts)).wait();
+  if (group.rank() == 0) return;
+  for (size_t i = 0; i < values.size(); ++i) values[i].copy_(received[i]);
 }
 
 }  // namespace treadle::ddp

@@ -38,7 +38,10 @@ void checkStructure(const torch::nn::Module& module, const ProcessGroup& group,
 // ranks: a tensor is not a dense one on the CPU.
 void checkValues(const torch::nn::Module& module, const ProcessGroup& group, bool buffers);
 
-// Copies the parameters and buffers of rank 0 to all ranks. The structures are alike.
+// Copies the parameters and buffers of rank 0 to all ranks. The structures are alike. After a failure they may hold
+// anything.
 void broadcastValues(const torch::nn::Module& module, const ProcessGroup& group);
+// The same, but a rank on which it fails keeps its values. Takes memory for a copy of them.
+void receiveValues(const torch::nn::Module& module, const ProcessGroup& group);
 
 }  // namespace treadle::ddp
