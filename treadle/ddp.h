@@ -2,7 +2,8 @@
 // Data-parallel training: treadle::DistributedDataParallel wraps a module whose replicas live on the members
 // of a treadle::ProcessGroup and averages their gradients during each backward pass, local or distributed.
 // treadle::SyncBatchNorm normalizes over the batch of all replicas. CastHook, PowerSgdHook and TopKHook send smaller
-// gradients. describe(ddp.stats()) shows where the time of steps goes.
+// gradients, and LocalSgd averages parameters in place of gradients. describe(ddp.stats()) shows where the time of
+// steps goes.
 
 #include "treadle/group.h"
 #include "treadle/train/ddp/cast_hook.h"

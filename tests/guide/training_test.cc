@@ -300,6 +300,29 @@ TEST(JoinGuide, AllRanksMayStopAtTheFirstEnd) {
   });
 }
 
+TEST(LocalSgdGuide, RanksTrainAloneBetweenMeans) {
+  treadle::test::TensorJob job({"trainer0", "trainer1"});
+  job.onAll([&](treadle::Worker& worker) {
+    auto group = treadle::ProcessGroup::make(worker, job.names());
+    treadle::DistributedDataParallel<torch::nn::Linear> ddp(torch::nn::Linear(8, 2), group);
+    torch::optim::SGD optimizer(ddp->parameters(), torch::optim::SGDOptions(0.01).momentum(0.9));
+    std::vector<at::Tensor> batches(group.rank() == 0 ? 23 : 27, at::ones({4, 8}) * (1 + group.rank()));
+    // [local-sgd]
+    auto local = ddp.localSgd({.period = 8, .startAfter = 10});
+    local.averageState(optimizer);  // also momentum; without it each rank keeps its own
+    for (const at::Tensor& batch : batches) {
+      optimizer.zero_grad();
+      ddp.forward(batch).square().mean().backward();
+      optimizer.step();
+      local.step();  // after each step: averages the parameters where it is due
+    }
+    local.finish();  // takes part in the means of the other ranks, until none has a batch left
+    // [/local-sgd]
+    EXPECT_EQ(local.steps(), static_cast<int64_t>(batches.size()));
+    ddp.verifyReplicas();
+  });
+}
+
 TEST(WeightsGuide, AMeanOverAllSamplesCanBeOfOtherNumbersOfThem) {
   treadle::test::TensorJob job({"trainer0", "trainer1"});
   const at::Tensor all = at::rand({7, 8});

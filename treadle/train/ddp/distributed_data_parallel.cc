@@ -66,11 +66,7 @@ void compareReplicas(const torch::nn::Module& module, const ProcessGroup& group,
 
 void startReplicas(const torch::nn::Module& module, const ProcessGroup& group, const DdpOptions& options) {
   compareReplicas(module, group, options, /*isRebind=*/false);
-  switch (options.start) {
-    case StartCheck::kBroadcast: return broadcastValues(module, group);
-    case StartCheck::kVerifyValues: return checkValues(module, group, /*buffers=*/true);
-    case StartCheck::kTrust: break;
-  }
+  startValues(module, group, options.start);
 }
 
 std::shared_ptr<Reducer> makeReducer(const torch::nn::Module& module, const ProcessGroup& group,

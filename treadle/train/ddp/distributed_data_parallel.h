@@ -40,6 +40,7 @@
 #include "treadle/train/ddp/ddp_stats.h"
 #include "treadle/train/ddp/divisor.h"
 #include "treadle/train/ddp/join.h"
+#include "treadle/train/ddp/local_sgd.h"
 #include "treadle/train/ddp/replica_check.h"
 #include "treadle/train/ddp/use_marks.h"
 
@@ -191,6 +192,14 @@ class DistributedDataParallel {
   // DistributedDataParallel may be in these passes, or use the group.
   ddp::Join join(std::function<void()> step, UnevenInputs atEnd = UnevenInputs::kContinue) {
     return ddp::Join(reducer_, *module_, std::move(step), atEnd);
+  }
+
+  // For a slow network: after the first steps each rank trains by its own gradients, and the ranks average parameters
+  // every few steps (local_sgd.h says what is thrown, and has an example). Every rank calls it, with the same options,
+  // and later `step()` after each step and `finish()` at the end. Passes are not averaged meanwhile, as in a guard of
+  // noSync, except for the first steps; other functions of this class that need averages throw StateError.
+  ddp::LocalSgd localSgd(LocalSgdOptions options = {}) {
+    return ddp::LocalSgd(reducer_, *module_, group_, options_, std::move(options));
   }
 
   // The weight of this rank's next pass, as a rule its number of samples or tokens, which may be 0: gradients become

@@ -1,5 +1,8 @@
 #include "treadle/train/ddp/operations.h"
 
+#include "treadle/core/base/error.h"
+#include "treadle/core/group/group_core.h"
+
 namespace treadle::ddp {
 
 Status waitForEnd(const Operations& operations) {
@@ -11,6 +14,13 @@ Status waitForEnd(const Operations& operations) {
 Status firstFailure(const Operations& operations) {
   for (const Future<void>& operation : operations) TREADLE_RETURN_IF_ERROR(sharedStateOf(operation)->result().status());
   return {};
+}
+
+void abandonGroup(const ProcessGroup& group, const std::string& why) {
+  group::GroupCore& core = group.core();
+  core.abandon(failedPrecondition(core.link().nameOf(group.rank()) + " " + why + ", so " + core.text() +
+                                  " is of no use any more, and ranks may be one step apart: make a new group and a "
+                                  "new DistributedDataParallel, and load the last checkpoint on all ranks"));
 }
 
 }  // namespace treadle::ddp

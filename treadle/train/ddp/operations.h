@@ -1,9 +1,12 @@
 #pragma once
-// The operations of a group that a pass has begun, in their order. Functions without state; any thread.
+// The operations of a group that a pass has begun, in their order, and the end of a group whose ranks are not in step
+// any more. Functions without state; any thread.
 
+#include <string>
 #include <vector>
 
 #include "treadle/core/base/status.h"
+#include "treadle/core/group/group.h"
 #include "treadle/core/io/future.h"
 
 namespace treadle::ddp {
@@ -14,5 +17,9 @@ using Operations = std::vector<Future<void>>;
 Status waitForEnd(const Operations& operations);
 // All have ended.
 Status firstFailure(const Operations& operations);
+
+// Fails all operations of the group on all ranks, with the reason and the remedy: "worker 'rank1' <why>, so group ...
+// is of no use any more ...".
+void abandonGroup(const ProcessGroup& group, const std::string& why);
 
 }  // namespace treadle::ddp

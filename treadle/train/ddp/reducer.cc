@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "treadle/core/base/error.h"
-#include "treadle/core/group/group_core.h"
 #include "treadle/tensor/autograd/plain_backward.h"
 #include "treadle/train/ddp/distributed_data_parallel.h"
 
@@ -226,21 +225,14 @@ void Reducer::over(bool hasFailed) {
   if (role != Role::kNone) pending_.end(hasFailed);
   if (role == Role::kLeftAlone) recorder_.localPassOver();
   recorder_.passOver();
-  if (std::exchange(isBehind_, false)) abandonGroup(whyBehind());
+  // The next operation of this rank might meet one of this pass on the others, with as many elements. So there is none,
+  // and no rank waits for it.
+  if (std::exchange(isBehind_, false)) abandonGroup(group_, whyBehind());
 }
 
 std::string Reducer::whyBehind() {
   return "could not end an averaged backward pass" +
          (failure_.ok() ? std::string() : " (" + std::string(failure_.message()) + ")");
-}
-
-// The next operation of this rank might meet one of this pass on the others, with as many elements. So there is none,
-// and no rank waits for it.
-void Reducer::abandonGroup(const std::string& why) {
-  group::GroupCore& core = group_.core();
-  core.abandon(failedPrecondition(core.link().nameOf(group_.rank()) + " " + why + ", so " + core.text() +
-                                  " is of no use any more, and ranks may be one step apart: make a new group and a "
-                                  "new DistributedDataParallel, and load the last checkpoint on all ranks"));
 }
 
 // No gradient comes any more. Buckets with parameters that the loss does not depend on here go now. A pass that failed

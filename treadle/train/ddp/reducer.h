@@ -111,7 +111,6 @@ class Reducer final : public PassEvents, public std::enable_shared_from_this<Red
   Phase phase();
   void over(bool hasFailed);
   std::string whyBehind() TREADLE_REQUIRES(mutex_);
-  void abandonGroup(const std::string& why) TREADLE_REQUIRES(mutex_);
   void beginLast(const Status& failure);
   void beginAgain();
   bool beginNextRound();

@@ -106,4 +106,12 @@ void receiveValues(const torch::nn::Module& module, const ProcessGroup& group) {
   for (size_t i = 0; i < values.size(); ++i) values[i].copy_(received[i]);
 }
 
+void startValues(const torch::nn::Module& module, const ProcessGroup& group, StartCheck start) {
+  switch (start) {
+    case StartCheck::kBroadcast: return broadcastValues(module, group);
+    case StartCheck::kVerifyValues: return checkValues(module, group, /*buffers=*/true);
+    case StartCheck::kTrust: break;
+  }
+}
+
 }  // namespace treadle::ddp

@@ -44,4 +44,7 @@ void broadcastValues(const torch::nn::Module& module, const ProcessGroup& group)
 // The same, but a rank on which it fails keeps its values. Takes memory for a copy of them.
 void receiveValues(const torch::nn::Module& module, const ProcessGroup& group);
 
+// Does one of both, or nothing.
+void startValues(const torch::nn::Module& module, const ProcessGroup& group, StartCheck start);
+
 }  // namespace treadle::ddp

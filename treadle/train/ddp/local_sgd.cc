@@ -1,0 +1,186 @@
+#include "treadle/train/ddp/local_sgd.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "treadle/core/base/error.h"
+#include "treadle/train/ddp/distributed_data_parallel.h"
+#include "treadle/train/ddp/error_feedback_hook.h"
+#include "treadle/train/ddp/first_difference.h"
+#include "treadle/train/ddp/of_all_ranks.h"
+#include "treadle/train/ddp/reducer.h"
+#include "treadle/train/ddp/replica_mean.h"
+
+namespace treadle::ddp {
+namespace {
+
+// What a rank reports of itself before each mean.
+struct TrainingReport {
+  int64_t steps = 0;
+  bool hasFailed = false;
+  bool isDone = false;      // it has no batch left
+  bool hasTrained = false;  // by its own gradients since the last mean
+};
+
+// Whatever fails here between the ranks' reports and the mean, this rank does not know what the others have begun.
+template <class F>
+auto orAbandon(const ProcessGroup& group, F function) try {
+  return function();
+} catch (...) {
+  abandonGroup(group, "could not average its parameters (" + statusOfCurrentException("LocalSgd").message() + ")");
+  throw;
+}
+
+void checkHasAllMembers(const ProcessGroup& larger, const ProcessGroup& group) {
+  const std::vector<std::string> all = larger.members();
+  for (const std::string& member : group.members())
+    if (std::find(all.begin(), all.end(), member) == all.end())
+      raise(invalidArgument("LocalSgdOptions::group has no worker '" + member +
+                            "', which is a member of the group of the DistributedDataParallel: give it all of these"));
+}
+
+void checkNumbers(const LocalSgdOptions& options) {
+  if (options.period < 1)
+    raise(invalidArgument("LocalSgdOptions::period is " + std::to_string(options.period) + ", and has to be positive"));
+  if (options.startAfter < 0)
+    raise(invalidArgument("LocalSgdOptions::startAfter is " + std::to_string(options.startAfter) +
+                          ", and has to be a number of steps"));
+}
+
+// A rank that trains alone has no use for them.
+void checkTrainsAlone(const DdpOptions& ddp) {
+  if (std::dynamic_pointer_cast<ErrorFeedbackHook>(ddp.hook))
+    raise(invalidArgument(
+        "localSgd() cannot be used with a hook that holds gradients back, as no later pass would send them: use no "
+        "hook or a CastHook, or give LocalSgdOptions::group"));
+  if (ddp.divisor == Divisor::kSum || ddp.divisor == Divisor::kWeights)
+    raise(invalidArgument(std::string("localSgd() cannot be used with the divisor ") + nameOf(ddp.divisor) +
+                          ", as a rank alone would make steps of another length: use kWorldSize or kActiveRanks"));
+}
+
+std::vector<std::string> settingsOfLocalSgd(const LocalSgdOptions& options, const DdpOptions& ddp) {
+  return {"LocalSgdOptions::period " + std::to_string(options.period),
+          "LocalSgdOptions::startAfter " + std::to_string(options.startAfter),
+          std::string("DdpOptions::buffers ") + nameOf(ddp.buffers)};
+}
+
+std::string memberInWords(size_t rank, const ProcessGroup& group) {
+  return "worker '" + group.members()[rank] + "' (rank " + std::to_string(rank) + " of the group)";
+}
+
+// The same on all ranks.
+Status checkTrained(const std::vector<TrainingReport>& reports, const ProcessGroup& group) {
+  std::optional<size_t> first;
+  for (size_t rank = 0; rank < reports.size(); ++rank) {
+    if (reports[rank].hasFailed)
+      return cancelled("the mean of the parameters failed on " + memberInWords(rank, group) + ": see the error there")
+          .withWorker(group.members()[rank]);
+    if (reports[rank].isDone) continue;
+    if (!first) first = rank;
+    if (reports[rank].steps != reports[*first].steps)
+      return failedPrecondition(memberInWords(*first, group) + " has made " + std::to_string(reports[*first].steps) +
+                                " steps of LocalSgd, and " + memberInWords(rank, group) + " " +
+                                std::to_string(reports[rank].steps) +
+                                ": call step() after each step, and average() after the same ones, on all ranks");
+  }
+  return {};
+}
+
+Shares sharesOfTrained(const std::vector<TrainingReport>& reports) {
+  std::vector<RankReport> active;
+  for (const TrainingReport& report : reports) active.push_back({.active = report.hasTrained});
+  return valueOrThrow(sharesOf(Divisor::kActiveRanks, active));
+}
+
+}  // namespace
+
+LocalSgd::LocalSgd(std::shared_ptr<Reducer> reducer, const torch::nn::Module& module, const ProcessGroup& group,
+                   const DdpOptions& ddp, LocalSgdOptions options)
+    : options_(std::move(options)),
+      group_(options_.group.valid() ? options_.group : group),
+      isWide_(options_.group.valid()) {
+  checkNumbers(options_);
+  isWide_ ? checkHasAllMembers(group_, group) : checkTrainsAlone(ddp);
+  reducer->checkAverages("localSgd()");
+  reducer->checkBetweenPasses("localSgd()");
+  mean_ = std::make_unique<ReplicaMean>(module, ddp.buffers);
+  checkStructure(module, group_, settingsOfLocalSgd(options_, ddp));
+  if (isWide_) startValues(module, group_, ddp.start);
+  reducer_ = std::move(reducer);
+  if (options_.startAfter == 0) goLocal();
+}
+
+LocalSgd::LocalSgd(LocalSgd&&) noexcept = default;
+
+LocalSgd::~LocalSgd() {
+  if (!reducer_) return;
+  try {
+    abandonGroup(group_, "has left a LocalSgd before finish() had ended well");
+  } catch (...) {}  // a destructor must not throw; the others' operations end at their time limit
+  if (isLocal_) reducer_->resume();
+}
+
+const std::vector<at::Tensor>& LocalSgd::parameters() const { return mean_->parameters(); }
+
+void LocalSgd::addState(std::unique_ptr<OptimizerTensors> optimizer) {
+  checkMayAverage("LocalSgd::averageState()");
+  if (steps_ > 0) raise(failedPrecondition("LocalSgd::averageState() is called before the first step"));
+  if (auto difference = firstDifference(group_, ReplicaMean::linesOf(*optimizer)))
+    raise(invalidArgument("the optimizers of LocalSgd::averageState() are not alike: " + *difference));
+  mean_->add(std::move(optimizer));
+}
+
+void LocalSgd::checkMayAverage(const char* function) const {
+  if (!reducer_) raise(failedPrecondition(std::string(function) + " is called before finish(), which has ended"));
+  reducer_->checkBetweenPasses(function);
+}
+
+// Ranks are not in step from here on.
+void LocalSgd::goLocal() {
+  if (isWide_) return;
+  reducer_->suspend();
+  isLocal_ = true;
+}
+
+bool LocalSgd::isDue() const {
+  if (steps_ <= options_.startAfter) return isWide_;
+  return (steps_ - options_.startAfter) % options_.period == 0;
+}
+
+void LocalSgd::step() {
+  checkMayAverage("LocalSgd::step()");
+  ++steps_;
+  if (isLocal_ || isWide_) hasTrained_ = true;
+  if (steps_ == options_.startAfter) goLocal();
+  if (isDue()) makeMean(/*isDone=*/false);
+}
+
+void LocalSgd::average() {
+  checkMayAverage("LocalSgd::average()");
+  makeMean(/*isDone=*/false);
+}
+
+void LocalSgd::finish() {
+  if (!reducer_) return;
+  checkMayAverage("LocalSgd::finish()");
+  while (!makeMean(/*isDone=*/true)) {}
+  if (isLocal_) reducer_->resume();
+  reducer_.reset();
+}
+
+// Returns whether no rank has a batch left.
+bool LocalSgd::makeMean(bool isDone) {
+  const Status unchanged = mean_->checkUnchanged();
+  const TrainingReport own = {
+      .steps = steps_, .hasFailed = !unchanged.ok(), .isDone = isDone, .hasTrained = hasTrained_};
+  const std::vector<TrainingReport> reports = orAbandon(group_, [&] { return ofAllRanks(group_, own); });
+  throwIfError(unchanged);
+  throwIfError(checkTrained(reports, group_));
+  const Shares shares = sharesOfTrained(reports);
+  if (!shares.isEmpty) orAbandon(group_, [&] { mean_->make(group_, shares); });
+  hasTrained_ = false;
+  return std::all_of(reports.begin(), reports.end(), [](const TrainingReport& one) { return one.isDone; });
+}
+
+}  // namespace treadle::ddp
