@@ -323,6 +323,25 @@ TEST(LocalSgdGuide, RanksTrainAloneBetweenMeans) {
   });
 }
 
+TEST(OptimizerInBackwardGuide, PassesStep) {
+  treadle::test::TensorJob job({"trainer0", "trainer1"});
+  job.onAll([&](treadle::Worker& worker) {
+    auto group = treadle::ProcessGroup::make(worker, job.names());
+    torch::nn::Linear model(8, 2);
+    std::vector<at::Tensor> batches(5, at::ones({4, 8}) * (1 + group.rank()));
+    // [optimizer-in-backward]
+    auto optimizer = std::make_shared<torch::optim::AdamW>(model->parameters(), torch::optim::AdamWOptions(0.01));
+    treadle::DistributedDataParallel<torch::nn::Linear> ddp(model, group, {.optimizerInBackward = optimizer});
+    for (const at::Tensor& batch : batches) {
+      ddp.forward(batch).square().mean().backward();  // averages, steps, and clears the gradients
+    }
+    // [/optimizer-in-backward]
+    EXPECT_FALSE(model->weight.grad().defined());
+    EXPECT_EQ(static_cast<torch::optim::AdamWParamState&>(*optimizer->state().begin()->second).step(), 5);
+    ddp.verifyReplicas();
+  });
+}
+
 TEST(WeightsGuide, AMeanOverAllSamplesCanBeOfOtherNumbersOfThem) {
   treadle::test::TensorJob job({"trainer0", "trainer1"});
   const at::Tensor all = at::rand({7, 8});

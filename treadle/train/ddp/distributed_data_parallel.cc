@@ -22,7 +22,8 @@ Result<std::string> boundHook(const DdpOptions& options, const torch::nn::Module
   return statusOfCurrentException("DdpOptions::hook");
 }
 
-std::vector<std::string> settingsOf(const DdpOptions& options, const Result<std::string>& hook) {
+std::vector<std::string> settingsOf(const DdpOptions& options, const torch::nn::Module& module,
+                                    const Result<std::string>& hook) {
   std::vector<std::string> settings = {
       "buckets of " + std::to_string(options.buckets.firstBytes) + ", then " + std::to_string(options.buckets.bytes) +
           " bytes",
@@ -32,6 +33,8 @@ std::vector<std::string> settingsOf(const DdpOptions& options, const Result<std:
       std::string("unusedParameters ") + nameOf(options.unusedParameters),
       "hook " + (hook.ok() ? *hook : "that cannot be used: " + hook.status().message())};
   for (const std::string& name : options.bucketOrder) settings.push_back("bucketOrder with '" + name + "' next");
+  for (std::string& line : OptimizerInBackward::linesOf(options.optimizerInBackward.get(), ParameterList(module)))
+    settings.push_back(std::move(line));
   for (std::string& setting : settings) setting = "DdpOptions::" + setting;
   return settings;
 }
@@ -60,7 +63,7 @@ void compareReplicas(const torch::nn::Module& module, const ProcessGroup& group,
                      bool isRebind) {
   Result<std::string> hook = boundHook(options, module, group);
   if (isRebind && hook.ok()) hook = std::string("as it was");
-  checkStructure(module, group, settingsOf(options, hook));
+  checkStructure(module, group, settingsOf(options, module, hook));
   throwIfError(hook.status());
 }
 

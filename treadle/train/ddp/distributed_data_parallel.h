@@ -44,6 +44,10 @@
 #include "treadle/train/ddp/replica_check.h"
 #include "treadle/train/ddp/use_marks.h"
 
+namespace torch::optim {
+class Optimizer;
+}
+
 namespace treadle {
 
 // Must be the same on all ranks.
@@ -60,6 +64,16 @@ struct DdpOptions {
   // How the gradients of a bucket become their average (comm_hook.h): CastHook, PowerSgdHook, TopKHook, or a program's
   // own. It is shared, and serves one DistributedDataParallel at a time. None: the average is sent as it is.
   std::shared_ptr<CommHook> hook = nullptr;
+  // Steps within each averaged pass, the parameters of each bucket as soon as their averages are there
+  // (optimizer_in_backward.h). Then `.grad` of its parameters is undefined, so a program neither steps nor clears it.
+  // Its step treats each parameter by itself, as those of libtorch do except LBFGS. It is used by nobody else
+  // meanwhile; its options may change between passes, as by a scheduler. Trained parameters that it does not have get
+  // their averages in
+  // `.grad`. Averages cannot be clipped or unscaled before they are stepped, so use no GradScaler. ArgumentError: it
+  // has other parameters than trained ones of the module. Distributed passes fail on all ranks, with StateError on the
+  // ranks that make them. A pass that fails on this rank when some of its parameters are stepped, by an all-reduce that
+  // fails here alone or by its step, fails the group as above.
+  std::shared_ptr<torch::optim::Optimizer> optimizerInBackward = nullptr;
 };
 
 class AutogradContext;

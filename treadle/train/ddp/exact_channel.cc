@@ -78,12 +78,16 @@ Future<void> ExactChannel::send(const RankReport& own) {
 
 bool ExactChannel::used(size_t parameter) const { return at(parameter) != 0; }
 
-bool ExactChannel::anyUsed() const {
-  const uint8_t* bytes = bytes_.const_data_ptr<uint8_t>();
-  return std::any_of(bytes, bytes + buckets_, [](uint8_t byte) { return byte != 0; });
-}
+bool ExactChannel::anyUsed() const { return isAnyMarked(0, buckets_); }
 
 bool ExactChannel::again(size_t bucket) const { return at(buckets_ + bucket) != 0; }
+
+bool ExactChannel::anyAgain() const { return isAnyMarked(buckets_, ranks_); }
+
+bool ExactChannel::isAnyMarked(size_t begin, size_t end) const {
+  const uint8_t* bytes = bytes_.const_data_ptr<uint8_t>();
+  return std::any_of(bytes + begin, bytes + end, [](uint8_t byte) { return byte != 0; });
+}
 
 std::vector<RankReport> ExactChannel::reports() const {
   std::vector<RankReport> reports;

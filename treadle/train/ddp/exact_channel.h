@@ -46,6 +46,7 @@ class ExactChannel {
   bool anyUsed() const;
   // Whether a rank's part of it has changed.
   bool again(size_t bucket) const;
+  bool anyAgain() const;
   std::vector<RankReport> reports() const;
   // The order that rank 0 has marked; empty if it has marked none. FailedPrecondition: not each parameter once, which
   // no rank of ours sends.
@@ -55,6 +56,7 @@ class ExactChannel {
 
  private:
   uint8_t& at(size_t place) const;
+  bool isAnyMarked(size_t begin, size_t end) const;
 
   ProcessGroup group_;
   size_t buckets_, ranks_, order_;  // where their bytes begin

@@ -59,6 +59,7 @@ Status GradientExchange::begin(autograd::Pass* distributed, bool isShadow) {
   arrived_.assign(arrived_.size(), false);
   arrivals_.clear();
   filled_.assign(buckets_.size(), 0);
+  operationsOf_.assign(buckets_.size(), 0);
   reductions_.clear();
   reductions_.resize(buckets_.size());
   for (Bucket& bucket : buckets_)
@@ -205,6 +206,7 @@ Status GradientExchange::goOn(size_t number, Operations& operations) {
   for (Future<void>& operation : begun_.take()) {
     recorder_.watch(number, operation);
     operations.push_back(std::move(operation));
+    operationsOf_[number] = operations.size();
   }
   return failure;
 }
@@ -218,16 +220,23 @@ Status GradientExchange::callHook(F function) try {
   return statusOfCurrentException("the hook of a DistributedDataParallel");
 }
 
+void GradientExchange::put(double factor) {
+  for (size_t number = 0; number < buckets_.size(); ++number) put(number, factor);
+}
+
 // A parameter that no rank used keeps what it has, like in one process: a gradient of zero is not the same as none to
 // an optimizer with momentum or weight decay.
-void GradientExchange::put(double factor) {
-  recorder_.allEnded();
-  for (Bucket& bucket : buckets_) {
-    if (factor != 1) bucket.flat.mul_(factor);
-    for (size_t position = 0; position < bucket.parameters.size(); ++position)
-      if (const size_t index = bucket.parameters[position]; channel_.used(index))
-        store_->put(bucket.views[position], parameter(index), arrived_[index]);
+std::vector<size_t> GradientExchange::put(size_t number, double factor) {
+  Bucket& bucket = buckets_[number];
+  if (factor != 1) bucket.flat.mul_(factor);
+  std::vector<size_t> used;
+  for (size_t position = 0; position < bucket.parameters.size(); ++position) {
+    const size_t index = bucket.parameters[position];
+    if (!channel_.used(index)) continue;
+    store_->put(bucket.views[position], parameter(index), arrived_[index]);
+    used.push_back(index);
   }
+  return used;
 }
 
 void GradientExchange::passAveraged() {

@@ -62,6 +62,18 @@ class GradientExchange {
   Status sendNextRound(Operations& operations);
   // All operations have ended well: averages, multiplied by `factor`, take the place of gradients.
   void put(double factor);
+
+  // The same bucket by bucket.
+
+  size_t buckets() const { return buckets_.size(); }
+  // Nothing more is sent of buckets, so each may be put as soon as its operations have ended. Once the exact channel
+  // has come.
+  bool isAllSent() const { return !areRoundsLeft() && !channel_.anyAgain(); }
+  // How many operations of the pass have to end before: those up to its last one.
+  size_t operationsOf(size_t bucket) const { return operationsOf_[bucket]; }
+  // Returns the parameters that some rank used, whose averages are put.
+  std::vector<size_t> put(size_t bucket, double factor);
+
   // And the hook gets to know. What the hook throws.
   void passAveraged();
 
@@ -101,8 +113,9 @@ class GradientExchange {
   bool isLocal_ = true;
   std::unique_ptr<GradientStore> store_;
   std::vector<bool> arrived_;
-  std::vector<size_t> filled_;  // by bucket: how many of its parameters have arrived
-  size_t launched_ = 0;         // buckets
+  std::vector<size_t> filled_;        // by bucket: how many of its parameters have arrived
+  size_t launched_ = 0;               // buckets
+  std::vector<size_t> operationsOf_;  // by bucket
   bool isOutOfStep_ = false;
   // Of the hook, which has them at its buckets: they go first.
   Exchange begun_;

@@ -50,6 +50,11 @@ void checkNumbers(const LocalSgdOptions& options) {
 
 // A rank that trains alone has no use for them.
 void checkTrainsAlone(const DdpOptions& ddp) {
+  if (ddp.optimizerInBackward)
+    raise(
+        invalidArgument("localSgd() cannot be used with DdpOptions::optimizerInBackward, which steps in averaged "
+                        "passes alone: step the "
+                        "optimizer after backward, or give LocalSgdOptions::group"));
   if (std::dynamic_pointer_cast<ErrorFeedbackHook>(ddp.hook))
     raise(invalidArgument(
         "localSgd() cannot be used with a hook that holds gradients back, as no later pass would send them: use no "

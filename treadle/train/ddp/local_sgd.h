@@ -50,9 +50,9 @@ class ReplicaMean;
 class [[nodiscard]] LocalSgd {
  public:
   // Every rank calls it, between passes, and each later function too. ArgumentError: options out of range, and, unless
-  // there is a larger group: a hook that holds gradients back, as it would do so until training ends; the divisors kSum
-  // and kWeights, as a rank alone would make steps of another length. ArgumentError on all ranks: other options or
-  // replicas on some.
+  // there is a larger group: a hook that holds gradients back, as it would do so until training ends; an
+  // optimizerInBackward; the divisors kSum and kWeights, as a rank alone would make steps of another length.
+  // ArgumentError on all ranks: other options or replicas on some.
   LocalSgd(std::shared_ptr<Reducer> reducer, const torch::nn::Module& module, const ProcessGroup& group,
            const DdpOptions& ddp, LocalSgdOptions options);
   // Without a finish() that has ended well, the group of the means fails with StateError on all ranks, also for other

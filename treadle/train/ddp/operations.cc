@@ -1,5 +1,7 @@
 #include "treadle/train/ddp/operations.h"
 
+#include <utility>
+
 #include "treadle/core/base/error.h"
 #include "treadle/core/group/group_core.h"
 
@@ -14,6 +16,10 @@ Status waitForEnd(const Operations& operations) {
 Status firstFailure(const Operations& operations) {
   for (const Future<void>& operation : operations) TREADLE_RETURN_IF_ERROR(sharedStateOf(operation)->result().status());
   return {};
+}
+
+void keepFirst(Status& failure, Status another) {
+  if (failure.ok()) failure = std::move(another);
 }
 
 void abandonGroup(const ProcessGroup& group, const std::string& why) {

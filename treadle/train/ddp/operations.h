@@ -17,6 +17,8 @@ using Operations = std::vector<Future<void>>;
 Status waitForEnd(const Operations& operations);
 // All have ended.
 Status firstFailure(const Operations& operations);
+// A failure that is there stays.
+void keepFirst(Status& failure, Status another);
 
 // Fails all operations of the group on all ranks, with the reason and the remedy: "worker 'rank1' <why>, so group ...
 // is of no use any more ...".

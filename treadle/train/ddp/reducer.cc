@@ -20,10 +20,6 @@ std::vector<size_t> orderOf(const ParameterList& list, const std::vector<std::st
   return *std::move(order);
 }
 
-void keepFirst(Status& failure, Status another) {
-  if (failure.ok()) failure = std::move(another);
-}
-
 }  // namespace
 
 Reducer::Reducer(const torch::nn::Module& module, ProcessGroup group, const DdpOptions& options, HookClaim claim)
@@ -31,6 +27,7 @@ Reducer::Reducer(const torch::nn::Module& module, ProcessGroup group, const DdpO
       group_(std::move(group)),
       divisor_(options.divisor),
       claim_(std::move(claim)),
+      optimizer_(options.optimizerInBackward, list_),
       recorder_(group_.rank(), group_.size()),
       exchange_(list_, group_, options.buckets, options.unusedParameters, orderOf(list_, options.bucketOrder),
                 options.hook ? options.hook : std::make_shared<AverageHook>(), recorder_),
@@ -176,6 +173,7 @@ Status Reducer::take(std::optional<size_t> index, bool begins) {
     TREADLE_RETURN_IF_ERROR(list_.checkUnchanged());
     TREADLE_RETURN_IF_ERROR(buffers_.checkUnchanged());
     TREADLE_RETURN_IF_ERROR(join_.checkMayAverage(tracker_.distributed() != nullptr));
+    TREADLE_RETURN_IF_ERROR(optimizer_.checkMayStep(tracker_.distributed() != nullptr));
     TREADLE_RETURN_IF_ERROR(pending_.checkMayAverage(join_.isOpen()));
   }
   return index ? exchange_.add(*index, operations_) : Status();
@@ -264,8 +262,8 @@ void Reducer::beginLast(const Status& failure) {
 // exchanged. Each rank that has the exact channel does so, also if the pass has failed here since: the numbers of
 // operations must match.
 void Reducer::beginAgain() {
-  const Operations operations = operationsOfPass();
-  const Status mayWait = waitForEnd(operations);
+  Operations operations = operationsOfPass();
+  const Status mayWait = waitForChannel(operations);
   MutexLock lock(mutex_);
   phase_ = Phase::kAgain;
   keepFirst(failure_, mayWait);
@@ -328,6 +326,7 @@ void Reducer::putOrDrop() {
 }
 
 void Reducer::putAverages() {
+  if (optimizer_.exists()) stepAsBucketsCome();
   const Operations operations = operationsOfPass();
   Status ended = waitForEnd(operations);
   if (ended.ok()) ended = firstFailure(operations);
@@ -335,10 +334,12 @@ void Reducer::putAverages() {
   keepFirst(failure_, std::move(ended));
   throwIfError(failure_);
   const PassRecorder::Copying copying(recorder_);
-  exchange_.put(shares_.factor);
+  recorder_.allEnded();
+  if (!optimizer_.exists()) exchange_.put(shares_.factor);
   if (exchange_.channel().anyUsed()) pending_.averaged();  // also if what follows fails
   buffers_.put();
   exchange_.passAveraged();
+  isBehind_ = false;
 }
 
 // Those to be waited for: none where the pass has failed, as its averages are of no use.

@@ -28,6 +28,7 @@
 #include "treadle/train/ddp/gradient_hooks.h"
 #include "treadle/train/ddp/join_state.h"
 #include "treadle/train/ddp/operations.h"
+#include "treadle/train/ddp/optimizer_in_backward.h"
 #include "treadle/train/ddp/parameter_list.h"
 #include "treadle/train/ddp/pass_recorder.h"
 #include "treadle/train/ddp/pass_tracker.h"
@@ -117,6 +118,11 @@ class Reducer final : public PassEvents, public std::enable_shared_from_this<Red
   Status conclude() TREADLE_REQUIRES(mutex_);
   void putOrDrop();
   void putAverages();
+  void stepAsBucketsCome();
+  std::vector<size_t> putBucket(size_t bucket, Status ended);
+  Status waitForChannel(Operations& operations);
+  bool mayLeaveBuckets(const Operations& channel);
+  std::optional<Operations> operationsOfBucket(size_t bucket);
   void clearGradients() TREADLE_REQUIRES(mutex_);
   void checkNoPass(const char* function) TREADLE_REQUIRES(mutex_);
   Operations operationsOfPass();
@@ -125,6 +131,7 @@ class Reducer final : public PassEvents, public std::enable_shared_from_this<Red
   const ProcessGroup group_;
   const Divisor divisor_;
   const HookClaim claim_;
+  OptimizerInBackward optimizer_;
 
   Mutex mutex_;
   PassRecorder recorder_ TREADLE_GUARDED_BY(mutex_);
@@ -142,7 +149,8 @@ class Reducer final : public PassEvents, public std::enable_shared_from_this<Red
   Shares shares_ TREADLE_GUARDED_BY(mutex_);
   std::optional<io::Executor::Permit> permit_ TREADLE_GUARDED_BY(mutex_);  // for all waits after the exact channel
   // The other ranks may begin operations of which this one does not know, or that it has not begun: the result of the
-  // exact channel is not here, or the hook cannot go on here. If it is so at the end of a pass, the group is abandoned.
+  // exact channel is not here, or the hook cannot go on here. Or some parameters are stepped here, and others not. If
+  // it is so at the end of a pass, the group is abandoned.
   bool isBehind_ TREADLE_GUARDED_BY(mutex_) = false;
   // Last: no hook comes once they are gone.
   std::unique_ptr<GradientHooks> hooks_;

@@ -1,0 +1,47 @@
+#pragma once
+// An optimizer of the program that steps within averaged passes: the parameters of each bucket as soon as their
+// averages are there, while those of later buckets are on their way. torch has _apply_optimizer_in_backward for that,
+// with an optimizer object for each parameter; here one is enough, because libtorch's optimizers step the parameters
+// that have a gradient.
+//
+// Owned by a reducer; used on the thread that ends a pass, without locks.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "treadle/train/ddp/parameter_list.h"
+
+namespace torch::optim {
+class Optimizer;
+}
+
+namespace treadle::ddp {
+
+class OptimizerInBackward {
+ public:
+  // Null: there is none. `list` outlives it. ArgumentError: a parameter of the optimizer is none of those trained, or
+  // is there twice; LBFGS, whose step evaluates the model several times.
+  OptimizerInBackward(std::shared_ptr<torch::optim::Optimizer> optimizer, const ParameterList& list);
+
+  // Its class and its parameters, which must be the same on all ranks, line by line.
+  static std::vector<std::string> linesOf(const torch::optim::Optimizer* optimizer, const ParameterList& list);
+
+  bool exists() const { return optimizer_ != nullptr; }
+  // FailedPrecondition: the pass is distributed, so gradients are in a context; or the optimizer has other parameters
+  // than when this was made.
+  Status checkMayStep(bool isDistributed) const;
+
+  // Makes `.grad` of all of its parameters undefined, as no gradient but an average may be stepped.
+  void clearGradients();
+  // The averages of some trained parameters are in `.grad`. Steps those of them that the optimizer has, and makes their
+  // `.grad` undefined. Not OK: what the optimizer throws.
+  Status step(const std::vector<size_t>& parameters);
+
+ private:
+  const std::shared_ptr<torch::optim::Optimizer> optimizer_;
+  const ParameterList& list_;
+  std::vector<bool> isStepped_;  // by trained parameter
+};
+
+}  // namespace treadle::ddp

@@ -1,0 +1,54 @@
+// What an optimizer within the pass asks of the reducer: the waits for one bucket after the other.
+
+#include <utility>
+
+#include "treadle/train/ddp/reducer.h"
+
+namespace treadle::ddp {
+
+// The exact channel is the last of them. Buckets that an optimizer waits for one by one may still be on their way: then
+// only the channel is left in the list.
+Status Reducer::waitForChannel(Operations& operations) {
+  if (operations.empty()) return {};
+  const Operations channel = {operations.back()};
+  TREADLE_RETURN_IF_ERROR(waitForEnd(channel));
+  if (!mayLeaveBuckets(channel)) return waitForEnd(operations);
+  operations = channel;
+  return {};
+}
+
+bool Reducer::mayLeaveBuckets(const Operations& channel) {
+  MutexLock lock(mutex_);
+  return optimizer_.exists() && firstFailure(channel).ok() && exchange_.isAllSent();
+}
+
+// All ranks know from the exact channel that the pass goes well, and no node of it is left to run: parameters may
+// change.
+void Reducer::stepAsBucketsCome() {
+  for (size_t bucket = 0; const auto operations = operationsOfBucket(bucket); ++bucket) {
+    Status ended = waitForEnd(*operations);
+    if (ended.ok()) ended = firstFailure(*operations);
+    const Status stepped = optimizer_.step(putBucket(bucket, std::move(ended)));
+    MutexLock lock(mutex_);
+    keepFirst(failure_, stepped);
+  }
+}
+
+// Returns the parameters whose averages are in `.grad` now.
+std::vector<size_t> Reducer::putBucket(size_t bucket, Status ended) {
+  MutexLock lock(mutex_);
+  keepFirst(failure_, std::move(ended));
+  if (!failure_.ok()) return {};
+  if (!std::exchange(isBehind_, true)) optimizer_.clearGradients();
+  return exchange_.put(bucket, shares_.factor);
+}
+
+// In the order in which they were sent. Nothing: there is no such bucket, or the pass has failed here.
+std::optional<Operations> Reducer::operationsOfBucket(size_t bucket) {
+  MutexLock lock(mutex_);
+  if (!failure_.ok() || bucket == exchange_.buckets()) return std::nullopt;
+  const auto end = operations_.begin() + static_cast<ptrdiff_t>(exchange_.operationsOf(bucket));
+  return Operations(operations_.begin(), end);
+}
+
+}  // namespace treadle::ddp
