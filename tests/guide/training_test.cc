@@ -31,6 +31,7 @@
 #include <memory>
 #include <sstream>
 
+#include "tests/support/gate.h"
 #include "tests/support/tensor_job.h"
 
 namespace {
@@ -482,6 +483,7 @@ TEST(OwnHookGuide, AProgramMayWriteOne) {
 
 TEST(RebindGuide, TheOthersGoOnAfterALoss) {
   treadle::test::TensorJob job({"trainer0", "trainer1", "trainer2"});
+  treadle::test::Counter constructed;
   job.onAll([&](treadle::Worker& worker) {
     auto members = job.names();
     torch::nn::Linear model(8, 2);
@@ -490,24 +492,43 @@ TEST(RebindGuide, TheOthersGoOnAfterALoss) {
       return std::make_unique<torch::optim::Adam>(model->parameters(), torch::optim::AdamOptions(1e-3));
     };
     auto optimizer = makeOptimizer();
+    constructed.add();
+    constructed.waitFor(3);
     if (worker.self().rank == 2) return job.kill(2);
+    const std::vector<at::Tensor> batches(4, at::rand({4, 8}));
+    const auto count = static_cast<int64_t>(batches.size());
     // [rebind]
     auto step = [&](const at::Tensor& inputs) {
       optimizer->zero_grad();
       ddp.forward(inputs).square().mean().backward();
       optimizer->step();
     };
-    for (int64_t batch = 0; batch < 4; ++batch) {
+    // Goes on with the workers that are left. Returns the place of the batch that is next on all of them.
+    auto goOnWithout = [&](std::string lost, int64_t batch) {
+      while (true) {
+        try {
+          std::erase(members, lost);
+          auto group = treadle::ProcessGroup::make(worker, members);
+          if (!ddp.rebind(group)) optimizer = makeOptimizer();
+          at::Tensor next = at::full({1}, batch, at::kLong);  // some may have made a step more
+          treadle::allReduce(group, next, treadle::ReduceOp::kMax).wait();
+          return next.item<int64_t>();
+        } catch (const treadle::PeerLostError& error) {
+          lost = error.worker();
+        }
+      }
+    };
+    for (int64_t batch = 0; batch < count;) {
       try {
-        step(at::rand({4, 8}));
-      } catch (const treadle::PeerLostError&) {
-        std::erase(members, ddp.state().lostWorker);
-        if (!ddp.rebind(treadle::ProcessGroup::make(worker, members))) optimizer = makeOptimizer();
+        step(batches[batch]);
+        ++batch;
+      } catch (const treadle::PeerLostError& error) {
+        batch = goOnWithout(error.worker(), batch);
       }
     }
     // [/rebind]
     EXPECT_EQ(ddp.group().size(), 2);
-    EXPECT_EQ(ddp.stats().averagedPasses, 3U);
+    EXPECT_EQ(ddp.stats().averagedPasses, 4U);
     ddp.verifyReplicas();
   });
 }

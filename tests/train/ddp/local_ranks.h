@@ -93,7 +93,9 @@ class SimulatedRanks {
     ASSERT_EQ(state.size(), expected.size());
     for (size_t i = 0; i < state.size(); ++i) {
       ASSERT_EQ(state[i].defined(), expected[i].defined()) << "tensor " << i;
-      if (state[i].defined()) EXPECT_TRUE(close(state[i], expected[i], 1e-12)) << "tensor " << i;
+      if (state[i].defined()) {
+        EXPECT_TRUE(close(state[i], expected[i], 1e-12)) << "tensor " << i;
+      }
     }
   }
 

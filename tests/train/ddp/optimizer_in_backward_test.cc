@@ -5,6 +5,7 @@
 #include <torch/optim/schedulers/step_lr.h>
 
 #include <future>
+#include <optional>
 #include <stdexcept>
 
 #include "tests/support/expect_error.h"
@@ -23,8 +24,8 @@ ProcessGroup groupOf(Worker& worker, int size) {
   return ProcessGroup::make(worker, ranks(size), {.sumOrder = SumOrder::kRank});
 }
 
-DdpOptions with(std::shared_ptr<torch::optim::Optimizer> optimizer, std::shared_ptr<CommHook> hook = nullptr) {
-  DdpOptions options = smallBuckets();
+DdpOptions with(std::shared_ptr<torch::optim::Optimizer> optimizer, std::shared_ptr<CommHook> hook = nullptr,
+                DdpOptions options = smallBuckets()) {
   options.optimizerInBackward = std::move(optimizer);
   options.hook = std::move(hook);
   return options;
@@ -33,8 +34,9 @@ DdpOptions with(std::shared_ptr<torch::optim::Optimizer> optimizer, std::shared_
 // A replica whose optimizer steps within the pass, or after it.
 template <class Optimizer = torch::optim::SGD>
 struct Replica {
-  Replica(const ProcessGroup& group, bool stepsWithin, std::shared_ptr<CommHook> hook = nullptr)
-      : stepsWithin(stepsWithin), ddp(net, group, with(stepsWithin ? optimizer : nullptr, std::move(hook))) {}
+  Replica(const ProcessGroup& group, bool stepsWithin, std::shared_ptr<CommHook> hook = nullptr,
+          const DdpOptions& options = smallBuckets())
+      : stepsWithin(stepsWithin), ddp(net, group, with(stepsWithin ? optimizer : nullptr, std::move(hook), options)) {}
 
   void zeroGrad() {
     if (!stepsWithin) optimizer->zero_grad();
@@ -109,6 +111,42 @@ TEST(OptimizerInBackward, StepsOnRanksWithoutABatch) {
     replica.step();
   });
 }
+
+class OptimizerInBackwardWith : public ::testing::TestWithParam<Divisor> {};
+
+// Averages are weighted, buffers follow the buckets, and a parameter that no rank uses is in no bucket.
+TEST_P(OptimizerInBackwardWith, StepsByAveragesOfEachDivisor) {
+  for (const UnusedParameters unused : {UnusedParameters::kPerPass, UnusedParameters::kStatic}) {
+    DdpOptions options = smallBuckets();
+    options.divisor = GetParam();
+    options.unusedParameters = unused;
+    options.buffers = Buffers::kAverage;
+    TensorJob job(ranks(3));
+    job.onAll([&](Worker& worker) {
+      const int rank = worker.self().rank;
+      Replica<> within(groupOf(worker, 3), true, nullptr, options), after(groupOf(worker, 3), false, nullptr, options);
+      for (int step = 0; step < 5; ++step) {
+        for (Replica<>* one : {&within, &after}) {
+          one->zeroGrad();
+          if (GetParam() == Divisor::kWeights) one->ddp.setWeight(weightOf(rank));
+          one->net->offset.add_(rank);
+          rank == step % 3 ? one->ddp.skipPass()
+                           : one->net->forward(inputOf(rank, step), /*skip=*/true).square().mean().backward();
+          one->step();
+        }
+        expectEqualBits(within.state(), after.state());
+        EXPECT_TRUE(haveEqualBits(within.net->offset, after.net->offset));
+        within.expectNoGradients();
+      }
+      within.ddp.verifyReplicas();
+    });
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Divisors, OptimizerInBackwardWith,
+                         ::testing::Values(Divisor::kWorldSize, Divisor::kActiveRanks, Divisor::kSum,
+                                           Divisor::kWeights),
+                         [](const auto& info) { return std::string(ddp::nameOf(info.param)); });
 
 TEST(OptimizerInBackward, StepsWhenSynchronizeAverages) {
   expectBitsOfStepsAfter(2, 3, [](auto& replica, int rank, int step) {
@@ -261,10 +299,43 @@ class Held final : public CommHook {
   Promise<void> arrives_;
 };
 
+// Throws where all averages are there.
+class ThrowsAtTheEnd final : public CommHook {
+ public:
+  std::string description() const override { return "ThrowsAtTheEnd"; }
+  Reduction reduce(Exchange& exchange, const ddp::Bucket& bucket) override {
+    at::Tensor average = bucket.flat;
+    exchange.add(allReduce(exchange.group(), average, ReduceOp::kAverage));
+    co_return;
+  }
+  void passAveraged(const std::vector<bool>& /*isUsed*/) override {
+    if (throws) throw std::runtime_error("the hook fails");
+  }
+  bool throws = false;
+};
+
+// An operation of the bucket with a parameter fails on this rank alone.
+class FailsForAParameter final : public CommHook {
+ public:
+  std::string description() const override { return "FailsForAParameter"; }
+  Reduction reduce(Exchange& exchange, const ddp::Bucket& bucket) override {
+    at::Tensor average = bucket.flat;
+    exchange.add(allReduce(exchange.group(), average, ReduceOp::kAverage));
+    if (parameter &&
+        std::find(bucket.parameters.begin(), bucket.parameters.end(), *parameter) != bucket.parameters.end()) {
+      Promise<void> failed;
+      exchange.add(failed.future());
+      failed.fail(deadlineExceeded("this all-reduce has failed"));
+    }
+    co_return;
+  }
+  std::optional<size_t> parameter;
+};
+
 TEST(OptimizerInBackward, StepsABucketWhileALaterOneIsOnItsWay) {
   TensorJob job(ranks(2));
   job.onAll([&](Worker& worker) {
-    Net net(0), alone(0);
+    Net net(0);
     const auto optimizer = watched(net);
     const auto hook = std::make_shared<Held>();
     DistributedDataParallel<Net> ddp(net, groupOf(worker, 2), with(optimizer, hook));
@@ -330,9 +401,80 @@ TEST(OptimizerInBackward, ThatThrowsOnARankEndsTheGroup) {
       backward();
     });
     EXPECT_TRUE(contains(why, "'rank1' (rank 1) could not end an averaged backward pass (")) << why;
-    EXPECT_TRUE(contains(why, "load the last checkpoint on all ranks")) << why;
+    EXPECT_TRUE(contains(why, "or load the last checkpoint, on all ranks")) << why;
   });
 }
+
+// On rank 1 the optimizer of the module whose end comes first throws, so the other one is not stepped there. It is on
+// rank 0, so both groups end.
+TEST(OptimizerInBackward, ThatThrowsEndsTheGroupsOfOtherModulesInThePass) {
+  TensorJob job(ranks(2));
+  job.onAll([&](Worker& worker) {
+    const int rank = worker.self().rank;
+    Net a(0), b(0);
+    const auto stepsA = watched(a), stepsB = watched(b);
+    DistributedDataParallel<Net> ddpA(a, groupOf(worker, 2), with(stepsA)), ddpB(b, groupOf(worker, 2), with(stepsB));
+    const auto lossOf = [&](Net& net) { return net->forward(inputOf(rank, 0), false).square().mean(); };
+    if (rank == 1) {
+      for (const auto& optimizer : {stepsA, stepsB})
+        optimizer->before = [] { throw std::runtime_error("no more memory"); };
+      EXPECT_THROW((lossOf(a) + lossOf(b)).backward(), Error);
+      for (const auto& optimizer : {stepsA, stepsB}) optimizer->before = [] {};
+    } else {
+      try {
+        (lossOf(a) + lossOf(b)).backward();
+      } catch (const Error&) {}  // if it is still under way when the groups end
+    }
+    EXPECT_THROW(lossOf(a).backward(), Error);
+    EXPECT_THROW(lossOf(b).backward(), Error);
+  });
+}
+
+// All parameters are stepped by then, so the next pass finds equal replicas.
+TEST(OptimizerInBackward, LeavesTheGroupWhereAHookThrowsAfterwards) {
+  TensorJob job(ranks(2));
+  job.onAll([&](Worker& worker) {
+    const auto hook = std::make_shared<ThrowsAtTheEnd>();
+    Replica<> replica(groupOf(worker, 2), true, hook);
+    const auto backward = [&] {
+      replica.net->forward(inputOf(worker.self().rank, 0), false).square().mean().backward();
+    };
+    hook->throws = worker.self().rank == 1;
+    if (hook->throws) {
+      EXPECT_THROW(backward(), std::runtime_error);
+    } else {
+      backward();
+    }
+    hook->throws = false;
+    backward();
+    replica.ddp.verifyReplicas();
+  });
+}
+
+// An all-reduce that fails on rank 1 alone, for the first bucket or for a later one, when others may have stepped.
+class FailingBucket : public ::testing::TestWithParam<size_t> {};
+
+TEST_P(FailingBucket, EndsTheGroupOnAllRanks) {
+  TensorJob job(ranks(2));
+  job.onAll([&](Worker& worker) {
+    const int rank = worker.self().rank;
+    const auto hook = std::make_shared<FailsForAParameter>();
+    Replica<> replica(groupOf(worker, 2), true, hook);
+    if (rank == 1) hook->parameter = GetParam();
+    const auto backward = [&] { replica.net->forward(inputOf(rank, 0), false).square().mean().backward(); };
+    if (rank == 1) {
+      EXPECT_TRUE(contains(messageOf<Error>(backward), "this all-reduce has failed"));
+    } else {
+      try {
+        backward();
+      } catch (const Error&) {}  // if it is still under way when the group ends
+    }
+    EXPECT_THROW(backward(), Error);
+  });
+}
+
+// In the first pass, buckets have parameters in reverse order.
+INSTANTIATE_TEST_SUITE_P(Parameters, FailingBucket, ::testing::Values(size_t{0}, size_t{3}));
 
 // ---- refusals
 
@@ -365,7 +507,7 @@ TEST(OptimizerInBackward, RefusesParametersAndClassesThatCannotBe) {
   };
   const torch::optim::SGDOptions options(0.1);
   const std::vector<at::Tensor> others = {net->first, at::ones({2}, at::kDouble).requires_grad_()};
-  expectRefused(std::make_shared<torch::optim::SGD>(others, options), "no trained parameter of the module");
+  expectRefused(std::make_shared<torch::optim::SGD>(others, options), "a parameter that is none of the module");
   expectRefused(std::make_shared<torch::optim::LBFGS>(net->parameters()), "cannot be LBFGS");
 
   const auto optimizer = std::make_shared<torch::optim::SGD>(std::vector<at::Tensor>{net->first}, options);

@@ -4,6 +4,8 @@
 #include <ATen/core/grad_mode.h>
 #include <torch/csrc/autograd/engine.h>
 
+#include <algorithm>
+#include <limits>
 #include <memory>
 #include <stdexcept>
 
@@ -11,6 +13,7 @@
 #include "tests/support/gate.h"
 #include "tests/train/ddp/uneven.h"
 #include "treadle/train/ddp/of_all_ranks.h"
+#include "treadle/train/ddp/rebind.h"
 
 namespace treadle::test::rebind_test {
 namespace {
@@ -24,6 +27,21 @@ std::vector<at::Tensor> copiesOf(const std::vector<at::Tensor>& tensors) {
   for (const at::Tensor& tensor : tensors) copies.push_back(tensor.detach().clone());
   return copies;
 }
+
+// Where all ranks have ended what is before it. A rank that is lost, or ends the group, waits there: others may still
+// be in a pass that it has ended already.
+class Meeting {
+ public:
+  explicit Meeting(int ranks) : ranks_(ranks) {}
+  void come() {
+    come_.add();
+    come_.waitFor(ranks_);
+  }
+
+ private:
+  const int ranks_;
+  Counter come_;
+};
 
 // A rank that trains.
 struct Replica {
@@ -58,8 +76,9 @@ struct Replica {
     alone->forward(inputOf(rank, step), false).square().mean().backward();
     for (const auto& entry : alone->named_parameters()) {
       const at::Tensor parameter = net->named_parameters()[entry.key()];
-      if (isWhole || parameter.grad().defined())
+      if (isWhole || parameter.grad().defined()) {
         EXPECT_TRUE(close(parameter.grad(), entry.value().grad())) << entry.key();
+      }
     }
   }
 
@@ -165,34 +184,47 @@ enum class Moment {
   kAfterTheChannel,  // all has gone that the first step of the end sends; others may have their averages
 };
 
+const char* nameOf(Moment moment) {
+  switch (moment) {
+    case Moment::kBeforeItsPass: return "beforeItsPass";
+    case Moment::kBetweenBuckets: return "betweenBuckets";
+    case Moment::kAfterTheChannel: break;
+  }
+  return "afterTheChannel";
+}
+
 class LostRank : public ::testing::TestWithParam<Moment> {
  protected:
   static constexpr int kLost = 2;
 
   // Its worker ends in its pass.
   void trainUntilTheEnd(Replica& own) {
-    own.train(0, kFault);
     const auto end = [this] { job_.kill(kLost); };
     if (GetParam() == Moment::kBeforeItsPass) return end();
     own.net->bias.register_hook(
         [&](const at::Tensor&) { GetParam() == Moment::kBetweenBuckets ? end() : atTheEndOfThePass(end); });
+    own.optimizer->zero_grad();
     try {
       own.backward(kFault);
     } catch (const std::exception&) {}  // as its worker has ended, unless it has its averages
   }
 
   TensorJob job_{ranks(3)};
+  Meeting faultBegins_{3};
 };
 
 TEST_P(LostRank, IsLeftOutByTheOthers) {
   std::vector<End> ends(3);
   job_.onAll([&](Worker& worker) {
     Replica own(worker, ranks(3));
+    own.train(0, kFault);
+    faultBegins_.come();
     if (own.rank == kLost) return trainUntilTheEnd(own);
     End& end = ends[static_cast<size_t>(own.rank)];
-    own.train(0, kFault);
     end.isAveraged = own.trainInFault("rank2");
-    if (GetParam() != Moment::kAfterTheChannel) EXPECT_FALSE(end.isAveraged);
+    if (GetParam() != Moment::kAfterTheChannel) {
+      EXPECT_FALSE(end.isAveraged);
+    }
     own.expectGroupIsLost("rank2", "rank2");
     end.areEqual = own.goOnWith(ProcessGroup::make(worker, ranks(2)));
     end.state = own.state();
@@ -202,21 +234,31 @@ TEST_P(LostRank, IsLeftOutByTheOthers) {
 
 INSTANTIATE_TEST_SUITE_P(Moments, LostRank,
                          ::testing::Values(Moment::kBeforeItsPass, Moment::kBetweenBuckets, Moment::kAfterTheChannel),
-                         [](const auto& info) {
-                           return std::vector<std::string>{"beforeItsPass", "betweenBuckets",
-                                                           "afterTheChannel"}[static_cast<size_t>(info.param)];
-                         });
+                         [](const auto& info) { return nameOf(info.param); });
+
+void expectEqualStates(const OptimizerState& actual, const OptimizerState& expected) {
+  ASSERT_EQ(actual.size(), expected.size());
+  EXPECT_FALSE(expected.empty());
+  for (const auto& [name, tensor] : expected) EXPECT_TRUE(haveEqualBits(actual.at(name), tensor)) << name;
+}
 
 // Two are lost, and one goes on alone.
 TEST(Rebind, GoesOnAloneAfterLossesOneAfterTheOther) {
   TensorJob job(ranks(3));
+  Meeting faultBegins(3), isTwoLost(3);
   std::vector<End> ends(1);
   job.onAll([&](Worker& worker) {
     Replica own(worker, ranks(3));
     own.train(0, kFault);
-    if (own.rank == 2) return job.kill(2);
+    faultBegins.come();
+    if (own.rank == 2) {
+      job.kill(2);
+      return isTwoLost.come();
+    }
     EXPECT_FALSE(own.trainInFault("rank2"));
+    own.expectGroupIsLost("rank2", "rank2");
     const ProcessGroup both = ProcessGroup::make(worker, ranks(2));
+    isTwoLost.come();
     if (own.rank == 1) return job.kill(1);
     EXPECT_THROW(static_cast<void>(own.ddp.rebind(both)), PeerLostError);
     EXPECT_EQ(own.ddp.group().size(), 3);
@@ -238,6 +280,7 @@ TEST(StoppedRank, IsLeftOutByTheOthers) {
     own.train(0, kFault);
     if (own.rank == kStopped) {
       gaveUp.waitFor(2);
+      EXPECT_TRUE(eventually([&] { return own.ddp.state().condition == DdpCondition::kGroupLost; }));
       EXPECT_FALSE(own.trainInFault("could not end an averaged backward pass"));
       return own.expectGroupIsLost("", "could not end an averaged backward pass");
     }
@@ -255,7 +298,7 @@ TEST(StoppedRank, IsLeftOutByTheOthers) {
 // Throws when it is told to, in the first round of a pass, between its rounds, or when the averages are there.
 class ThrowingHook final : public CommHook {
  public:
-  enum class Where { kNowhere, kFirstRound, kBetweenRounds, kAtTheEnd };
+  enum class Where { kNowhere, kFirstRound, kBetweenRounds, kAtTheEnd, kAgree };
 
   std::string description() const override { return "ThrowingHook"; }
   Reduction reduce(Exchange& exchange, const ddp::Bucket& bucket) override {
@@ -269,6 +312,7 @@ class ThrowingHook final : public CommHook {
   void passAveraged(const std::vector<bool>&) override { throwIn(Where::kAtTheEnd); }
   // Ranks are equal then, so it may use the group.
   void agree(const ProcessGroup& group) override {
+    throwIn(Where::kAgree);
     EXPECT_EQ(ddp::ofAllRanks(group, 7 + group.rank()).back(), 6 + group.size());
     ++agreements;
   }
@@ -282,6 +326,17 @@ class ThrowingHook final : public CommHook {
   }
 };
 
+const char* nameOf(ThrowingHook::Where where) {
+  switch (where) {
+    case ThrowingHook::Where::kNowhere: return "nowhere";
+    case ThrowingHook::Where::kFirstRound: return "firstRound";
+    case ThrowingHook::Where::kBetweenRounds: return "betweenRounds";
+    case ThrowingHook::Where::kAtTheEnd: return "atTheEnd";
+    case ThrowingHook::Where::kAgree: break;
+  }
+  return "agree";
+}
+
 class ThrowingRank : public ::testing::TestWithParam<ThrowingHook::Where> {};
 
 // All workers live, so all go on, with a new group.
@@ -289,6 +344,7 @@ TEST_P(ThrowingRank, EndsTheGroupOrThePass) {
   constexpr int kThrows = 1;
   const bool endsGroup = GetParam() != ThrowingHook::Where::kAtTheEnd;
   TensorJob job(ranks(3));
+  Meeting faultBegins(3);
   std::vector<End> ends(3);
   job.onAll([&](Worker& worker) {
     const auto hook = std::make_shared<ThrowingHook>();
@@ -297,6 +353,7 @@ TEST_P(ThrowingRank, EndsTheGroupOrThePass) {
     Replica own(worker, ranks(3), options);
     End& end = ends[static_cast<size_t>(own.rank)];
     own.train(0, kFault);
+    faultBegins.come();
     if (endsGroup) {
       if (own.rank == kThrows) hook->where = GetParam();
       const bool isCut = own.rank == kThrows && GetParam() == ThrowingHook::Where::kFirstRound;
@@ -326,10 +383,7 @@ TEST_P(ThrowingRank, EndsTheGroupOrThePass) {
 INSTANTIATE_TEST_SUITE_P(Places, ThrowingRank,
                          ::testing::Values(ThrowingHook::Where::kFirstRound, ThrowingHook::Where::kBetweenRounds,
                                            ThrowingHook::Where::kAtTheEnd),
-                         [](const auto& info) {
-                           return std::vector<std::string>{"nowhere", "firstRound", "betweenRounds",
-                                                           "atTheEnd"}[static_cast<size_t>(info.param)];
-                         });
+                         [](const auto& info) { return nameOf(info.param); });
 
 // The group is as good as before.
 TEST(DdpState, IsUsableAfterAPassThatFailsBeforeItsChannel) {
@@ -352,24 +406,20 @@ TEST(DdpState, IsUsableAfterAPassThatFailsBeforeItsChannel) {
 // What rank 0 holds back stays what it was, when its pass fails and when it goes on alone.
 TEST(LostWorker, LeavesErrorMemoriesAsTheyAre) {
   TensorJob job(ranks(2));
+  Meeting faultBegins(2);
   job.onAll([&](Worker& worker) {
     const auto hook = std::make_shared<TopKHook>(TopKOptions{.ratio = 0.1});
     DdpOptions options = smallBuckets();
     options.hook = hook;
     Replica own(worker, ranks(2), options);
     own.train(0, kFault);
+    faultBegins.come();
     if (own.rank == 1) return job.kill(1);
     const OptimizerState before = hook->state();
-    const auto expectUnchanged = [&] {
-      const OptimizerState now = hook->state();
-      ASSERT_EQ(now.size(), before.size());
-      for (const auto& [name, tensor] : before) EXPECT_TRUE(haveEqualBits(now.at(name), tensor)) << name;
-    };
-    EXPECT_FALSE(before.empty());
     EXPECT_FALSE(own.trainInFault("rank1"));
-    expectUnchanged();
+    expectEqualStates(hook->state(), before);
     EXPECT_TRUE(own.ddp.rebind(ProcessGroup::make(worker, ranks(1))));
-    expectUnchanged();
+    expectEqualStates(hook->state(), before);
     own.train(kFault, kSteps);
   });
 }
@@ -377,6 +427,7 @@ TEST(LostWorker, LeavesErrorMemoriesAsTheyAre) {
 // Rank 1 does not begin the pass in which rank 2 is lost, so it has counted one pass less than rank 0.
 TEST(LostWorker, LeavesRanksThatAgreeOnPassesAndQOfPowerSgd) {
   TensorJob job(ranks(3));
+  Meeting faultBegins(3);
   std::vector<std::string> descriptions(2);
   std::vector<std::vector<at::Tensor>> states(2);
   job.onAll([&](Worker& worker) {
@@ -386,8 +437,11 @@ TEST(LostWorker, LeavesRanksThatAgreeOnPassesAndQOfPowerSgd) {
     options.hook = hook;
     Replica own(worker, ranks(3), options);
     own.train(0, kFault);
+    faultBegins.come();
     if (own.rank == 2) return job.kill(2);
-    if (own.rank == 0) EXPECT_FALSE(own.trainInFault("rank2"));
+    if (own.rank == 0) {
+      EXPECT_FALSE(own.trainInFault("rank2"));
+    }
     EXPECT_TRUE(own.ddp.rebind(ProcessGroup::make(worker, ranks(2))));
     const auto rank = static_cast<size_t>(own.rank);
     descriptions[rank] = hook->description();
@@ -398,6 +452,27 @@ TEST(LostWorker, LeavesRanksThatAgreeOnPassesAndQOfPowerSgd) {
   EXPECT_TRUE(contains(descriptions[0], "in pass " + std::to_string(kFault + 1)));
   EXPECT_EQ(descriptions[1], descriptions[0]);
   expectEqualBits(states[1], states[0]);
+}
+
+// Each has trained alone before, so Q differs.
+TEST(PowerSgdHook, TakesQAndPassesFromTheLowestRankWhenRanksAgree) {
+  TensorJob job(ranks(2));
+  std::vector<std::string> before(2), after(2);
+  job.onAll([&](Worker& worker) {
+    const auto hook =
+        std::make_shared<PowerSgdHook>(PowerSgdOptions{.rank = 1, .startAfter = 0, .minCompressionRate = 1});
+    DdpOptions options = smallBuckets();
+    options.hook = hook;
+    Replica own(worker, {worker.self().name}, options);
+    own.train(0, 1 + own.rank);
+    const auto rank = static_cast<size_t>(own.rank);
+    before[rank] = hook->description();
+    hook->agree(ProcessGroup::make(worker, ranks(2)));
+    after[rank] = hook->description();
+  });
+  EXPECT_NE(before[0], before[1]);
+  EXPECT_EQ(after[0], before[0]);
+  EXPECT_EQ(after[1], before[0]);
 }
 
 // Statistics begin anew.
@@ -425,10 +500,11 @@ TEST(Rebind, ThatFailsChangesNoValue) {
   TensorJob job(ranks(3));
   job.onAll([&](Worker& worker) {
     Replica own(worker, ranks(3));
+    own.backward(0);
     const ProcessGroup next = ProcessGroup::make(worker, {"rank1", "rank0", "rank2"});
     if (own.rank == 1) {
       ddp::compareReplicas(*own.net, next, smallBuckets(), /*isRebind=*/true);
-      ddp::ofAllRanks(next, uint64_t{0});
+      ddp::ofAllRanks(next, ddp::Progress());
       return job.kill(1);
     }
     {
@@ -437,24 +513,178 @@ TEST(Rebind, ThatFailsChangesNoValue) {
       own.net->offset.add_(1 + own.rank);
     }
     const std::vector<at::Tensor> before = copiesOf(own.net->parameters()), buffers = copiesOf(own.net->buffers());
+    const std::vector<at::Tensor> gradients = copiesOf({own.net->first.grad(), own.net->bias.grad()});
     EXPECT_EQ(statusOf<PeerLostError>([&] { static_cast<void>(own.ddp.rebind(next)); }).worker(), "rank1");
+    expectEqualBits({own.net->first.grad(), own.net->bias.grad()}, gradients);
     expectEqualBits(copiesOf(own.net->parameters()), before);
     expectEqualBits(copiesOf(own.net->buffers()), buffers);
     EXPECT_EQ(own.ddp.group().members(), ranks(3));
   });
 }
 
+// And its hook, with what it holds back.
 TEST(Rebind, RefusesReplicasThatDifferAndKeepsItsGroup) {
   TensorJob job(ranks(2));
   job.onAll([&](Worker& worker) {
-    Replica own(worker, ranks(2));
+    const auto hook = std::make_shared<TopKHook>(TopKOptions{.ratio = 0.1});
+    DdpOptions options = smallBuckets();
+    options.hook = hook;
+    Replica own(worker, ranks(2), options);
+    own.train(0, kFault);
+    const OptimizerState before = hook->state();
     const ProcessGroup next = ProcessGroup::make(worker, {"rank1", "rank0"});
     if (own.rank == 1) own.net->skipped.set_requires_grad(false);
-    EXPECT_TRUE(contains(messageOf<ArgumentError>([&] { static_cast<void>(own.ddp.rebind(next)); }), "'skipped'"));
+    EXPECT_TRUE(contains(messageOf<ArgumentError>([&] { static_cast<void>(own.ddp.rebind(next)); }), "skipped'"));
     own.net->skipped.set_requires_grad(true);
     EXPECT_EQ(own.ddp.group().members(), ranks(2));
-    own.train(0, 2);
+    expectEqualStates(hook->state(), before);
+    own.train(kFault, kSteps);
     own.ddp.verifyReplicas();
+  });
+}
+
+// A loss while values are sent may reach one rank alone. Rank 0 has got averages once less; it plays its part up to the
+// end, and then rebind fails there.
+TEST(Rebind, ThatEndsWellOnOneRankAloneLeavesOptimizersUnequal) {
+  TensorJob job(ranks(2));
+  job.onAll([&](Worker& worker) {
+    const auto hook = std::make_shared<ThrowingHook>();
+    DdpOptions options = smallBuckets();
+    options.hook = hook;
+    Replica own(worker, ranks(2), options);
+    own.train(0, kFault);
+    if (own.rank == 0) {
+      hook->where = ThrowingHook::Where::kAtTheEnd;
+      EXPECT_THROW(own.backward(kFault), std::runtime_error);
+      hook->where = ThrowingHook::Where::kNowhere;
+    } else {
+      own.train(kFault, kFault + 1);
+    }
+    const ProcessGroup first = ProcessGroup::make(worker, ranks(2)), second = ProcessGroup::make(worker, ranks(2));
+    if (own.rank == 0) {
+      ddp::compareReplicas(*own.net, first, options, /*isRebind=*/true);
+      ddp::ofAllRanks(first, ddp::Progress{.averages = kFault});
+      hook->agree(first);
+      ddp::receiveValues(*own.net, first, 0);
+    } else {
+      EXPECT_FALSE(own.ddp.rebind(first));
+      own.renewOptimizer();
+    }
+    EXPECT_FALSE(own.ddp.rebind(second)) << "rank 0 has its old optimizer";
+    own.renewOptimizer();
+    own.train(kFault + 1, kSteps);
+    own.ddp.verifyReplicas();
+  });
+}
+
+// What only one rank cannot do ends the new group on all.
+TEST(Rebind, ThatFailsOnARankAloneFailsOnAll) {
+  TensorJob job(ranks(2));
+  job.onAll([&](Worker& worker) {
+    const auto hook = std::make_shared<ThrowingHook>();
+    DdpOptions options = smallBuckets();
+    options.hook = hook;
+    Replica own(worker, ranks(2), options);
+    if (own.rank == 1) hook->where = ThrowingHook::Where::kAgree;
+    // Nothing else would end the wait of rank 0.
+    const ProcessGroup next = ProcessGroup::make(worker, ranks(2), {.timeout = kNoTimeout});
+    const auto rebind = [&] { static_cast<void>(own.ddp.rebind(next)); };
+    if (own.rank == 1) {
+      EXPECT_THROW(rebind(), std::runtime_error);
+    } else {
+      EXPECT_TRUE(contains(messageOf<StateError>(rebind), "could not rebind (the hook fails)"));
+    }
+    hook->where = ThrowingHook::Where::kNowhere;
+    own.train(0, kFault);
+    EXPECT_TRUE(own.ddp.rebind(ProcessGroup::make(worker, ranks(2))));
+    own.train(kFault, kSteps);
+    own.ddp.verifyReplicas();
+  });
+}
+
+// They are each rank's own.
+TEST(Rebind, DropsGradientsThatWereNotAveraged) {
+  TensorJob job(ranks(2));
+  job.onAll([&](Worker& worker) {
+    Replica own(worker, ranks(2));
+    {
+      const auto unaveraged = own.ddp.noSync();
+      own.backward(0);
+    }
+    EXPECT_EQ(own.ddp.pendingPasses(), 1U);
+    EXPECT_TRUE(own.ddp.rebind(ProcessGroup::make(worker, {"rank1", "rank0"})));
+    EXPECT_EQ(own.ddp.pendingPasses(), 0U);
+    for (const at::Tensor& parameter : own.net->parameters()) EXPECT_FALSE(parameter.grad().defined());
+  });
+}
+
+// Throws in its second step of a pass, that of a later bucket.
+class ThrowingSgd final : public torch::optim::SGD {
+ public:
+  using SGD::SGD;
+  at::Tensor step(LossClosure closure = nullptr) override {
+    if (throwsAfter-- == 0) {
+      faulty->come();
+      throw std::runtime_error("the optimizer fails");
+    }
+    return SGD::step(std::move(closure));
+  }
+  int throwsAfter = std::numeric_limits<int>::max();
+  Meeting* faulty = nullptr;
+};
+
+// A pass in which the ranks `torn` step some parameters alone. The others have ended it by then.
+void tear(Worker& worker, Meeting& faulty, const std::vector<int>& torn,
+          const std::function<void(DistributedDataParallel<Net>&, bool)>& then) {
+  Net net(0);
+  const auto optimizer = std::make_shared<ThrowingSgd>(net->parameters(), torch::optim::SGDOptions(0.1));
+  DdpOptions options = smallBuckets();
+  options.optimizerInBackward = optimizer;
+  DistributedDataParallel<Net> ddp(net, ProcessGroup::make(worker, ranks(3)), options);
+  const int rank = worker.self().rank;
+  const bool isTorn = std::find(torn.begin(), torn.end(), rank) != torn.end();
+  const auto backward = [&] { ddp.forward(inputOf(rank, 0), false).square().mean().backward(); };
+  if (isTorn) {
+    optimizer->throwsAfter = 1;
+    optimizer->faulty = &faulty;
+  } else {
+    backward();
+    faulty.come();
+  }
+  EXPECT_THROW(backward(), Error);
+  optimizer->throwsAfter = std::numeric_limits<int>::max();
+  net->zero_grad();
+  then(ddp, isTorn);
+}
+
+TEST(TornRank, GetsTheValuesOfAWholeOne) {
+  TensorJob job(ranks(3));
+  Meeting faulty(3);
+  job.onAll([&](Worker& worker) {
+    tear(worker, faulty, {0}, [&](DistributedDataParallel<Net>& ddp, bool isTorn) {
+      EXPECT_TRUE(eventually([&] { return ddp.state().condition != DdpCondition::kUsable; }));
+      if (isTorn) {
+        EXPECT_EQ(ddp.state().condition, DdpCondition::kTorn);
+      }
+      const std::vector<at::Tensor> before = copiesOf(ddp->parameters());
+      EXPECT_FALSE(ddp.rebind(ProcessGroup::make(worker, ranks(3))));
+      EXPECT_EQ(ddp.state().condition, DdpCondition::kUsable);
+      if (worker.self().rank == 1) expectEqualBits(copiesOf(ddp->parameters()), before);
+      ddp.verifyReplicas();
+    });
+  });
+}
+
+TEST(TornRank, CannotGoOnWhereAllAre) {
+  TensorJob job(ranks(3));
+  Meeting faulty(3);
+  job.onAll([&](Worker& worker) {
+    tear(worker, faulty, {0, 1, 2}, [&](DistributedDataParallel<Net>& ddp, bool) {
+      EXPECT_EQ(ddp.state().condition, DdpCondition::kTorn);
+      const ProcessGroup next = ProcessGroup::make(worker, ranks(3));
+      EXPECT_TRUE(contains(messageOf<StateError>([&] { static_cast<void>(ddp.rebind(next)); }),
+                           "no rank with whole parameters"));
+    });
   });
 }
 
@@ -466,19 +696,27 @@ TEST(Rebind, IsRefusedWithinAPassAndUnderGuards) {
     const auto rebind = [&] { static_cast<void>(own.ddp.rebind(next)); };
     bool isWithin = true;
     own.net->bias.register_hook([&](const at::Tensor&) {
-      if (std::exchange(isWithin, false))
+      if (std::exchange(isWithin, false)) {
         EXPECT_TRUE(contains(messageOf<StateError>(rebind), "rebind is called between passes"));
+      }
     });
     own.train(0, 1);
     EXPECT_FALSE(isWithin);
     {
       const auto unaveraged = own.ddp.noSync();
-      EXPECT_TRUE(contains(messageOf<StateError>(rebind), "a guard of noSync() or join() lives"));
+      EXPECT_TRUE(contains(messageOf<StateError>(rebind), "a guard of noSync() or join(), or a LocalSgd, lives"));
     }
     {
       auto join = own.ddp.join([] {});
-      EXPECT_TRUE(contains(messageOf<StateError>(rebind), "a guard of noSync() or join() lives"));
+      EXPECT_TRUE(contains(messageOf<StateError>(rebind), "a guard of noSync() or join(), or a LocalSgd, lives"));
       join.finish();
+    }
+    {
+      auto local = own.ddp.localSgd();
+      EXPECT_TRUE(contains(messageOf<StateError>(rebind), "a guard of noSync() or join(), or a LocalSgd, lives"));
+      EXPECT_TRUE(
+          contains(messageOf<StateError>([&] { own.ddp.localSgd().finish(); }), "while another LocalSgd lives"));
+      local.finish();
     }
     own.train(1, 2);
     rebind();

@@ -181,7 +181,9 @@ TEST(DdpStats, NamesTheSameLatestRanksOnAllRanks) {
     EXPECT_EQ(std::accumulate(stats.latestPasses.begin(), stats.latestPasses.end(), uint64_t{0}), stats.averagedPasses);
     for (size_t step = 0; step < stats.recent.size(); ++step) {
       EXPECT_EQ(stats.recent[step].latestRank, ofRanks[0].recent[step].latestRank);
-      if (stats.recent[step].latestRank == stats.rank) EXPECT_EQ(stats.recent[step].waitForLatest, Duration::zero());
+      if (stats.recent[step].latestRank == stats.rank) {
+        EXPECT_EQ(stats.recent[step].waitForLatest, Duration::zero());
+      }
     }
   }
 }

@@ -54,8 +54,9 @@ class CommHook {
 
   // For hooks with a state, which is that of parameters.
 
-  // The parameters and the group of a DistributedDataParallel that is being constructed; again for a later one. If it
-  // throws on a rank, all ranks throw ArgumentError with the text.
+  // The parameters and the group of a DistributedDataParallel that is being constructed; again for a later one, and by
+  // rebind(), which binds it to the old group again where it fails: what the hook holds back stays. If it throws on a
+  // rank, all ranks throw ArgumentError with the text.
   virtual void bind(const ProcessGroup& group, const std::vector<HookParameter>& parameters);
   // DistributedDataParallel::rebind, after `bind`, on all ranks of the group. A pass may have failed on some ranks
   // alone: what must be the same on all ranks becomes that of the group's rank 0. It may wait for operations of the

@@ -1,13 +1,15 @@
 #include "treadle/train/ddp/ddp_state.h"
 
 #include "treadle/core/group/group_core.h"
+#include "treadle/train/ddp/reducer.h"
 
 namespace treadle::ddp {
 
-DdpState stateOf(const ProcessGroup& group) {
-  const Status failure = group.core().failure();
+DdpState Reducer::state() {
+  const Status failure = group_.core().failure();
   if (failure.ok()) return {};
-  return {.condition = DdpCondition::kGroupLost,
+  MutexLock lock(mutex_);
+  return {.condition = progress_.isTorn ? DdpCondition::kTorn : DdpCondition::kGroupLost,
           .reason = failure.message(),
           .lostWorker = failure.code() == Code::kPeerLost ? failure.worker() : std::string()};
 }

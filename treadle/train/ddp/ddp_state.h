@@ -4,38 +4,33 @@
 //
 // Note [After a failed pass]
 // On the rank where an averaged pass fails, whether a worker was lost or something else has gone wrong:
-// * the parameters, and with them the state of the optimizer, are those before the pass, as averaging changes none;
-// * `.grad`, or the context, has what was there before and, added to it, this rank's own gradients, as far as the pass
-//   came. It has averages where the failure comes after these were put, from CommHook::passAveraged or from another
-//   callback of the pass;
+// * the parameters, and with them the state of the optimizer, are those before the pass, as averaging changes none.
+//   DdpOptions::optimizerInBackward may have stepped some of them already (kTorn);
+// * `.grad` has what was there before and, added to it, this rank's own gradients, as far as the pass came. It has
+//   averages where the failure comes after these were put, from CommHook::passAveraged or from another callback of the
+//   pass. After a distributed pass, `.grad` and the context have what was there before;
 // * buffers are this rank's own, and what a hook holds back is what it was before the pass;
 // * the module is usable: forward, passes under noSync(), saving its parameters.
 // Other ranks may have got the averages of that pass and stepped, so ranks may be one step apart.
 
 #include <string>
 
-#include "treadle/core/group/group.h"
-
 namespace treadle {
 
 enum class DdpCondition {
   kUsable,  // passes are averaged
-  // The group has failed for good: a worker was lost, or a rank could not end an averaged pass. Averaged passes throw;
-  // DistributedDataParallel::rebind goes on with another group.
+  // The group has failed for good: a worker was lost, this one has left, or a rank could not end an averaged pass.
+  // Averaged passes throw; DistributedDataParallel::rebind goes on with another group.
   kGroupLost,
+  // The same, and DdpOptions::optimizerInBackward has stepped some parameters of this rank, and others not. rebind
+  // takes the values of a rank that is not torn.
+  kTorn,
 };
 
 struct DdpState {
   DdpCondition condition = DdpCondition::kUsable;
-  std::string reason = {};      // of kGroupLost, in one sentence
-  std::string lostWorker = {};  // its name, if the group has failed because a worker was lost
+  std::string reason = {};      // unless it is usable: one sentence
+  std::string lostWorker = {};  // the first one, if the group has failed because workers were lost
 };
 
 }  // namespace treadle
-
-namespace treadle::ddp {
-
-// As far as this worker knows now. Sends nothing.
-DdpState stateOf(const ProcessGroup& group);
-
-}  // namespace treadle::ddp

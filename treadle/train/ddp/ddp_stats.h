@@ -19,7 +19,8 @@ namespace treadle {
 // or with the construction, and ends when the averages of a pass are there. So the parts of all steps add up to the
 // time that has passed. A pass that fails belongs to the step of the next one that goes well.
 struct DdpTimes {
-  // Until the first gradient comes: the step of the optimizer, data, the forward pass, passes under noSync().
+  // Until the first gradient comes: the step of the optimizer, data, the forward pass, passes under noSync(). Steps of
+  // DdpOptions::optimizerInBackward too.
   Duration outside{};
   // The backward pass, from the first gradient to the last one, but for `copies`. In a distributed pass it has what the
   // pass waits for other workers too.
@@ -27,7 +28,7 @@ struct DdpTimes {
   // Gradients are copied into buckets and averages out of them, hooks compute, operations begin.
   Duration copies{};
   // What remains of the pass after the last gradient: waits for other ranks and for the network, which no computation
-  // hides.
+  // hides. In a pass that follows a failed one, also waits for what that one has begun.
   Duration exposed{};
 
   Duration step() const { return outside + compute + copies + exposed; }
@@ -48,8 +49,8 @@ struct DdpStep {
   // From the launch of the first bucket until the last one is done.
   Duration communication{};
   std::vector<DdpBucketTimes> buckets = {};  // in the order in which they are sent
-  // The rank in the group that came last to the end of its pass, counted from the averages before. The same on all
-  // ranks.
+  // The rank in the group that came last to the end of its pass, counted from the moment at which it had put the
+  // averages before in their places. The same on all ranks.
   int latestRank = 0;
   // The part of `exposed` in which that rank was not there yet, to a microsecond. A faster network would not save it.
   Duration waitForLatest{};
@@ -65,12 +66,12 @@ struct DdpStats {
   // Since the construction, or since the last rebind():
   DdpTimes total = {};
   uint64_t averagedPasses = 0;
-  uint64_t skippedPasses = 0;  // of these: this rank had no batch (skipPass, Join::finish)
+  uint64_t skippedPasses = 0;  // of these: this rank had had no batch since the one before (skipPass, Join::finish)
   uint64_t failedPasses = 0;   // begun here, without averages; those that kStopAtFirst drops are among them
   uint64_t localPasses = 0;    // under noSync()
   std::vector<uint64_t> latestPasses = {};  // by rank: in how many it was the latest
 
-  // Names of those that had no gradient on any rank in the last averaged pass.
+  // Names of those that had no gradient on any rank in the last averaged pass for which some rank had a batch.
   std::vector<std::string> unusedParameters = {};
 };
 

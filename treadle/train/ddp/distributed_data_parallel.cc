@@ -16,8 +16,9 @@ namespace {
 // the others would wait for it.
 Result<std::string> boundHook(const DdpOptions& options, const torch::nn::Module& module,
                               const ProcessGroup& group) try {
-  bindHook(options, module, group);
-  return options.hook ? options.hook->description() : "none";
+  if (!options.hook) return std::string("none");
+  bindHook(*options.hook, ParameterList(module), group);
+  return options.hook->description();
 } catch (...) {
   return statusOfCurrentException("DdpOptions::hook");
 }
@@ -32,9 +33,9 @@ std::vector<std::string> settingsOf(const DdpOptions& options, const torch::nn::
       std::string("divisor ") + nameOf(options.divisor),
       std::string("unusedParameters ") + nameOf(options.unusedParameters),
       "hook " + (hook.ok() ? *hook : "that cannot be used: " + hook.status().message())};
-  for (const std::string& name : options.bucketOrder) settings.push_back("bucketOrder with '" + name + "' next");
   for (std::string& line : OptimizerInBackward::linesOf(options.optimizerInBackward.get(), ParameterList(module)))
     settings.push_back(std::move(line));
+  for (const std::string& name : options.bucketOrder) settings.push_back("bucketOrder with '" + name + "' next");
   for (std::string& setting : settings) setting = "DdpOptions::" + setting;
   return settings;
 }
@@ -51,12 +52,10 @@ NoSync::~NoSync() {
   if (reducer_) reducer_->resume();
 }
 
-void bindHook(const DdpOptions& options, const torch::nn::Module& module, const ProcessGroup& group) {
-  if (!options.hook) return;
-  const ParameterList list(module);
+void bindHook(CommHook& hook, const ParameterList& list, const ProcessGroup& group) {
   std::vector<HookParameter> parameters;
   for (size_t i = 0; i < list.trained().size(); ++i) parameters.push_back({list.trainedNames()[i], list.trained()[i]});
-  options.hook->bind(group, parameters);
+  hook.bind(group, parameters);
 }
 
 void compareReplicas(const torch::nn::Module& module, const ProcessGroup& group, const DdpOptions& options,
@@ -84,6 +83,8 @@ void setWeight(Reducer& reducer, double weight) { reducer.setWeight(weight); }
 std::vector<std::string> bucketOrder(Reducer& reducer) { return reducer.bucketOrder(); }
 
 DdpStats statsOf(Reducer& reducer) { return reducer.stats(); }
+
+DdpState stateOf(Reducer& reducer) { return reducer.state(); }
 
 size_t pendingPasses(Reducer& reducer) { return reducer.pendingPasses(); }
 

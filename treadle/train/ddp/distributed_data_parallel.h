@@ -41,12 +41,9 @@
 #include "treadle/train/ddp/divisor.h"
 #include "treadle/train/ddp/join.h"
 #include "treadle/train/ddp/local_sgd.h"
+#include "treadle/train/ddp/parameter_list.h"
 #include "treadle/train/ddp/replica_check.h"
 #include "treadle/train/ddp/use_marks.h"
-
-namespace torch::optim {
-class Optimizer;
-}
 
 namespace treadle {
 
@@ -65,14 +62,14 @@ struct DdpOptions {
   // own. It is shared, and serves one DistributedDataParallel at a time. None: the average is sent as it is.
   std::shared_ptr<CommHook> hook = nullptr;
   // Steps within each averaged pass, the parameters of each bucket as soon as their averages are there
-  // (optimizer_in_backward.h). Then `.grad` of its parameters is undefined, so a program neither steps nor clears it.
-  // Its step treats each parameter by itself, as those of libtorch do except LBFGS. It is used by nobody else
-  // meanwhile; its options may change between passes, as by a scheduler. Trained parameters that it does not have get
-  // their averages in
-  // `.grad`. Averages cannot be clipped or unscaled before they are stepped, so use no GradScaler. ArgumentError: it
-  // has other parameters than trained ones of the module. Distributed passes fail on all ranks, with StateError on the
-  // ranks that make them. A pass that fails on this rank when some of its parameters are stepped, by an all-reduce that
-  // fails here alone or by its step, fails the group as above.
+  // (optimizer_in_backward.h). Then `.grad` of its parameters is undefined, so a program neither steps nor clears it,
+  // but after a pass that has failed: `.grad` has this rank's own gradients then, and the next step would be by their
+  // sum with the next ones. Its step treats each parameter by itself, as those of libtorch do except LBFGS. It is used
+  // by nobody else meanwhile; its options may change between passes, as by a scheduler. Trained parameters that it does
+  // not have get their averages in `.grad`. Averages cannot be clipped or unscaled before they are stepped, so use no
+  // GradScaler. ArgumentError: it has parameters that are none of the module's, or one twice. Distributed passes fail
+  // on all ranks, with StateError on the ranks that make them. A pass that fails on this rank when others step already,
+  // by an all-reduce that fails here alone or by its step, fails the group as above.
   std::shared_ptr<torch::optim::Optimizer> optimizerInBackward = nullptr;
 };
 
@@ -94,7 +91,7 @@ class [[nodiscard]] NoSync {
   std::shared_ptr<Reducer> reducer_;  // null when moved from
 };
 
-void bindHook(const DdpOptions& options, const torch::nn::Module& module, const ProcessGroup& group);
+void bindHook(CommHook& hook, const ParameterList& list, const ProcessGroup& group);
 // Binds the hook, and compares the structures and options of the replicas of all ranks. `isRebind`: hooks were compared
 // before, and may be one pass apart since.
 void compareReplicas(const torch::nn::Module& module, const ProcessGroup& group, const DdpOptions& options,
@@ -112,6 +109,7 @@ void setWeight(Reducer& reducer, double weight);
 size_t pendingPasses(Reducer& reducer);
 std::vector<std::string> bucketOrder(Reducer& reducer);
 DdpStats statsOf(Reducer& reducer);
+DdpState stateOf(Reducer& reducer);
 at::Tensor emptyLoss(const Reducer& reducer);
 // In `.grad` if there is no context.
 void skipPass(Reducer& reducer, AutogradContext* context);
@@ -237,22 +235,24 @@ class DistributedDataParallel {
 
   // Whether passes can be averaged, as far as this rank knows now, and why not (ddp_state.h, which says what holds
   // after a failed pass). Sends nothing.
-  DdpState state() const { return ddp::stateOf(group_); }
+  DdpState state() const { return ddp::stateOf(*reducer_); }
 
   // Goes on with another group, such as one of the workers that are left when one was lost. Every member of `group`
   // calls it, between passes. Compares replicas and options as the construction does, copies the parameters and buffers
   // of the group's rank 0 to the others, whatever DdpOptions::start says, and plans buckets anew. What a hook holds
-  // back stays. If it throws, this rank keeps its group, its parameters and its buffers, and it may be called again, as
-  // after another loss. stats() begin anew.
+  // back stays. Gradients become undefined, as they are each rank's own, also those of passes under noSync(). stats()
+  // begin anew. If it throws, this rank keeps its group, its parameters, its buffers and its gradients; make another
+  // group then and call it again, as after another loss. No graph is left that a backward pass will go over.
   //
   // Returns whether all members have had as many averages so far. If so, and if each made a step after each, their
-  // optimizers are equal too. Otherwise some have made the last step alone: load the optimizer's part of the last
-  // checkpoint on all ranks, or make new optimizers. Clear the gradients after it, as `.grad` is this rank's own.
-  // What else has the old group does not follow: make a GradScaler, a DistributedSampler and modules with a
-  // SyncBatchNorm anew.
+  // optimizers are equal too, and all go on with the next batch or with the one that has failed. Otherwise some have
+  // made the last step alone: load the optimizer's part of the last checkpoint on all ranks, or make new optimizers,
+  // and agree on the next batch. What else has the old group does not follow: make a GradScaler, a DistributedSampler
+  // and modules with a SyncBatchNorm anew.
   //
-  // Memory: a copy of the parameters and buffers meanwhile. Throws what the construction throws, and StateError within
-  // a pass, or while a guard of noSync() or join() lives.
+  // Memory: a copy of the parameters and buffers, and a second set of buckets, meanwhile. Throws what the construction
+  // throws, and StateError within a pass, while a guard of noSync() or join(), or a LocalSgd, lives, and where all
+  // ranks are torn (DdpCondition::kTorn).
   [[nodiscard]] bool rebind(ProcessGroup group) {
     const bool areEqual = ddp::rebind(reducer_, *module_, options_, group_, group);
     group_ = std::move(group);

@@ -243,7 +243,8 @@ void GradientExchange::passAveraged() {
   std::vector<bool> isUsed(arrived_.size());
   for (size_t index = 0; index < isUsed.size(); ++index) isUsed[index] = channel_.used(index);
   hook_->passAveraged(isUsed);
-  recorder_.averaged(channel_.reports(), std::move(isUsed));
+  // No rank uses any where none has a batch.
+  recorder_.averaged(channel_.reports(), channel_.anyUsed() ? std::move(isUsed) : std::vector<bool>());
 }
 
 }  // namespace treadle::ddp

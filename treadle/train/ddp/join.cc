@@ -8,26 +8,13 @@
 #include "treadle/train/ddp/sync_batch_norm.h"
 
 namespace treadle::ddp {
-namespace {
-
-void refuseIfSynced(const torch::nn::Module& module, const std::string& name) {
-  if (dynamic_cast<const SyncBatchNormImpl*>(&module) == nullptr) return;
-  raise(invalidArgument("join() cannot be used with a SyncBatchNorm" + (name.empty() ? "" : " ('" + name + "')") +
-                        ": it waits for all ranks in forward, and a rank without a batch calls none; give all ranks " +
-                        "the same number of batches, or use BatchNorm"));
-}
-
-}  // namespace
-
 Join::Join(std::shared_ptr<Reducer> reducer, const torch::nn::Module& module, std::function<void()> step,
            UnevenInputs mode)
     : step_(std::move(step)) {
   if (!step_)
     raise(invalidArgument(
         "join() needs a function that makes a step of the optimizer, for passes for which this rank has no batch"));
-  refuseIfSynced(module, "");
-  for (const auto& entry : module.named_modules("", /*include_self=*/false))
-    refuseIfSynced(*entry.value(), entry.key());
+  refuseSyncBatchNorm(module, "join()");
   reducer->openJoin(mode);
   reducer_ = std::move(reducer);
 }

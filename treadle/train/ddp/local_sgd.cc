@@ -11,6 +11,7 @@
 #include "treadle/train/ddp/of_all_ranks.h"
 #include "treadle/train/ddp/reducer.h"
 #include "treadle/train/ddp/replica_mean.h"
+#include "treadle/train/ddp/sync_batch_norm.h"
 
 namespace treadle::ddp {
 namespace {
@@ -18,9 +19,10 @@ namespace {
 // What a rank reports of itself before each mean.
 struct TrainingReport {
   int64_t steps = 0;
-  bool hasFailed = false;
-  bool isDone = false;      // it has no batch left
-  bool hasTrained = false;  // by its own gradients since the last mean
+  // Flags, without bytes in between that nobody has written.
+  int64_t hasFailed = 0;
+  int64_t isDone = 0;      // it has no batch left
+  int64_t hasTrained = 0;  // by its own gradients since the last mean
 };
 
 // Whatever fails here between the ranks' reports and the mean, this rank does not know what the others have begun.
@@ -28,7 +30,8 @@ template <class F>
 auto orAbandon(const ProcessGroup& group, F function) try {
   return function();
 } catch (...) {
-  abandonGroup(group, "could not average its parameters (" + statusOfCurrentException("LocalSgd").message() + ")");
+  const Status why = statusOfCurrentException("LocalSgd");
+  abandonGroup(group, "could not average its parameters (" + why.message() + ")", why);
   throw;
 }
 
@@ -49,12 +52,12 @@ void checkNumbers(const LocalSgdOptions& options) {
 }
 
 // A rank that trains alone has no use for them.
-void checkTrainsAlone(const DdpOptions& ddp) {
+void checkTrainsAlone(const DdpOptions& ddp, const torch::nn::Module& module) {
+  refuseSyncBatchNorm(module, "localSgd() without LocalSgdOptions::group");
   if (ddp.optimizerInBackward)
-    raise(
-        invalidArgument("localSgd() cannot be used with DdpOptions::optimizerInBackward, which steps in averaged "
-                        "passes alone: step the "
-                        "optimizer after backward, or give LocalSgdOptions::group"));
+    raise(invalidArgument(
+        "localSgd() cannot be used with DdpOptions::optimizerInBackward, which steps in averaged passes alone: step "
+        "the optimizer after backward, or give LocalSgdOptions::group"));
   if (std::dynamic_pointer_cast<ErrorFeedbackHook>(ddp.hook))
     raise(invalidArgument(
         "localSgd() cannot be used with a hook that holds gradients back, as no later pass would send them: use no "
@@ -78,10 +81,10 @@ std::string memberInWords(size_t rank, const ProcessGroup& group) {
 Status checkTrained(const std::vector<TrainingReport>& reports, const ProcessGroup& group) {
   std::optional<size_t> first;
   for (size_t rank = 0; rank < reports.size(); ++rank) {
-    if (reports[rank].hasFailed)
+    if (reports[rank].hasFailed != 0)
       return cancelled("the mean of the parameters failed on " + memberInWords(rank, group) + ": see the error there")
           .withWorker(group.members()[rank]);
-    if (reports[rank].isDone) continue;
+    if (reports[rank].isDone != 0) continue;
     if (!first) first = rank;
     if (reports[rank].steps != reports[*first].steps)
       return failedPrecondition(memberInWords(*first, group) + " has made " + std::to_string(reports[*first].steps) +
@@ -94,7 +97,7 @@ Status checkTrained(const std::vector<TrainingReport>& reports, const ProcessGro
 
 Shares sharesOfTrained(const std::vector<TrainingReport>& reports) {
   std::vector<RankReport> active;
-  for (const TrainingReport& report : reports) active.push_back({.active = report.hasTrained});
+  for (const TrainingReport& report : reports) active.push_back({.active = report.hasTrained != 0});
   return valueOrThrow(sharesOf(Divisor::kActiveRanks, active));
 }
 
@@ -106,12 +109,13 @@ LocalSgd::LocalSgd(std::shared_ptr<Reducer> reducer, const torch::nn::Module& mo
       group_(options_.group.valid() ? options_.group : group),
       isWide_(options_.group.valid()) {
   checkNumbers(options_);
-  isWide_ ? checkHasAllMembers(group_, group) : checkTrainsAlone(ddp);
+  isWide_ ? checkHasAllMembers(group_, group) : checkTrainsAlone(ddp, module);
   reducer->checkAverages("localSgd()");
   reducer->checkBetweenPasses("localSgd()");
   mean_ = std::make_unique<ReplicaMean>(module, ddp.buffers);
   checkStructure(module, group_, settingsOfLocalSgd(options_, ddp));
   if (isWide_) startValues(module, group_, ddp.start);
+  reducer->openLocalSgd();
   reducer_ = std::move(reducer);
   if (options_.startAfter == 0) goLocal();
 }
@@ -123,7 +127,13 @@ LocalSgd::~LocalSgd() {
   try {
     abandonGroup(group_, "has left a LocalSgd before finish() had ended well");
   } catch (...) {}  // a destructor must not throw; the others' operations end at their time limit
+  leave();
+}
+
+void LocalSgd::leave() {
   if (isLocal_) reducer_->resume();
+  reducer_->closeLocalSgd();
+  reducer_.reset();
 }
 
 const std::vector<at::Tensor>& LocalSgd::parameters() const { return mean_->parameters(); }
@@ -170,8 +180,7 @@ void LocalSgd::finish() {
   if (!reducer_) return;
   checkMayAverage("LocalSgd::finish()");
   while (!makeMean(/*isDone=*/true)) {}
-  if (isLocal_) reducer_->resume();
-  reducer_.reset();
+  leave();
 }
 
 // Returns whether no rank has a batch left.
@@ -185,7 +194,7 @@ bool LocalSgd::makeMean(bool isDone) {
   const Shares shares = sharesOfTrained(reports);
   if (!shares.isEmpty) orAbandon(group_, [&] { mean_->make(group_, shares); });
   hasTrained_ = false;
-  return std::all_of(reports.begin(), reports.end(), [](const TrainingReport& one) { return one.isDone; });
+  return std::all_of(reports.begin(), reports.end(), [](const TrainingReport& one) { return one.isDone != 0; });
 }
 
 }  // namespace treadle::ddp

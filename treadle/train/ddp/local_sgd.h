@@ -51,7 +51,8 @@ class [[nodiscard]] LocalSgd {
  public:
   // Every rank calls it, between passes, and each later function too. ArgumentError: options out of range, and, unless
   // there is a larger group: a hook that holds gradients back, as it would do so until training ends; an
-  // optimizerInBackward; the divisors kSum and kWeights, as a rank alone would make steps of another length.
+  // optimizerInBackward; the divisors kSum and kWeights, as a rank alone would make steps of another length; a
+  // SyncBatchNorm, whose forward waits for all ranks. StateError: another LocalSgd lives. These on this rank;
   // ArgumentError on all ranks: other options or replicas on some.
   LocalSgd(std::shared_ptr<Reducer> reducer, const torch::nn::Module& module, const ProcessGroup& group,
            const DdpOptions& ddp, LocalSgdOptions options);
@@ -100,6 +101,7 @@ class [[nodiscard]] LocalSgd {
   void addState(std::unique_ptr<OptimizerTensors> optimizer);
   void checkMayAverage(const char* function) const;
   void goLocal();
+  void leave();
   bool isDue() const;
   bool makeMean(bool isDone);
 

@@ -22,11 +22,13 @@ void keepFirst(Status& failure, Status another) {
   if (failure.ok()) failure = std::move(another);
 }
 
-void abandonGroup(const ProcessGroup& group, const std::string& why) {
+void abandonGroup(const ProcessGroup& group, const std::string& why, const Status& cause) {
   group::GroupCore& core = group.core();
-  core.abandon(failedPrecondition(core.link().nameOf(group.rank()) + " " + why + ", so " + core.text() +
-                                  " is of no use any more, and ranks may be one step apart: make a new group and a "
-                                  "new DistributedDataParallel, and load the last checkpoint on all ranks"));
+  std::string text = core.link().nameOf(group.rank()) + " " + why + ", so " + core.text() +
+                     " is of no use any more, and ranks may be one step apart: make a new group and call rebind() of "
+                     "DistributedDataParallel with it, or load the last checkpoint, on all ranks";
+  core.abandon(cause.code() == Code::kPeerLost ? peerLost(cause.worker(), std::move(text))
+                                               : failedPrecondition(std::move(text)));
 }
 
 }  // namespace treadle::ddp

@@ -21,7 +21,8 @@ Status firstFailure(const Operations& operations);
 void keepFirst(Status& failure, Status another);
 
 // Fails all operations of the group on all ranks, with the reason and the remedy: "worker 'rank1' <why>, so group ...
-// is of no use any more ...".
-void abandonGroup(const ProcessGroup& group, const std::string& why);
+// is of no use any more ...". It is a StateError, or a PeerLostError if that was the cause: an operation may notice a
+// loss before the group does, and all ranks learn which worker it was.
+void abandonGroup(const ProcessGroup& group, const std::string& why, const Status& cause = {});
 
 }  // namespace treadle::ddp

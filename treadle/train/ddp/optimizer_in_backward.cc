@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "treadle/core/base/error.h"
@@ -11,25 +12,39 @@
 namespace treadle::ddp {
 namespace {
 
-std::vector<const c10::TensorImpl*> steppedBy(const torch::optim::Optimizer& optimizer) {
-  std::vector<const c10::TensorImpl*> stepped;
+using Parameters = std::vector<const c10::TensorImpl*>;
+
+Parameters steppedBy(const torch::optim::Optimizer& optimizer) {
+  Parameters stepped;
   for (const torch::optim::OptimizerParamGroup& group : optimizer.param_groups())
     for (const at::Tensor& parameter : group.params()) stepped.push_back(parameter.unsafeGetTensorImpl());
   return stepped;
 }
 
-// By trained parameter. InvalidArgument: the optimizer has another one, or one twice.
-Result<std::vector<bool>> marksOf(const torch::optim::Optimizer& optimizer, const ParameterList& list) {
-  std::unordered_map<const c10::TensorImpl*, size_t> left;
-  for (size_t i = 0; i < list.trained().size(); ++i) left[list.trained()[i].unsafeGetTensorImpl()] = i;
+std::unordered_map<const c10::TensorImpl*, size_t> placesOfTrained(const ParameterList& list) {
+  std::unordered_map<const c10::TensorImpl*, size_t> places;
+  for (size_t i = 0; i < list.trained().size(); ++i) places[list.trained()[i].unsafeGetTensorImpl()] = i;
+  return places;
+}
+
+// Marks of those trained. A frozen one may be among them, as it has no gradient.
+std::vector<bool> marksOf(const Parameters& stepped, const ParameterList& list) {
+  const auto places = placesOfTrained(list);
+  std::unordered_set<const c10::TensorImpl*> frozen;
+  for (const at::Tensor& parameter : list.frozen()) frozen.insert(parameter.unsafeGetTensorImpl());
   std::vector<bool> marks(list.trained().size());
-  for (const c10::TensorImpl* parameter : steppedBy(optimizer)) {
-    const auto found = left.extract(parameter);
-    if (!found)
-      return invalidArgument(
-          "DdpOptions::optimizerInBackward has a parameter that is no trained parameter of the module, or has one "
-          "twice: give it those of the module alone, as it makes several steps in each pass");
-    marks[found.mapped()] = true;
+  for (const c10::TensorImpl* parameter : stepped) {
+    if (frozen.contains(parameter)) continue;
+    const auto found = places.find(parameter);
+    if (found == places.end())
+      raise(invalidArgument(
+          "DdpOptions::optimizerInBackward has a parameter that is none of the module: give it those of the module "
+          "alone, as it makes several steps in each pass"));
+    if (marks[found->second])
+      raise(invalidArgument("DdpOptions::optimizerInBackward has parameter " + list.nameOf(found->second) +
+                            " twice, and would step it twice: Module::parameters() has a shared one once for each "
+                            "module, so give each tensor once"));
+    marks[found->second] = true;
   }
   return marks;
 }
@@ -42,18 +57,18 @@ OptimizerInBackward::OptimizerInBackward(std::shared_ptr<torch::optim::Optimizer
   if (dynamic_cast<const torch::optim::LBFGS*>(optimizer_.get()) != nullptr)
     raise(invalidArgument(
         "DdpOptions::optimizerInBackward cannot be LBFGS, whose step evaluates the model several times"));
-  isStepped_ = valueOrThrow(marksOf(*optimizer_, list_));
+  parameters_ = steppedBy(*optimizer_);
+  isStepped_ = marksOf(parameters_, list_);
 }
 
 std::vector<std::string> OptimizerInBackward::linesOf(const torch::optim::Optimizer* optimizer,
                                                       const ParameterList& list) {
   if (optimizer == nullptr) return {"optimizerInBackward none"};
   std::vector<std::string> lines = {"optimizerInBackward " + demangled(typeid(*optimizer).name())};
-  std::unordered_map<const c10::TensorImpl*, std::string> names;
-  for (size_t i = 0; i < list.trained().size(); ++i)
-    names[list.trained()[i].unsafeGetTensorImpl()] = list.trainedNames()[i];
+  const auto places = placesOfTrained(list);
   for (const c10::TensorImpl* parameter : steppedBy(*optimizer))
-    lines.push_back("optimizerInBackward with '" + names[parameter] + "' next");
+    if (const auto found = places.find(parameter); found != places.end())
+      lines.push_back("optimizerInBackward with '" + list.trainedNames()[found->second] + "' next");
   return lines;
 }
 
@@ -63,8 +78,7 @@ Status OptimizerInBackward::checkMayStep(bool isDistributed) const {
     return failedPrecondition(
         "a distributed backward pass leaves gradients in its context, so DdpOptions::optimizerInBackward cannot step: "
         "call loss.backward(), or use a DistributedOptimizer after the pass");
-  const Result<std::vector<bool>> marks = marksOf(*optimizer_, list_);
-  if (marks.ok() && *marks == isStepped_) return {};
+  if (steppedBy(*optimizer_) == parameters_) return {};
   return failedPrecondition(
       "DdpOptions::optimizerInBackward has other parameters than when DistributedDataParallel was constructed: "
       "construct it again after parameter groups are added");
@@ -82,7 +96,8 @@ Status OptimizerInBackward::step(const std::vector<size_t>& parameters) try {
     if (isStepped_[parameter]) list_.trained()[parameter].mutable_grad() = at::Tensor();
   return {};
 } catch (...) {
-  return statusOfCurrentException("DdpOptions::optimizerInBackward");
+  constexpr const char* kWhat = "DdpOptions::optimizerInBackward";
+  return statusOfCurrentException(kWhat).withContext(kWhat);
 }
 
 }  // namespace treadle::ddp

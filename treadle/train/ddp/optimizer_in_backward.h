@@ -20,11 +20,11 @@ namespace treadle::ddp {
 
 class OptimizerInBackward {
  public:
-  // Null: there is none. `list` outlives it. ArgumentError: a parameter of the optimizer is none of those trained, or
-  // is there twice; LBFGS, whose step evaluates the model several times.
+  // Null: there is none. `list` outlives it. ArgumentError: a parameter of the optimizer is none of the list, or is
+  // there twice; LBFGS, whose step evaluates the model several times.
   OptimizerInBackward(std::shared_ptr<torch::optim::Optimizer> optimizer, const ParameterList& list);
 
-  // Its class and its parameters, which must be the same on all ranks, line by line.
+  // Its class and its trained parameters, which must be the same on all ranks, line by line.
   static std::vector<std::string> linesOf(const torch::optim::Optimizer* optimizer, const ParameterList& list);
 
   bool exists() const { return optimizer_ != nullptr; }
@@ -41,7 +41,8 @@ class OptimizerInBackward {
  private:
   const std::shared_ptr<torch::optim::Optimizer> optimizer_;
   const ParameterList& list_;
-  std::vector<bool> isStepped_;  // by trained parameter
+  std::vector<const c10::TensorImpl*> parameters_;  // when this was made
+  std::vector<bool> isStepped_;                     // by trained parameter
 };
 
 }  // namespace treadle::ddp

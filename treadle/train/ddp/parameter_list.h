@@ -18,6 +18,7 @@ class ParameterList {
   explicit ParameterList(const torch::nn::Module& module);
 
   const std::vector<at::Tensor>& trained() const { return trained_; }
+  const std::vector<at::Tensor>& frozen() const { return frozen_; }
   // "'output.weight'", or "'embedding.weight' (also 'output.weight')" if it is shared.
   const std::string& nameOf(size_t trained) const { return names_[trained]; }
   // "output.weight": the first name of each that is trained.

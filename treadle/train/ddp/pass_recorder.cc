@@ -56,7 +56,7 @@ void PassRecorder::averaged(const std::vector<RankReport>& reports, std::vector<
   step.latestRank = static_cast<int>(latest - reports.begin());
   step.waitForLatest = latest->elapsed - own.elapsed;
   if (!own.active) ++stats_.skippedPasses;
-  isUsed_ = std::move(isUsed);
+  if (!isUsed.empty()) isUsed_ = std::move(isUsed);
 }
 
 void PassRecorder::passOver() {

@@ -53,7 +53,7 @@ class PassRecorder {
   void allEnded();
 
   // The pass has gone well on this rank, which has the reports of all. `isUsed`: which parameters had a gradient on
-  // some rank.
+  // some rank; empty if no rank had a batch.
   void averaged(const std::vector<RankReport>& reports, std::vector<bool> isUsed);
   // It is over, well or badly; no effect if none is under way. What follows belongs to the next step.
   void passOver();
@@ -61,8 +61,7 @@ class PassRecorder {
 
   // Without names.
   DdpStats stats() const;
-  uint64_t averagedPasses() const { return stats_.averagedPasses; }
-  // In the last averaged pass. Empty before it.
+  // In the last averaged pass for which some rank had a batch. Empty before it.
   const std::vector<bool>& isUsed() const { return isUsed_; }
 
  private:

@@ -1,4 +1,4 @@
-// DistributedDataParallel::rebind.
+#include "treadle/train/ddp/rebind.h"
 
 #include <algorithm>
 #include <utility>
@@ -9,42 +9,77 @@
 #include "treadle/train/ddp/reducer.h"
 
 namespace treadle::ddp {
+namespace {
+
+// The rank that has the values for all, the same on all ranks.
+int sourceOf(const std::vector<Progress>& ranks) {
+  const auto whole = std::find_if(ranks.begin(), ranks.end(), [](const Progress& one) { return !one.isTorn; });
+  if (whole == ranks.end())
+    raise(failedPrecondition(
+        "rebind finds no rank with whole parameters: the pass has failed on all of them between steps of "
+        "DdpOptions::optimizerInBackward; load the last checkpoint into a new DistributedDataParallel on all ranks"));
+  return static_cast<int>(whole - ranks.begin());
+}
+
+bool areAlike(const std::vector<Progress>& ranks) {
+  return std::all_of(ranks.begin(), ranks.end(),
+                     [&](const Progress& one) { return one == ranks.front() && !one.isTorn; });
+}
+
+// Where all ranks are from now on. The renewal counts only on ranks on which rebind ends well: if it fails on another
+// one, that one's optimizer is not renewed, and the next rebind notices.
+Progress after(const std::vector<Progress>& ranks) {
+  Progress most;
+  for (const Progress& one : ranks) {
+    most.averages = std::max(most.averages, one.averages);
+    most.renewals = std::max(most.renewals, one.renewals);
+  }
+  if (!areAlike(ranks)) ++most.renewals;
+  return most;
+}
+
+}  // namespace
 
 void Reducer::checkRebind() {
   MutexLock lock(mutex_);
   checkNoPass("rebind");
-  if (suspended_ > 0 || join_.isOpen())
+  if (suspended_ > 0 || join_.isOpen() || hasLocalSgd_)
     raise(failedPrecondition(
-        "rebind cannot be called while a guard of noSync() or join() lives: leave its scope before"));
+        "rebind cannot be called while a guard of noSync() or join(), or a LocalSgd, lives: leave its scope before"));
 }
 
-uint64_t Reducer::averages() {
+Progress Reducer::progress() {
   MutexLock lock(mutex_);
-  return earlierAverages_ + recorder_.averagedPasses();
+  return progress_;
 }
 
-void Reducer::setEarlierAverages(uint64_t count) {
+void Reducer::goOn(const Progress& progress) {
   MutexLock lock(mutex_);
-  earlierAverages_ = count;
+  progress_ = progress;
+  clearGradients();
 }
 
-// What can fail on one rank alone comes before anything changes there. The values come last: from then on the old group
-// is of no use for this rank. A hook may have learnt from the new one how many ranks there are.
+// What can fail on one rank alone comes before anything changes there, and the values come last. A hook may have learnt
+// from the new group how many ranks there are, so it is bound to the old one again.
 bool rebind(std::shared_ptr<Reducer>& reducer, const torch::nn::Module& module, const DdpOptions& options,
             const ProcessGroup& before, const ProcessGroup& group) {
   reducer->checkRebind();
+  bool doOthersCount = false;  // on this rank: what fails before, fails on all ranks alike
   try {
     compareReplicas(module, group, options, /*isRebind=*/true);
+    const std::vector<Progress> ranks = ofAllRanks(group, reducer->progress());
+    const int source = sourceOf(ranks);
+    doOthersCount = true;
     std::shared_ptr<Reducer> next = makeReducer(module, group, options, reducer->claim());
-    const std::vector<uint64_t> averages = ofAllRanks(group, reducer->averages());
     if (options.hook) options.hook->agree(group);
-    receiveValues(module, group);
-    const auto [fewest, most] = std::minmax_element(averages.begin(), averages.end());
-    next->setEarlierAverages(*most);
+    receiveValues(module, group, source);
+    next->goOn(after(ranks));
     reducer = std::move(next);
-    return *fewest == *most;
+    return areAlike(ranks);
   } catch (...) {
-    bindHook(options, module, before);
+    const Status why = statusOfCurrentException("rebind");
+    if (doOthersCount) abandonGroup(group, "could not rebind (" + why.message() + ")", why);
+    if (options.hook) bindHook(*options.hook, reducer->list(), before);
     throw;
   }
 }

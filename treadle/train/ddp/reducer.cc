@@ -68,8 +68,8 @@ void Reducer::checkAverages(const char* function) {
   MutexLock lock(mutex_);
   checkNoPass(function);
   if (suspended_ > 0)
-    raise(
-        failedPrecondition(std::string(function) + " averages nothing while a guard of noSync() lives: end it before"));
+    raise(failedPrecondition(std::string(function) +
+                             " averages nothing while a guard of noSync() or a LocalSgd lives: end it before"));
 }
 
 void Reducer::checkNoPass(const char* function) {
@@ -84,6 +84,17 @@ void Reducer::checkBetweenPasses(const char* function) {
     raise(failedPrecondition(std::string(function) +
                              " cannot be called while a guard of join() lives, as ranks without a batch would not "
                              "take part: call it before join() or after finish()"));
+}
+
+void Reducer::openLocalSgd() {
+  MutexLock lock(mutex_);
+  if (std::exchange(hasLocalSgd_, true))
+    raise(failedPrecondition("localSgd() is called while another LocalSgd lives: end that one before"));
+}
+
+void Reducer::closeLocalSgd() {
+  MutexLock lock(mutex_);
+  hasLocalSgd_ = false;
 }
 
 void Reducer::checkDtypes() const { throwIfError(list_.checkDtypes()); }
@@ -225,7 +236,7 @@ void Reducer::over(bool hasFailed) {
   recorder_.passOver();
   // The next operation of this rank might meet one of this pass on the others, with as many elements. So there is none,
   // and no rank waits for it.
-  if (std::exchange(isBehind_, false)) abandonGroup(group_, whyBehind());
+  if (std::exchange(isBehind_, false)) abandonGroup(group_, whyBehind(), failure_);
 }
 
 std::string Reducer::whyBehind() {
@@ -278,9 +289,11 @@ void Reducer::beginAgain() {
     const Status sent = exchange_.sendAgain(operations_);
     keepFirst(failure_, sent);
     if (!sent.ok()) return;
+    const PassRecorder::Copying copying(recorder_);
     buffers_.begin(group_, shares_, operations_);
   }
-  isBehind_ = outcome.ok() && exchange_.areRoundsLeft();
+  // An optimizer within the pass steps on the other ranks from here on.
+  isBehind_ = outcome.ok() && (exchange_.areRoundsLeft() || optimizer_.exists());
 }
 
 // Returns whether there may be another one. As many on all ranks: the hook and the channel decide.
@@ -295,7 +308,7 @@ bool Reducer::beginNextRound() {
   MutexLock lock(mutex_);
   keepFirst(failure_, std::move(ended));
   if (failure_.ok()) keepFirst(failure_, exchange_.sendNextRound(operations_));
-  isBehind_ = !failure_.ok() || exchange_.areRoundsLeft();
+  isBehind_ = !failure_.ok() || exchange_.areRoundsLeft() || optimizer_.exists();
   return failure_.ok() && exchange_.areRoundsLeft();
 }
 
@@ -333,13 +346,14 @@ void Reducer::putAverages() {
   MutexLock lock(mutex_);
   keepFirst(failure_, std::move(ended));
   throwIfError(failure_);
+  isBehind_ = progress_.isTorn = false;
   const PassRecorder::Copying copying(recorder_);
   recorder_.allEnded();
   if (!optimizer_.exists()) exchange_.put(shares_.factor);
   if (exchange_.channel().anyUsed()) pending_.averaged();  // also if what follows fails
   buffers_.put();
   exchange_.passAveraged();
-  isBehind_ = false;
+  ++progress_.averages;
 }
 
 // Those to be waited for: none where the pass has failed, as its averages are of no use.

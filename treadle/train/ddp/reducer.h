@@ -22,6 +22,7 @@
 #include "treadle/core/group/group.h"
 #include "treadle/core/io/executor.h"
 #include "treadle/train/ddp/buffer_sync.h"
+#include "treadle/train/ddp/ddp_state.h"
 #include "treadle/train/ddp/divisor.h"
 #include "treadle/train/ddp/empty_loss.h"
 #include "treadle/train/ddp/gradient_exchange.h"
@@ -33,6 +34,7 @@
 #include "treadle/train/ddp/pass_recorder.h"
 #include "treadle/train/ddp/pass_tracker.h"
 #include "treadle/train/ddp/pending_passes.h"
+#include "treadle/train/ddp/rebind.h"
 
 namespace treadle {
 struct DdpOptions;
@@ -61,7 +63,7 @@ class Reducer final : public PassEvents, public std::enable_shared_from_this<Red
   void checkAverages(const char* function);
   // StateError: a pass is under way, or a guard of join() lives, so the group is not free for `function`.
   void checkBetweenPasses(const char* function);
-  // StateError: a pass is under way, or a guard of noSync() or join() lives, which would be one of this reducer alone.
+  // StateError: a pass is under way, or a guard of noSync() or join(), or a LocalSgd, lives, which has this reducer.
   void checkRebind();
 
   // join.h
@@ -76,6 +78,12 @@ class Reducer final : public PassEvents, public std::enable_shared_from_this<Red
   // Averages that are in `.grad`, if no pending pass has added to them.
   void clearAverages();
 
+  // local_sgd.h
+
+  // StateError: there is one.
+  void openLocalSgd();
+  void closeLocalSgd();
+
   // pending_passes.h
   void setWeight(double weight);
   void dropWeight();
@@ -84,11 +92,15 @@ class Reducer final : public PassEvents, public std::enable_shared_from_this<Red
   // First names of the parameters, as they fill buckets.
   std::vector<std::string> bucketOrder();
   DdpStats stats();
+  DdpState state();
+
+  // rebind.h
+
+  const ParameterList& list() const { return list_; }
   const HookClaim& claim() const { return claim_; }
-  // How many averages the replica has got, also with groups before this one: setEarlierAverages says how many these
-  // were.
-  uint64_t averages();
-  void setEarlierAverages(uint64_t count);
+  Progress progress();
+  // Goes on where replicas with another group have come to. Gradients go, as they are this rank's own.
+  void goOn(const Progress& progress);
 
  private:
   // The steps of a pass. Each waits for what earlier ones began: other modules in the pass begin theirs in between.
@@ -119,6 +131,7 @@ class Reducer final : public PassEvents, public std::enable_shared_from_this<Red
   void putOrDrop();
   void putAverages();
   void stepAsBucketsCome();
+  void stepBucket(const std::vector<size_t>& averaged);
   std::vector<size_t> putBucket(size_t bucket, Status ended);
   Status waitForChannel(Operations& operations);
   bool mayLeaveBuckets(const Operations& channel);
@@ -141,7 +154,8 @@ class Reducer final : public PassEvents, public std::enable_shared_from_this<Red
   PendingPasses pending_ TREADLE_GUARDED_BY(mutex_);
   int suspended_ TREADLE_GUARDED_BY(mutex_) = 0;
   JoinState join_ TREADLE_GUARDED_BY(mutex_);
-  uint64_t earlierAverages_ TREADLE_GUARDED_BY(mutex_) = 0;
+  bool hasLocalSgd_ TREADLE_GUARDED_BY(mutex_) = false;
+  Progress progress_ TREADLE_GUARDED_BY(mutex_);
   // These belong to the pass that is averaged, or to the last one.
   Phase phase_ TREADLE_GUARDED_BY(mutex_) = Phase::kNone;
   Operations operations_ TREADLE_GUARDED_BY(mutex_);  // as begun
@@ -149,8 +163,8 @@ class Reducer final : public PassEvents, public std::enable_shared_from_this<Red
   Shares shares_ TREADLE_GUARDED_BY(mutex_);
   std::optional<io::Executor::Permit> permit_ TREADLE_GUARDED_BY(mutex_);  // for all waits after the exact channel
   // The other ranks may begin operations of which this one does not know, or that it has not begun: the result of the
-  // exact channel is not here, or the hook cannot go on here. Or some parameters are stepped here, and others not. If
-  // it is so at the end of a pass, the group is abandoned.
+  // exact channel is not here, or the hook cannot go on here. Or an optimizer within the pass steps on the others, and
+  // has not stepped all parameters here. If it is so at the end of a pass, the group is abandoned.
   bool isBehind_ TREADLE_GUARDED_BY(mutex_) = false;
   // Last: no hook comes once they are gone.
   std::unique_ptr<GradientHooks> hooks_;

@@ -28,18 +28,32 @@ void Reducer::stepAsBucketsCome() {
   for (size_t bucket = 0; const auto operations = operationsOfBucket(bucket); ++bucket) {
     Status ended = waitForEnd(*operations);
     if (ended.ok()) ended = firstFailure(*operations);
-    const Status stepped = optimizer_.step(putBucket(bucket, std::move(ended)));
-    MutexLock lock(mutex_);
-    keepFirst(failure_, stepped);
+    stepBucket(putBucket(bucket, std::move(ended)));
   }
+}
+
+// Counts as `outside`, as a step after the pass does.
+void Reducer::stepBucket(const std::vector<size_t>& averaged) {
+  {
+    MutexLock lock(mutex_);
+    recorder_.turnTo(Activity::kOutside);
+  }
+  const Status stepped = optimizer_.step(averaged);
+  MutexLock lock(mutex_);
+  recorder_.turnTo(Activity::kExposed);
+  keepFirst(failure_, stepped);
 }
 
 // Returns the parameters whose averages are in `.grad` now.
 std::vector<size_t> Reducer::putBucket(size_t bucket, Status ended) {
   MutexLock lock(mutex_);
+  if (!ended.ok() && progress_.isTorn)
+    ended = ended.withContext("some parameters are stepped and others not, so rebind() or load the last checkpoint");
   keepFirst(failure_, std::move(ended));
   if (!failure_.ok()) return {};
-  if (!std::exchange(isBehind_, true)) optimizer_.clearGradients();
+  const PassRecorder::Copying copying(recorder_);
+  if (bucket == 0) optimizer_.clearGradients();
+  progress_.isTorn = true;
   return exchange_.put(bucket, shares_.factor);
 }
 

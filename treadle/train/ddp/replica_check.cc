@@ -93,16 +93,16 @@ void broadcastValues(const torch::nn::Module& module, const ProcessGroup& group)
   whenAll(std::move(broadcasts)).wait();
 }
 
-void receiveValues(const torch::nn::Module& module, const ProcessGroup& group) {
+void receiveValues(const torch::nn::Module& module, const ProcessGroup& group, int source) {
   std::vector<at::Tensor> values, received;
   std::vector<Future<void>> broadcasts;
   for (const NamedTensor& named : tensorsOf(module, /*buffers=*/true)) {
     values.push_back(named.tensor.variable_data());  // as in broadcastValues
-    received.push_back(group.rank() == 0 ? values.back() : at::empty_like(values.back()));
-    broadcasts.push_back(broadcast(group, received.back(), 0));
+    received.push_back(group.rank() == source ? values.back() : at::empty_like(values.back()));
+    broadcasts.push_back(broadcast(group, received.back(), source));
   }
   whenAll(std::move(broadcasts)).wait();
-  if (group.rank() == 0) return;
+  if (group.rank() == source) return;
   for (size_t i = 0; i < values.size(); ++i) values[i].copy_(received[i]);
 }
 

@@ -41,8 +41,8 @@ void checkValues(const torch::nn::Module& module, const ProcessGroup& group, boo
 // Copies the parameters and buffers of rank 0 to all ranks. The structures are alike. After a failure they may hold
 // anything.
 void broadcastValues(const torch::nn::Module& module, const ProcessGroup& group);
-// The same, but a rank on which it fails keeps its values. Takes memory for a copy of them.
-void receiveValues(const torch::nn::Module& module, const ProcessGroup& group);
+// Those of rank `source`; a rank on which it fails keeps its own. Takes memory for a copy of them.
+void receiveValues(const torch::nn::Module& module, const ProcessGroup& group, int source);
 
 // Does one of both, or nothing.
 void startValues(const torch::nn::Module& module, const ProcessGroup& group, StartCheck start);

@@ -123,3 +123,23 @@ void SyncBatchNormImpl::pretty_print(std::ostream& stream) const {
 }
 
 }  // namespace treadle
+
+namespace treadle::ddp {
+namespace {
+
+void refuseIfSynced(const torch::nn::Module& module, const std::string& name, const std::string& function) {
+  if (dynamic_cast<const SyncBatchNormImpl*>(&module) == nullptr) return;
+  raise(invalidArgument(function + " cannot be used with a SyncBatchNorm" + (name.empty() ? "" : " ('" + name + "')") +
+                        ": it waits for all ranks in forward, and a rank without a batch calls none; give all ranks " +
+                        "the same number of batches, or use BatchNorm"));
+}
+
+}  // namespace
+
+void refuseSyncBatchNorm(const torch::nn::Module& module, const std::string& function) {
+  refuseIfSynced(module, "", function);
+  for (const auto& entry : module.named_modules("", /*include_self=*/false))
+    refuseIfSynced(*entry.value(), entry.key(), function);
+}
+
+}  // namespace treadle::ddp

@@ -74,3 +74,11 @@ class SyncBatchNormImpl : public torch::nn::NormImplBase<1, SyncBatchNormImpl, t
 TORCH_MODULE(SyncBatchNorm);
 
 }  // namespace treadle
+
+namespace treadle::ddp {
+
+// ArgumentError: `module` is a SyncBatchNorm or has one, so `function`, for which ranks may have other numbers of
+// batches, cannot be used.
+void refuseSyncBatchNorm(const torch::nn::Module& module, const std::string& function);
+
+}  // namespace treadle::ddp

@@ -1,0 +1,16 @@
+#pragma once
+// What ranks report of themselves in DistributedDataParallel::rebind. A value.
+
+#include <cstdint>
+
+namespace treadle::ddp {
+
+// What has to be the same on all ranks for their optimizers to be the same.
+struct Progress {
+  uint64_t averages = 0;  // that the replica has got
+  uint64_t renewals = 0;  // how many times rebind() has had the program renew its optimizers
+  bool isTorn = false;    // DdpOptions::optimizerInBackward has stepped some parameters of a pass, and not all
+  bool operator==(const Progress&) const = default;
+};
+
+}  // namespace treadle::ddp
