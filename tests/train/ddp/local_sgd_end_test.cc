@@ -164,6 +164,15 @@ void expectRefused(Worker& worker, const DdpOptions& ddpOptions, const LocalSgdO
   EXPECT_TRUE(contains(why, text)) << why;
 }
 
+TEST(LocalSgd, RefusesASyncBatchNorm) {
+  TensorJob job(ranks(1));
+  const ProcessGroup group = ProcessGroup::make(job[0], ranks(1));
+  SyncBatchNorm norm(3, job[0], group);
+  DistributedDataParallel<SyncBatchNorm> ddp(norm, group);
+  EXPECT_TRUE(contains(messageOf<ArgumentError>([&] { ddp.localSgd().finish(); }),
+                       "localSgd() without LocalSgdOptions::group cannot be used with a SyncBatchNorm"));
+}
+
 TEST(LocalSgd, RefusesOptionsThatCannotBe) {
   TensorJob job(ranks(2));
   job.onAll([&](Worker& worker) {

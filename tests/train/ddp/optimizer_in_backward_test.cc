@@ -518,6 +518,33 @@ TEST(OptimizerInBackward, RefusesParametersAndClassesThatCannotBe) {
   EXPECT_TRUE(contains(messageOf<ArgumentError>([&] { ddp.localSgd().finish(); }), "optimizerInBackward"));
 }
 
+// libtorch steps whatever has a gradient, and a parameter that is frozen keeps its last one.
+TEST(OptimizerInBackward, LeavesFrozenParametersAlone) {
+  TensorJob job(ranks(2));
+  job.onAll([&](Worker& worker) {
+    Net net(0);
+    const auto optimizer = std::make_shared<torch::optim::SGD>(net->parameters(), torch::optim::SGDOptions(0.1));
+    net->skipped.mutable_grad() = at::ones_like(net->skipped);
+    net->skipped.set_requires_grad(false);
+    const at::Tensor before = net->skipped.clone(), first = net->first.detach().clone();
+    DistributedDataParallel<Net> ddp(net, groupOf(worker, 2), with(optimizer));
+    ddp.forward(inputOf(worker.self().rank, 0), false).square().mean().backward();
+    EXPECT_TRUE(haveEqualBits(net->skipped, before));
+    EXPECT_FALSE(haveEqualBits(net->first, first));
+  });
+}
+
+TEST(OptimizerInBackward, ThatHasASharedParameterTwiceIsRefused) {
+  TensorJob job(ranks(1));
+  Net net(0);
+  std::vector<at::Tensor> twice = net->parameters();
+  twice.push_back(net->last);
+  const auto optimizer = std::make_shared<torch::optim::Adam>(twice);
+  const std::string why =
+      messageOf<ArgumentError>([&] { DistributedDataParallel<Net>(net, groupOf(job[0], 1), with(optimizer)); });
+  EXPECT_TRUE(contains(why, "has parameter 'last' twice")) << why;
+}
+
 TEST(OptimizerInBackward, ThatDiffersBetweenRanksIsNamed) {
   TensorJob job(ranks(2));
   job.onAll([&](Worker& worker) {

@@ -276,8 +276,9 @@ TEST(StoppedRank, IsLeftOutByTheOthers) {
   Counter gaveUp;
   std::vector<End> ends(3);
   job.onAll([&](Worker& worker) {
-    Replica own(worker, ranks(3), smallBuckets(), {.timeout = std::chrono::seconds(3)});
+    Replica own(worker, ranks(3));
     own.train(0, kFault);
+    EXPECT_TRUE(own.ddp.rebind(ProcessGroup::make(worker, ranks(3), {.timeout = std::chrono::seconds(3)})));
     if (own.rank == kStopped) {
       gaveUp.waitFor(2);
       EXPECT_TRUE(eventually([&] { return own.ddp.state().condition == DdpCondition::kGroupLost; }));
@@ -298,11 +299,12 @@ TEST(StoppedRank, IsLeftOutByTheOthers) {
 // Throws when it is told to, in the first round of a pass, between its rounds, or when the averages are there.
 class ThrowingHook final : public CommHook {
  public:
-  enum class Where { kNowhere, kFirstRound, kBetweenRounds, kAtTheEnd, kAgree };
+  enum class Where { kNowhere, kFirstRound, kBetweenRounds, kAtTheEnd, kAgree, kLoss };
 
   std::string description() const override { return "ThrowingHook"; }
   Reduction reduce(Exchange& exchange, const ddp::Bucket& bucket) override {
     throwIn(Where::kFirstRound);
+    if (where == Where::kLoss) exchange.add(noticesLoss());
     at::Tensor flat = bucket.flat, count = at::ones({1}, at::kDouble);
     co_await exchange.round(allReduce(exchange.group(), flat, ReduceOp::kSum));
     throwIn(Where::kBetweenRounds);
@@ -321,6 +323,11 @@ class ThrowingHook final : public CommHook {
   Where where = Where::kNowhere;
 
  private:
+  static Future<void> noticesLoss() {
+    Promise<void> operation;
+    operation.fail(peerLost("rank2", "rank2 is lost"));
+    return operation.future();
+  }
   void throwIn(Where here) const {
     if (where == here) throw std::runtime_error("the hook fails");
   }
@@ -332,9 +339,10 @@ const char* nameOf(ThrowingHook::Where where) {
     case ThrowingHook::Where::kFirstRound: return "firstRound";
     case ThrowingHook::Where::kBetweenRounds: return "betweenRounds";
     case ThrowingHook::Where::kAtTheEnd: return "atTheEnd";
-    case ThrowingHook::Where::kAgree: break;
+    case ThrowingHook::Where::kAgree: return "agree";
+    case ThrowingHook::Where::kLoss: break;
   }
-  return "agree";
+  return "loss";
 }
 
 class ThrowingRank : public ::testing::TestWithParam<ThrowingHook::Where> {};
@@ -543,8 +551,8 @@ TEST(Rebind, RefusesReplicasThatDifferAndKeepsItsGroup) {
   });
 }
 
-// A loss while values are sent may reach one rank alone. Rank 0 has got averages once less; it plays its part up to the
-// end, and then rebind fails there.
+// A loss while values are sent may reach one rank alone. Rank 1 has got averages once less. Rank 0 plays its part up to
+// the end, and then rebind fails there, so that its optimizer stays; rank 1 has averages as many times as rank 0 now.
 TEST(Rebind, ThatEndsWellOnOneRankAloneLeavesOptimizersUnequal) {
   TensorJob job(ranks(2));
   job.onAll([&](Worker& worker) {
@@ -553,7 +561,7 @@ TEST(Rebind, ThatEndsWellOnOneRankAloneLeavesOptimizersUnequal) {
     options.hook = hook;
     Replica own(worker, ranks(2), options);
     own.train(0, kFault);
-    if (own.rank == 0) {
+    if (own.rank == 1) {
       hook->where = ThrowingHook::Where::kAtTheEnd;
       EXPECT_THROW(own.backward(kFault), std::runtime_error);
       hook->where = ThrowingHook::Where::kNowhere;
@@ -563,7 +571,7 @@ TEST(Rebind, ThatEndsWellOnOneRankAloneLeavesOptimizersUnequal) {
     const ProcessGroup first = ProcessGroup::make(worker, ranks(2)), second = ProcessGroup::make(worker, ranks(2));
     if (own.rank == 0) {
       ddp::compareReplicas(*own.net, first, options, /*isRebind=*/true);
-      ddp::ofAllRanks(first, ddp::Progress{.averages = kFault});
+      ddp::ofAllRanks(first, ddp::Progress{.averages = kFault + 1});
       hook->agree(first);
       ddp::receiveValues(*own.net, first, 0);
     } else {
@@ -615,6 +623,39 @@ TEST(Rebind, DropsGradientsThatWereNotAveraged) {
     EXPECT_TRUE(own.ddp.rebind(ProcessGroup::make(worker, {"rank1", "rank0"})));
     EXPECT_EQ(own.ddp.pendingPasses(), 0U);
     for (const at::Tensor& parameter : own.net->parameters()) EXPECT_FALSE(parameter.grad().defined());
+  });
+}
+
+// Momentum is each rank's own after it.
+TEST(Rebind, AfterLocalSgdSaysThatOptimizersDiffer) {
+  TensorJob job(ranks(2));
+  job.onAll([&](Worker& worker) {
+    Replica own(worker, ranks(2));
+    {
+      auto local = own.ddp.localSgd({.period = 2, .startAfter = 0});
+      for (int step = 0; step < 2; ++step) {
+        own.train(step, step + 1);
+        local.step();
+      }
+      local.finish();
+    }
+    EXPECT_FALSE(own.ddp.rebind(ProcessGroup::make(worker, {"rank1", "rank0"})));
+    EXPECT_TRUE(own.ddp.rebind(ProcessGroup::make(worker, ranks(2)))) << "they were made anew after the first one";
+  });
+}
+
+// An operation may notice a loss before the group does. Nobody is lost here, so the group itself notices none.
+TEST(LostWorker, IsNamedOnAllRanksWhereAnOperationNoticesItFirst) {
+  TensorJob job(ranks(3));
+  job.onAll([&](Worker& worker) {
+    const auto hook = std::make_shared<ThrowingHook>();
+    DdpOptions options = smallBuckets();
+    options.hook = hook;
+    Replica own(worker, ranks(3), options);
+    if (own.rank == 1) hook->where = ThrowingHook::Where::kLoss;
+    EXPECT_EQ(statusOf<PeerLostError>([&] { own.backward(0); }).worker(), "rank2");
+    EXPECT_TRUE(eventually([&] { return own.ddp.state().condition == DdpCondition::kGroupLost; }));
+    EXPECT_EQ(own.ddp.state().lostWorker, "rank2");
   });
 }
 

@@ -270,6 +270,8 @@ TEST(DdpStats, NamesParametersThatNoRankUses) {
     net->zero_grad();
     passOf(ddp, rank, 1, /*skip=*/true);
     EXPECT_EQ(ddp.stats().unusedParameters, std::vector<std::string>{"skipped"});
+    ddp.skipPass();
+    EXPECT_EQ(ddp.stats().unusedParameters, std::vector<std::string>{"skipped"}) << "no rank had a batch";
   });
 }
 

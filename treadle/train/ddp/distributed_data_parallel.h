@@ -21,9 +21,10 @@
 // unknown to the others: they wait for this rank's next pass, and average with that.
 //
 // A rank on which the last all-reduce of a pass fails, as by its timeout, cannot know what the others do next; neither
-// can one on which an operation of DdpOptions::hook fails, or its code throws. So the group fails with StateError on
-// all ranks, also for other users of it. The others may have their averages and have stepped: make a new group and
-// call `rebind` with it, or load the last checkpoint, on all ranks.
+// can one on which an operation of DdpOptions::hook fails, or its code throws. So the group fails on all
+// ranks, also for other users of it, with StateError, or with PeerLostError where a worker was lost. The others may
+// have their averages and have stepped: make a new group and call `rebind` with it, or load the last checkpoint, on all
+// ranks.
 //
 // Several modules may be in one pass, in any order on each rank. Waiting for averages is limited by
 // GroupOptions::timeout, not by BackwardOptions::timeout.
@@ -239,16 +240,18 @@ class DistributedDataParallel {
 
   // Goes on with another group, such as one of the workers that are left when one was lost. Every member of `group`
   // calls it, between passes. Compares replicas and options as the construction does, copies the parameters and buffers
-  // of the group's rank 0 to the others, whatever DdpOptions::start says, and plans buckets anew. What a hook holds
-  // back stays. Gradients become undefined, as they are each rank's own, also those of passes under noSync(). stats()
-  // begin anew. If it throws, this rank keeps its group, its parameters, its buffers and its gradients; make another
-  // group then and call it again, as after another loss. No graph is left that a backward pass will go over.
+  // of the group's rank 0 to the others (of the lowest that is not DdpCondition::kTorn), whatever DdpOptions::start
+  // says, and plans buckets anew. What a hook holds back stays. Gradients become undefined, as they are each rank's
+  // own, also those of passes under noSync(). stats() begin anew. If it throws, this rank keeps its group, its
+  // parameters, its buffers and its gradients; make another group then and call it again, as after another loss. No
+  // graph is left that a backward pass will go over.
   //
   // Returns whether all members have had as many averages so far. If so, and if each made a step after each, their
   // optimizers are equal too, and all go on with the next batch or with the one that has failed. Otherwise some have
   // made the last step alone: load the optimizer's part of the last checkpoint on all ranks, or make new optimizers,
-  // and agree on the next batch. What else has the old group does not follow: make a GradScaler, a DistributedSampler
-  // and modules with a SyncBatchNorm anew.
+  // and agree on the next batch. Also where ranks have trained by LocalSgd. Where several modules are in a pass,
+  // optimizers are equal if it is true for all of them. What else has the old group does not follow: make a GradScaler,
+  // a DistributedSampler and modules with a SyncBatchNorm anew.
   //
   // Memory: a copy of the parameters and buffers, and a second set of buckets, meanwhile. Throws what the construction
   // throws, and StateError within a pass, while a guard of noSync() or join(), or a LocalSgd, lives, and where all

@@ -112,10 +112,10 @@ LocalSgd::LocalSgd(std::shared_ptr<Reducer> reducer, const torch::nn::Module& mo
   isWide_ ? checkHasAllMembers(group_, group) : checkTrainsAlone(ddp, module);
   reducer->checkAverages("localSgd()");
   reducer->checkBetweenPasses("localSgd()");
+  claim_ = reducer->claimForLocalSgd();
   mean_ = std::make_unique<ReplicaMean>(module, ddp.buffers);
   checkStructure(module, group_, settingsOfLocalSgd(options_, ddp));
   if (isWide_) startValues(module, group_, ddp.start);
-  reducer->openLocalSgd();
   reducer_ = std::move(reducer);
   if (options_.startAfter == 0) goLocal();
 }
@@ -125,14 +125,14 @@ LocalSgd::LocalSgd(LocalSgd&&) noexcept = default;
 LocalSgd::~LocalSgd() {
   if (!reducer_) return;
   try {
-    abandonGroup(group_, "has left a LocalSgd before finish() had ended well");
+    abandonGroup(group_, "has left a LocalSgd before finish() had ended well", reducer_->lastFailure());
   } catch (...) {}  // a destructor must not throw; the others' operations end at their time limit
   leave();
 }
 
 void LocalSgd::leave() {
   if (isLocal_) reducer_->resume();
-  reducer_->closeLocalSgd();
+  claim_.reset();
   reducer_.reset();
 }
 
@@ -166,7 +166,10 @@ bool LocalSgd::isDue() const {
 void LocalSgd::step() {
   checkMayAverage("LocalSgd::step()");
   ++steps_;
-  if (isLocal_ || isWide_) hasTrained_ = true;
+  if (isLocal_ || isWide_) {
+    hasTrained_ = true;
+    reducer_->trainsAlone();
+  }
   if (steps_ == options_.startAfter) goLocal();
   if (isDue()) makeMean(/*isDone=*/false);
 }

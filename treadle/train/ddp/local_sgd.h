@@ -106,6 +106,7 @@ class [[nodiscard]] LocalSgd {
   bool makeMean(bool isDone);
 
   std::shared_ptr<Reducer> reducer_;  // null after finish(), and when moved from
+  std::shared_ptr<void> claim_;
   LocalSgdOptions options_;
   ProcessGroup group_;
   bool isWide_;           // gradients are averaged in another group

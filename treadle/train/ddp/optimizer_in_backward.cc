@@ -27,7 +27,7 @@ std::unordered_map<const c10::TensorImpl*, size_t> placesOfTrained(const Paramet
   return places;
 }
 
-// Marks of those trained. A frozen one may be among them, as it has no gradient.
+// Marks of those trained. Frozen ones may be among them: clearGradients() leaves none a gradient.
 std::vector<bool> marksOf(const Parameters& stepped, const ParameterList& list) {
   const auto places = placesOfTrained(list);
   std::unordered_set<const c10::TensorImpl*> frozen;
@@ -85,12 +85,15 @@ Status OptimizerInBackward::checkMayStep(bool isDistributed) const {
 }
 
 void OptimizerInBackward::clearGradients() {
-  for (size_t i = 0; i < isStepped_.size(); ++i)
-    if (isStepped_[i]) list_.trained()[i].mutable_grad() = at::Tensor();
+  for (const torch::optim::OptimizerParamGroup& group : optimizer_->param_groups())
+    for (const at::Tensor& parameter : group.params()) parameter.mutable_grad() = at::Tensor();
+}
+
+bool OptimizerInBackward::steps(const std::vector<size_t>& parameters) const {
+  return std::any_of(parameters.begin(), parameters.end(), [this](size_t one) { return isStepped_[one]; });
 }
 
 Status OptimizerInBackward::step(const std::vector<size_t>& parameters) try {
-  if (std::none_of(parameters.begin(), parameters.end(), [this](size_t one) { return isStepped_[one]; })) return {};
   optimizer_->step();
   for (const size_t parameter : parameters)
     if (isStepped_[parameter]) list_.trained()[parameter].mutable_grad() = at::Tensor();

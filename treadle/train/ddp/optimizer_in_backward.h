@@ -32,8 +32,10 @@ class OptimizerInBackward {
   // than when this was made.
   Status checkMayStep(bool isDistributed) const;
 
-  // Makes `.grad` of all of its parameters undefined, as no gradient but an average may be stepped.
+  // Makes `.grad` of all of its parameters undefined, of frozen ones too, as no gradient but an average may be stepped.
   void clearGradients();
+  // Whether it has one of these trained parameters.
+  bool steps(const std::vector<size_t>& parameters) const;
   // The averages of some trained parameters are in `.grad`. Steps those of them that the optimizer has, and makes their
   // `.grad` undefined. Not OK: what the optimizer throws.
   Status step(const std::vector<size_t>& parameters);

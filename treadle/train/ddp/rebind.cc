@@ -13,7 +13,7 @@ namespace {
 
 // The rank that has the values for all, the same on all ranks.
 int sourceOf(const std::vector<Progress>& ranks) {
-  const auto whole = std::find_if(ranks.begin(), ranks.end(), [](const Progress& one) { return !one.isTorn; });
+  const auto whole = std::find_if(ranks.begin(), ranks.end(), [](const Progress& one) { return one.isTorn == 0; });
   if (whole == ranks.end())
     raise(failedPrecondition(
         "rebind finds no rank with whole parameters: the pass has failed on all of them between steps of "
@@ -23,7 +23,7 @@ int sourceOf(const std::vector<Progress>& ranks) {
 
 bool areAlike(const std::vector<Progress>& ranks) {
   return std::all_of(ranks.begin(), ranks.end(),
-                     [&](const Progress& one) { return one == ranks.front() && !one.isTorn; });
+                     [&](const Progress& one) { return one == ranks.front() && !one.isTorn && !one.hasTrainedAlone; });
 }
 
 // Where all ranks are from now on. The renewal counts only on ranks on which rebind ends well: if it fails on another
@@ -57,6 +57,7 @@ void Reducer::goOn(const Progress& progress) {
   MutexLock lock(mutex_);
   progress_ = progress;
   clearGradients();
+  for (const at::Tensor& parameter : list_.frozen()) parameter.mutable_grad() = at::Tensor();
 }
 
 // What can fail on one rank alone comes before anything changes there, and the values come last. A hook may have learnt
@@ -64,10 +65,12 @@ void Reducer::goOn(const Progress& progress) {
 bool rebind(std::shared_ptr<Reducer>& reducer, const torch::nn::Module& module, const DdpOptions& options,
             const ProcessGroup& before, const ProcessGroup& group) {
   reducer->checkRebind();
-  bool doOthersCount = false;  // on this rank: what fails before, fails on all ranks alike
+  bool doOthersCount = false;  // on this rank, unless what fails now fails on all ranks alike
   try {
     compareReplicas(module, group, options, /*isRebind=*/true);
+    doOthersCount = true;
     const std::vector<Progress> ranks = ofAllRanks(group, reducer->progress());
+    doOthersCount = false;
     const int source = sourceOf(ranks);
     doOthersCount = true;
     std::shared_ptr<Reducer> next = makeReducer(module, group, options, reducer->claim());

@@ -9,7 +9,9 @@ namespace treadle::ddp {
 struct Progress {
   uint64_t averages = 0;  // that the replica has got
   uint64_t renewals = 0;  // how many times rebind() has had the program renew its optimizers
-  bool isTorn = false;    // DdpOptions::optimizerInBackward has stepped some parameters of a pass, and not all
+  // Flags, without bytes in between that nobody has written.
+  uint64_t hasTrainedAlone = 0;  // by LocalSgd: optimizers keep what other ranks do not know
+  uint64_t isTorn = 0;           // DdpOptions::optimizerInBackward has stepped some parameters of a pass, and not all
   bool operator==(const Progress&) const = default;
 };
 

@@ -86,15 +86,24 @@ void Reducer::checkBetweenPasses(const char* function) {
                              "take part: call it before join() or after finish()"));
 }
 
-void Reducer::openLocalSgd() {
+std::shared_ptr<void> Reducer::claimForLocalSgd() {
   MutexLock lock(mutex_);
   if (std::exchange(hasLocalSgd_, true))
     raise(failedPrecondition("localSgd() is called while another LocalSgd lives: end that one before"));
+  return {nullptr, [self = shared_from_this()](void*) {
+            MutexLock lock(self->mutex_);
+            self->hasLocalSgd_ = false;
+          }};
 }
 
-void Reducer::closeLocalSgd() {
+void Reducer::trainsAlone() {
   MutexLock lock(mutex_);
-  hasLocalSgd_ = false;
+  progress_.hasTrainedAlone = 1;
+}
+
+Status Reducer::lastFailure() {
+  MutexLock lock(mutex_);
+  return failure_;
 }
 
 void Reducer::checkDtypes() const { throwIfError(list_.checkDtypes()); }
@@ -346,14 +355,14 @@ void Reducer::putAverages() {
   MutexLock lock(mutex_);
   keepFirst(failure_, std::move(ended));
   throwIfError(failure_);
-  isBehind_ = progress_.isTorn = false;
+  isBehind_ = false;
   const PassRecorder::Copying copying(recorder_);
   recorder_.allEnded();
   if (!optimizer_.exists()) exchange_.put(shares_.factor);
   if (exchange_.channel().anyUsed()) pending_.averaged();  // also if what follows fails
   buffers_.put();
   exchange_.passAveraged();
-  ++progress_.averages;
+  if (!optimizer_.exists()) ++progress_.averages;  // it is stepped after the pass
 }
 
 // Those to be waited for: none where the pass has failed, as its averages are of no use.

@@ -80,9 +80,12 @@ class Reducer final : public PassEvents, public std::enable_shared_from_this<Red
 
   // local_sgd.h
 
-  // StateError: there is one.
-  void openLocalSgd();
-  void closeLocalSgd();
+  // Held by the LocalSgd. StateError: there is one.
+  std::shared_ptr<void> claimForLocalSgd();
+  // This rank makes a step whose gradients the others do not have.
+  void trainsAlone();
+  // Of the last averaged pass on this rank.
+  Status lastFailure();
 
   // pending_passes.h
   void setWeight(double weight);

@@ -15,7 +15,7 @@ void Reducer::closeJoin() {
   MutexLock lock(mutex_);
   const bool isOver = join_.isOver();
   join_.close();
-  if (!isOver) abandonGroup(group_, "has left a guard of join() before finish() had ended well");
+  if (!isOver) abandonGroup(group_, "has left a guard of join() before finish() had ended well", failure_);
 }
 
 void Reducer::endInputs() {

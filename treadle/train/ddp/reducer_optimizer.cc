@@ -30,12 +30,18 @@ void Reducer::stepAsBucketsCome() {
     if (ended.ok()) ended = firstFailure(*operations);
     stepBucket(putBucket(bucket, std::move(ended)));
   }
+  MutexLock lock(mutex_);
+  if (!failure_.ok()) return;
+  progress_.isTorn = 0;
+  ++progress_.averages;
 }
 
 // Counts as `outside`, as a step after the pass does.
 void Reducer::stepBucket(const std::vector<size_t>& averaged) {
+  if (!optimizer_.steps(averaged)) return;
   {
     MutexLock lock(mutex_);
+    progress_.isTorn = 1;
     recorder_.turnTo(Activity::kOutside);
   }
   const Status stepped = optimizer_.step(averaged);
@@ -47,13 +53,12 @@ void Reducer::stepBucket(const std::vector<size_t>& averaged) {
 // Returns the parameters whose averages are in `.grad` now.
 std::vector<size_t> Reducer::putBucket(size_t bucket, Status ended) {
   MutexLock lock(mutex_);
-  if (!ended.ok() && progress_.isTorn)
+  if (!ended.ok() && progress_.isTorn != 0)
     ended = ended.withContext("some parameters are stepped and others not, so rebind() or load the last checkpoint");
   keepFirst(failure_, std::move(ended));
   if (!failure_.ok()) return {};
   const PassRecorder::Copying copying(recorder_);
   if (bucket == 0) optimizer_.clearGradients();
-  progress_.isTorn = true;
   return exchange_.put(bucket, shares_.factor);
 }
 

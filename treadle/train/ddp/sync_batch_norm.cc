@@ -130,8 +130,8 @@ namespace {
 void refuseIfSynced(const torch::nn::Module& module, const std::string& name, const std::string& function) {
   if (dynamic_cast<const SyncBatchNormImpl*>(&module) == nullptr) return;
   raise(invalidArgument(function + " cannot be used with a SyncBatchNorm" + (name.empty() ? "" : " ('" + name + "')") +
-                        ": it waits for all ranks in forward, and a rank without a batch calls none; give all ranks " +
-                        "the same number of batches, or use BatchNorm"));
+                        ": it waits for all ranks in forward, and a rank without a batch calls none; use BatchNorm" +
+                        " where ranks may have other numbers of batches"));
 }
 
 }  // namespace
