@@ -17,18 +17,22 @@ NETWORK_CASES = {
 }
 
 
+def ours_between(places, command, timeout):
+    """A job of two workers, by hand what `treadle run` does on one host."""
+    shared = ["WORLD_SIZE=2", f"MASTER_ADDR={places[0].address}", f"MASTER_PORT={programs.free_port()}"]
+    shared.append(f"TREADLE_JOB_KEY={secrets.token_hex(16)}")
+    pair = [
+        [*place.prefix, "env", f"RANK={rank}", *shared, *command, "--listen", f"tcp://{place.address}:0"]
+        for rank, place in reversed(list(enumerate(places)))
+    ]
+    return run_together("ours", pair, timeout)
+
+
 def ours(settings, places, arguments, timeout):
     program = settings.build / "bench" / "treadle_bench_seed"
     if places == namespaces.LOOPBACK:
         return [run("ours", settings.job(2, program, *arguments), timeout)]
-    # By hand what `treadle run` does on one host.
-    shared = ["WORLD_SIZE=2", f"MASTER_ADDR={places[0].address}", f"MASTER_PORT={programs.free_port()}"]
-    shared.append(f"TREADLE_JOB_KEY={secrets.token_hex(16)}")
-    pair = [
-        [*place.prefix, "env", f"RANK={rank}", *shared, program, "--listen", f"tcp://{place.address}:0", *arguments]
-        for rank, place in reversed(list(enumerate(places)))
-    ]
-    return run_together("ours", pair, timeout)
+    return ours_between(places, [program, *arguments], timeout)
 
 
 def pytorch(settings, places, arguments, timeout):

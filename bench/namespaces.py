@@ -34,9 +34,17 @@ def available():
     return os.geteuid() == 0 and shutil.which("ip") is not None
 
 
+def limit_rate(place, rate):
+    """What it sends is shaped: `rate` as `tc` reads it, with a bucket of 32 kB, about what one millisecond lets through."""
+    shape = ["tc", "qdisc", "add", "dev", place.interface, "root", "tbf", "rate", rate, "burst", "32kb", "latency", "100ms"]
+    done = subprocess.run([*place.prefix, *shape], capture_output=True, text=True, check=False, timeout=30)
+    if done.returncode != 0:
+        raise Failed(f"`{' '.join(shape)}` failed: {done.stderr.strip()}")
+
+
 @contextlib.contextmanager
-def two_namespaces():
-    """Makes both and removes them afterwards, with all that is in them."""
+def two_namespaces(rate=None):
+    """Makes both and removes them afterwards, with all that is in them. `rate`: of the link, each way."""
     if not available():
         raise Failed("network namespaces need root and the command `ip` (Debian package iproute2)")
     names = [f"treadle-bench-{os.getpid()}-{number}" for number in (0, 1)]
@@ -51,10 +59,14 @@ def two_namespaces():
             ip("-n", name, "addr", "add", f"{address}/24", "dev", interface)
             ip("-n", name, "link", "set", "lo", "up")
             ip("-n", name, "link", "set", interface, "up")
-        yield tuple(
+        places = tuple(
             Place(("ip", "netns", "exec", name), address, interface)
             for name, interface, address in zip(names, interfaces, ADDRESSES)
         )
+        if rate:
+            for place in places:
+                limit_rate(place, rate)
+        yield places
     finally:
         for name in made:
             ip("netns", "delete", name)

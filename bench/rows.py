@@ -61,6 +61,10 @@ ROWS = [
     Row("ddp_step_cnn", "us", "torch_ddp", 1.0),
     Row("ddp_compute_transformer", "us", "torch_ddp", None),  # what the four above are made of, measured with them
     Row("ddp_compute_cnn", "us", "torch_ddp", None),
+    Row("ddp_200mbit_transformer", "us", "network_or_compute", 1.15),
+    Row("ddp_200mbit_transformer", "us", "torch_ddp", 1.0),
+    Row("ddp_200mbit_cnn", "us", "network_or_compute", 1.15),
+    Row("ddp_200mbit_cnn", "us", "torch_ddp", 1.0),
     Row("small_behind_large", "us", "quiet", 10),
     Row("rss_after_10000", "bytes", "rss_after_1000", 1.05),
     Row("autograd_forward_overhead", "us", "pytorch", 0.33),

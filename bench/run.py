@@ -26,6 +26,7 @@ import programs
 import report
 import rows
 import seed
+import shaped
 from figures import Figures, lines_of
 from machine import describe_machine
 from processes import Failed, end_orderly
@@ -62,7 +63,8 @@ def parse_arguments():
     options.complete = not options.only and not options.quick
     if not namespaces.available():
         print("bench: rows between two network namespaces need root and the command `ip`; they are left out")
-        options.cases = [case for case in options.cases if case not in experiment.NETWORK_CASES.values()]
+        between = {*experiment.NETWORK_CASES.values(), *shaped.CASES}
+        options.cases = [case for case in options.cases if case not in between]
         if not options.cases:
             parser.error("nothing is left to measure")
     return options
@@ -93,7 +95,7 @@ def output_of(launch, settings, cases):
 
 def measure(options, settings, figures, failures):
     for number in range(options.rounds):
-        for launch in programs.LAUNCHES + experiment.LAUNCHES:
+        for launch in programs.LAUNCHES + experiment.LAUNCHES + shaped.LAUNCHES:
             cases = [case for case in launch.cases if case in options.cases]
             if not cases or (launch.who, cases[0]) in failures:
                 continue

@@ -37,9 +37,10 @@ class Training {
   explicit Training(treadle::ProcessGroup group)
       : group_(std::move(group)), alone_(filled()), averaged_(filled(), group_) {}
 
-  // Timed pairs of steps, as rows of [3, pairs]: microseconds of the step, of the step without averaging, and the loss.
+  // Timed pairs of steps, as rows of [4, pairs]: microseconds of the step, of the step without averaging, and of an
+  // all-reduce of as many bytes as the gradients have, and the loss.
   at::Tensor run(int pairs) {
-    at::Tensor figures = at::empty({3, pairs}, at::kDouble);
+    at::Tensor figures = at::empty({4, pairs}, at::kDouble);
     for (int pair = -kWarmUp; pair < pairs; ++pair) {
       batch_ = case_.samples.get_batch(bench::samplesOf(pair + kWarmUp, group_.rank(), group_.size(), Case::kBatch,
                                                         Case::kStride, *case_.samples.size()));
@@ -48,7 +49,8 @@ class Training {
       if (pair % 2 == 0) step = timeOfStep(*averaged_, optimizer_);
       compute = timeOfStep(*alone_, aloneOptimizer_);
       if (pair % 2 != 0) step = timeOfStep(*averaged_, optimizer_);
-      if (pair >= 0) figures.select(1, pair).copy_(at::tensor({step, compute, loss_}, at::kDouble));
+      const double communication = timeOfAllReduce();
+      if (pair >= 0) figures.select(1, pair).copy_(at::tensor({step, compute, communication, loss_}, at::kDouble));
     }
     return figures;
   }
@@ -75,12 +77,24 @@ class Training {
     return time;
   }
 
+  double timeOfAllReduce() {
+    lineUp(group_);
+    return bench::timeOf([&] { treadle::allReduce(group_, gradients_, treadle::ReduceOp::kAverage).wait(); });
+  }
+
+  at::Tensor likeGradients() const {
+    int64_t count = 0;
+    for (const at::Tensor& parameter : alone_->parameters()) count += parameter.numel();
+    return at::zeros({count});
+  }
+
   const treadle::ProcessGroup group_;
   Case case_;
   std::shared_ptr<Model> alone_;
   treadle::DistributedDataParallel<Model> averaged_;
   torch::optim::SGD aloneOptimizer_{alone_->parameters(), torch::optim::SGDOptions(Case::kLearningRate)};
   torch::optim::SGD optimizer_{averaged_->parameters(), torch::optim::SGDOptions(Case::kLearningRate)};
+  at::Tensor gradients_ = likeGradients();
   torch::data::Example<> batch_;
   double loss_ = 0;  // of the last step that was averaged
 };
@@ -90,14 +104,15 @@ std::vector<double> valuesOf(const at::Tensor& row) {
   return {values.const_data_ptr<double>(), values.const_data_ptr<double>() + values.numel()};
 }
 
-// `all` is [ranks, 3, pairs]. A step takes as long as it takes the slowest rank.
+// `all` is [ranks, 4, pairs]. A step takes as long as it takes the slowest rank.
 void print(const std::string& name, const at::Tensor& all) {
   const at::Tensor slowest = all.amax(0), step = slowest[0], compute = slowest[1];
-  const at::Tensor losses = all.mean(0)[2];
+  const at::Tensor losses = all.mean(0)[3];
   if (!losses.isfinite().all().item<bool>()) throw std::runtime_error("a loss of the " + name + " is not a number");
   bench::print("ddp_exposed_" + name, {"", "us", valuesOf(step - compute)});
   bench::print("ddp_step_" + name, {"", "us", valuesOf(step)});
   bench::print("ddp_compute_" + name, {"", "us", valuesOf(compute)});
+  bench::print("ddp_communication_" + name, {"", "us", valuesOf(slowest[2])});
   bench::print("ddp_loss_" + name, {"", "nats", valuesOf(losses.slice(0, -kLossesAtEnd).mean().reshape({1}))});
 }
 
@@ -118,9 +133,12 @@ int main(int argc, char** argv) try {
   app.add_option("--model", model, "transformer or cnn")->required()->check(CLI::IsMember({"transformer", "cnn"}));
   app.add_option("--repetitions", repetitions, "2 timed pairs of steps each, of the cnn 20")
       ->check(CLI::PositiveNumber);
+  treadle::JoinOptions join;
+  app.add_option("--listen", join.listenAddress, "address, when the workers are on different hosts: tcp://10.0.0.7:0");
   CLI11_PARSE(app, argc, argv);
+  join.allowPlaintext = join.listenAddress.has_value();
   at::set_num_threads(1);
-  auto worker = treadle::join({});
+  auto worker = treadle::join(join);
   std::vector<std::string> members;
   for (const treadle::WorkerInfo& peer : worker->peers()) members.push_back(peer.name);
   auto group = treadle::ProcessGroup::make(*worker, members);

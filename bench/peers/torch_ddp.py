@@ -7,6 +7,7 @@ DistributedDataParallel and SGD have their defaults (gradients are not views of 
 """
 
 import argparse
+import os
 import time
 
 import torch
@@ -81,12 +82,16 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--rank", type=int, required=True, choices=range(RANKS))
-    parser.add_argument("--port", type=int, required=True, help="free port of 127.0.0.1 for the two to meet")
+    parser.add_argument("--port", type=int, required=True, help="free port of rank 0 for the two to meet")
+    parser.add_argument("--master", default="127.0.0.1", help="address of rank 0")
+    parser.add_argument("--interface", help="of the network between the two, if they are not on one host")
     parser.add_argument("--model", required=True, choices=CASES)
     parser.add_argument("--repetitions", type=int, default=20, help="2 timed pairs of steps each, of the cnn 20")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    address = f"tcp://127.0.0.1:{options.port}"
+    if options.interface:
+        os.environ["GLOO_SOCKET_IFNAME"] = options.interface
+    address = f"tcp://{options.master}:{options.port}"
     dist.init_process_group("gloo", init_method=address, rank=options.rank, world_size=RANKS)
     case = CASES[options.model]()
     figures = Training(case).run(options.repetitions * case.pairs)
