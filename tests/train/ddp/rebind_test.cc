@@ -296,7 +296,7 @@ TEST(StoppedRank, IsLeftOutByTheOthers) {
   expectAsOneProcess({0, 1, 2}, {0, 1}, ends);
 }
 
-// Throws when it is told to, in the first round of a pass, between its rounds, or when the averages are there.
+// Throws where `where` says: in the first round of a pass, between its rounds, or when the averages are there.
 class ThrowingHook final : public CommHook {
  public:
   enum class Where { kNowhere, kFirstRound, kBetweenRounds, kAtTheEnd, kAgree, kLoss };
