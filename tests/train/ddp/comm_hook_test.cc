@@ -57,12 +57,6 @@ class AsFloat : public CommHook {
   }
 };
 
-DdpOptions with(std::shared_ptr<CommHook> hook) {
-  DdpOptions options = smallBuckets();
-  options.hook = std::move(hook);
-  return options;
-}
-
 at::Tensor lossOf(Net& net, int rank, int step, bool skip = false) {
   return net->forward(inputOf(rank, step), skip).square().mean();
 }
@@ -96,7 +90,7 @@ TEST_P(PassesWithAHook, OfTwoRoundsAreThoseOfOneProcess) {
     const int rank = worker.self().rank;
     Net net(0), alone(0);
     const auto hook = std::make_shared<TwoRounds>();
-    DistributedDataParallel<Net> ddp(net, ProcessGroup::make(worker, job_.names()), with(hook));
+    DistributedDataParallel<Net> ddp(net, ProcessGroup::make(worker, job_.names()), smallBucketsWith(hook));
     for (int step = 0; step < kSteps; ++step) {
       const bool skips = step % 2 == 1;
       addAverages(alone, size_, step, skips);
@@ -119,7 +113,7 @@ TEST_P(PassesWithAHook, ThatAreDistributedAreAveragedInTwoRoundsToo) {
     const int rank = worker.self().rank;
     Net net(0), alone(0);
     DistributedDataParallel<Net> ddp(net, ProcessGroup::make(worker, job_.names()),
-                                     with(std::make_shared<TwoRounds>()));
+                                     smallBucketsWith(std::make_shared<TwoRounds>()));
     for (int step = 0; step < 3; ++step) {
       AutogradContext context(worker);
       context.backward({lossOf(net, rank, step)});
@@ -138,7 +132,7 @@ TEST_P(PassesWithAHook, WithWeightsAndWithoutABatchAreThoseOfOneProcess) {
   job_.onAll([&](Worker& worker) {
     const int rank = worker.self().rank;
     Net net(0), alone(0);
-    DdpOptions options = with(std::make_shared<TwoRounds>());
+    DdpOptions options = smallBucketsWith(std::make_shared<TwoRounds>());
     options.divisor = Divisor::kWeights;
     DistributedDataParallel<Net> ddp(net, ProcessGroup::make(worker, job_.names()), options);
     const auto countOf = [](int each, int step) { return each == 0 && step == 1 ? 0 : 1 + (each + step) % kBatch; };
@@ -171,7 +165,7 @@ TEST(AgainInTwoRounds, ABucketWhoseGradientChangesIsAveragedAnew) {
   job.onAll([&](Worker& worker) {
     Net net(0), alone(0);
     const auto hook = std::make_shared<TwoRounds>();
-    DistributedDataParallel<Net> ddp(net, ProcessGroup::make(worker, job.names()), with(hook));
+    DistributedDataParallel<Net> ddp(net, ProcessGroup::make(worker, job.names()), smallBucketsWith(hook));
     for (int step = 0; step < 3; ++step) {
       net->zero_grad();
       alone->zero_grad();
@@ -190,7 +184,7 @@ TEST(HooksOfTwoModules, AreInOnePassInAnyOrder) {
     const int rank = worker.self().rank;
     Net one(0), other(1), oneAlone(0), otherAlone(1);
     DistributedDataParallel<Net> first(one, ProcessGroup::make(worker, job.names()),
-                                       with(std::make_shared<TwoRounds>()));
+                                       smallBucketsWith(std::make_shared<TwoRounds>()));
     DistributedDataParallel<Net> second(other, ProcessGroup::make(worker, job.names()), smallBuckets());
     addAverages(oneAlone, 2, 0);
     addAverages(otherAlone, 2, 0);
@@ -215,8 +209,8 @@ TEST(HooksOfTwoModules, ShareAGroupInPassesOfTheirOwn) {
     const int rank = worker.self().rank;
     const ProcessGroup group = ProcessGroup::make(worker, job.names());
     Net one(0), other(1), oneAlone(0), otherAlone(1);
-    DistributedDataParallel<Net> first(one, group, with(std::make_shared<TwoRounds>()));
-    DistributedDataParallel<Net> second(other, group, with(std::make_shared<AverageHook>()));
+    DistributedDataParallel<Net> first(one, group, smallBucketsWith(std::make_shared<TwoRounds>()));
+    DistributedDataParallel<Net> second(other, group, smallBucketsWith(std::make_shared<AverageHook>()));
     for (int step = 0; step < 3; ++step) {
       for (Net* net : {&one, &other, &oneAlone, &otherAlone}) (*net)->zero_grad();
       addAverages(oneAlone, 2, step);
@@ -235,7 +229,7 @@ TEST(CommHook, BeginsABucketWhileThePassStillRuns) {
   job.onAll([&](Worker& worker) {
     Net net(0);
     const auto hook = std::make_shared<TwoRounds>();
-    DistributedDataParallel<Net> ddp(net, ProcessGroup::make(worker, job.names()), with(hook));
+    DistributedDataParallel<Net> ddp(net, ProcessGroup::make(worker, job.names()), smallBucketsWith(hook));
     int begunBefore = 0;
     net->bias.register_hook([&](const at::Tensor&) { begunBefore = hook->begun; });
     lossOf(net, worker.self().rank, 0).backward();
@@ -261,7 +255,8 @@ TEST(CommHook, GetsGradientsByParameter) {
   TensorJob job(ranks(2));
   job.onAll([&](Worker& worker) {
     Net net(0), alone(0);
-    DistributedDataParallel<Net> ddp(net, ProcessGroup::make(worker, job.names()), with(std::make_shared<Scaling>()));
+    DistributedDataParallel<Net> ddp(net, ProcessGroup::make(worker, job.names()),
+                                     smallBucketsWith(std::make_shared<Scaling>()));
     for (int step = 0; step < 3; ++step) {
       net->zero_grad();
       alone->zero_grad();
@@ -301,7 +296,7 @@ TEST(CommHook, LearnsOfEachPassAndWhetherItWentWell) {
     const int rank = worker.self().rank;
     Net net(0);
     const auto hook = std::make_shared<Noting>();
-    DistributedDataParallel<Net> ddp(net, ProcessGroup::make(worker, job.names()), with(hook));
+    DistributedDataParallel<Net> ddp(net, ProcessGroup::make(worker, job.names()), smallBucketsWith(hook));
     lossOf(net, rank, 0, /*skip=*/true).backward();
     net->zero_grad();
     lossOf(net, rank, 1, /*skip=*/rank == 0).backward();
@@ -324,7 +319,7 @@ TEST(CommHook, LearnsOfPassesForWhichItsRankHasNoBatch) {
     const int rank = worker.self().rank;
     Net net(0);
     const auto hook = std::make_shared<Noting>();
-    DistributedDataParallel<Net> ddp(net, ProcessGroup::make(worker, job.names()), with(hook));
+    DistributedDataParallel<Net> ddp(net, ProcessGroup::make(worker, job.names()), smallBucketsWith(hook));
     auto join = ddp.join([] {});
     for (int step = 0; step <= 2 * rank; ++step) {
       net->zero_grad();
@@ -348,7 +343,7 @@ TEST(CommHook, ThatThrowsAfterTheAveragesFailsThePassOnItsRankAlone) {
     const int rank = worker.self().rank;
     Net net(0), alone(0);
     const auto hook = std::make_shared<Noting>();
-    DistributedDataParallel<Net> ddp(net, ProcessGroup::make(worker, job.names()), with(hook));
+    DistributedDataParallel<Net> ddp(net, ProcessGroup::make(worker, job.names()), smallBucketsWith(hook));
     for (int step = 0; step < 2; ++step) {
       net->zero_grad();
       alone->zero_grad();
@@ -370,7 +365,8 @@ TEST(CommHook, OfAFewLinesRoundsToItsType) {
   TensorJob job(ranks(2));
   job.onAll([&](Worker& worker) {
     Net net(0), alone(0);
-    DistributedDataParallel<Net> ddp(net, ProcessGroup::make(worker, job.names()), with(std::make_shared<AsFloat>()));
+    DistributedDataParallel<Net> ddp(net, ProcessGroup::make(worker, job.names()),
+                                     smallBucketsWith(std::make_shared<AsFloat>()));
     addAverages(alone, 2, 0);
     lossOf(net, worker.self().rank, 0).backward();
     expectGradients(net, alone, 1e-5);
@@ -385,7 +381,7 @@ TEST(CommHook, IsLeftInTheMiddleWhereAPassFails) {
     const int rank = worker.self().rank;
     Net net(0), alone(0);
     const auto hook = std::make_shared<TwoRounds>();
-    DistributedDataParallel<Net> ddp(net, ProcessGroup::make(worker, job.names()), with(hook));
+    DistributedDataParallel<Net> ddp(net, ProcessGroup::make(worker, job.names()), smallBucketsWith(hook));
     const at::Tensor input = inputOf(rank, 0).requires_grad_();
     const at::Tensor loss = net->forward(rank == 0 ? Broken::apply(input) : input, false).square().mean();
     if (rank == 0) {
@@ -408,7 +404,7 @@ TEST(CommHook, GoesOnWhereAPassFailsAfterItsExactChannel) {
     const int rank = worker.self().rank;
     Net net(0), alone(0);
     const auto hook = std::make_shared<TwoRounds>();
-    DistributedDataParallel<Net> ddp(net, ProcessGroup::make(worker, job.names()), with(hook));
+    DistributedDataParallel<Net> ddp(net, ProcessGroup::make(worker, job.names()), smallBucketsWith(hook));
     bool fails = rank == 1;
     net->bias.register_hook([&](const at::Tensor&) {
       if (std::exchange(fails, false))
@@ -447,7 +443,7 @@ class BrokenHook {
     job.onAll([&](Worker& worker) {
       const int rank = worker.self().rank;
       const auto hook = std::make_shared<Hook>();
-      DdpOptions options = with(hook);
+      DdpOptions options = smallBucketsWith(hook);
       options.buckets = buckets;
       loseGroup(ProcessGroup::make(worker, job.names()), options, mayAverage, isConstructed);
       Net net(0);
@@ -548,7 +544,7 @@ TEST(CommHooks, ThatDifferAreNamedWithTheirRanks) {
     Net net(0);
     const auto hook = std::make_shared<TwoRounds>(rank == 1 ? "one kind" : "another kind");
     const auto construct = [&] {
-      DistributedDataParallel<Net> ddp(net, ProcessGroup::make(worker, job.names()), with(hook));
+      DistributedDataParallel<Net> ddp(net, ProcessGroup::make(worker, job.names()), smallBucketsWith(hook));
     };
     EXPECT_TRUE(contains(messageOf<ArgumentError>(construct),
                          "ranks 0, 2 have DdpOptions::hook another kind; rank 1 has DdpOptions::hook one kind"));
@@ -578,8 +574,9 @@ TEST(CommHooks, ThatRefuseAReplicaOnOneRankFailOnAll) {
   const auto messageWith = [&](Worker& worker, bool refuses, bool hasNoWords) {
     Net net(0);
     const auto hook = std::make_shared<Refusing>(refuses, hasNoWords);
-    return messageOf<ArgumentError>(
-        [&] { DistributedDataParallel<Net> ddp(net, ProcessGroup::make(worker, job.names()), with(hook)); });
+    return messageOf<ArgumentError>([&] {
+      DistributedDataParallel<Net> ddp(net, ProcessGroup::make(worker, job.names()), smallBucketsWith(hook));
+    });
   };
   job.onAll([&](Worker& worker) {
     const bool isSecond = worker.self().rank == 1;
@@ -602,7 +599,7 @@ TEST(CommHooks, TakeEmptyBuckets) {
     for (const Shapes& shapes : {Shapes{{0, 5}, {0}}, Shapes{{0, 5}, {2, 1}}})
       for (const auto& hook : hooks) {
         Weights weights(shapes);
-        DistributedDataParallel<Weights> ddp(weights, ProcessGroup::make(worker, job.names()), with(hook));
+        DistributedDataParallel<Weights> ddp(weights, ProcessGroup::make(worker, job.names()), smallBucketsWith(hook));
         const std::vector<at::Tensor> averages = averageOf(*weights, {at::ones(shapes[0]), at::ones(shapes[1])});
         EXPECT_TRUE(at::equal(averages[0], at::ones({0, 5}))) << hook->description();
         EXPECT_TRUE(at::equal(averages[1], at::ones(shapes[1]))) << hook->description();
@@ -616,10 +613,10 @@ TEST(CommHooks, ServeOneReplicaAtATime) {
   const auto hook = std::make_shared<TwoRounds>();
   Net net(0), other(0);
   {
-    DistributedDataParallel<Net> ddp(net, group, with(hook));
-    EXPECT_THROW(DistributedDataParallel<Net>(other, group, with(hook)), StateError);
+    DistributedDataParallel<Net> ddp(net, group, smallBucketsWith(hook));
+    EXPECT_THROW(DistributedDataParallel<Net>(other, group, smallBucketsWith(hook)), StateError);
   }
-  DistributedDataParallel<Net> ddp(other, group, with(hook));
+  DistributedDataParallel<Net> ddp(other, group, smallBucketsWith(hook));
   lossOf(other, 0, 0).backward();
   EXPECT_GT(hook->ended, 0);
 }

@@ -2,12 +2,20 @@
 // What the tests of hooks of DistributedDataParallel share: a module whose gradients are given, and what a pass sends.
 
 #include <functional>
+#include <memory>
+#include <utility>
 
 #include "tests/train/ddp/net.h"
 
 namespace treadle::test::ddp_test {
 
 using Shapes = std::vector<std::vector<int64_t>>;
+
+inline DdpOptions smallBucketsWith(std::shared_ptr<CommHook> hook) {
+  DdpOptions options = smallBuckets();
+  options.hook = std::move(hook);
+  return options;
+}
 
 // Parameters "0", "1", ... of these shapes, which are zeros.
 struct WeightsImpl : torch::nn::Module {

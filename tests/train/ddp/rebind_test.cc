@@ -11,6 +11,7 @@
 
 #include "tests/support/expect_error.h"
 #include "tests/support/gate.h"
+#include "tests/train/ddp/hooks.h"
 #include "tests/train/ddp/uneven.h"
 #include "treadle/train/ddp/of_all_ranks.h"
 #include "treadle/train/ddp/rebind.h"
@@ -356,8 +357,7 @@ TEST_P(ThrowingRank, EndsTheGroupOrThePass) {
   std::vector<End> ends(3);
   job.onAll([&](Worker& worker) {
     const auto hook = std::make_shared<ThrowingHook>();
-    DdpOptions options = smallBuckets();
-    options.hook = hook;
+    const DdpOptions options = smallBucketsWith(hook);
     Replica own(worker, ranks(3), options);
     End& end = ends[static_cast<size_t>(own.rank)];
     own.train(0, kFault);
@@ -417,8 +417,7 @@ TEST(LostWorker, LeavesErrorMemoriesAsTheyAre) {
   Meeting faultBegins(2);
   job.onAll([&](Worker& worker) {
     const auto hook = std::make_shared<TopKHook>(TopKOptions{.ratio = 0.1});
-    DdpOptions options = smallBuckets();
-    options.hook = hook;
+    const DdpOptions options = smallBucketsWith(hook);
     Replica own(worker, ranks(2), options);
     own.train(0, kFault);
     faultBegins.come();
@@ -441,8 +440,7 @@ TEST(LostWorker, LeavesRanksThatAgreeOnPassesAndQOfPowerSgd) {
   job.onAll([&](Worker& worker) {
     const auto hook =
         std::make_shared<PowerSgdHook>(PowerSgdOptions{.rank = 1, .startAfter = 1, .minCompressionRate = 1});
-    DdpOptions options = smallBuckets();
-    options.hook = hook;
+    const DdpOptions options = smallBucketsWith(hook);
     Replica own(worker, ranks(3), options);
     own.train(0, kFault);
     faultBegins.come();
@@ -469,8 +467,7 @@ TEST(PowerSgdHook, TakesQAndPassesFromTheLowestRankWhenRanksAgree) {
   job.onAll([&](Worker& worker) {
     const auto hook =
         std::make_shared<PowerSgdHook>(PowerSgdOptions{.rank = 1, .startAfter = 0, .minCompressionRate = 1});
-    DdpOptions options = smallBuckets();
-    options.hook = hook;
+    const DdpOptions options = smallBucketsWith(hook);
     Replica own(worker, {worker.self().name}, options);
     own.train(0, 1 + own.rank);
     const auto rank = static_cast<size_t>(own.rank);
@@ -535,8 +532,7 @@ TEST(Rebind, RefusesReplicasThatDifferAndKeepsItsGroup) {
   TensorJob job(ranks(2));
   job.onAll([&](Worker& worker) {
     const auto hook = std::make_shared<TopKHook>(TopKOptions{.ratio = 0.1});
-    DdpOptions options = smallBuckets();
-    options.hook = hook;
+    const DdpOptions options = smallBucketsWith(hook);
     Replica own(worker, ranks(2), options);
     own.train(0, kFault);
     const OptimizerState before = hook->state();
@@ -557,8 +553,7 @@ TEST(Rebind, ThatEndsWellOnOneRankAloneLeavesOptimizersUnequal) {
   TensorJob job(ranks(2));
   job.onAll([&](Worker& worker) {
     const auto hook = std::make_shared<ThrowingHook>();
-    DdpOptions options = smallBuckets();
-    options.hook = hook;
+    const DdpOptions options = smallBucketsWith(hook);
     Replica own(worker, ranks(2), options);
     own.train(0, kFault);
     if (own.rank == 1) {
@@ -590,8 +585,7 @@ TEST(Rebind, ThatFailsOnARankAloneFailsOnAll) {
   TensorJob job(ranks(2));
   job.onAll([&](Worker& worker) {
     const auto hook = std::make_shared<ThrowingHook>();
-    DdpOptions options = smallBuckets();
-    options.hook = hook;
+    const DdpOptions options = smallBucketsWith(hook);
     Replica own(worker, ranks(2), options);
     if (own.rank == 1) hook->where = ThrowingHook::Where::kAgree;
     // Nothing else would end the wait of rank 0.
@@ -649,8 +643,7 @@ TEST(LostWorker, IsNamedOnAllRanksWhereAnOperationNoticesItFirst) {
   TensorJob job(ranks(3));
   job.onAll([&](Worker& worker) {
     const auto hook = std::make_shared<ThrowingHook>();
-    DdpOptions options = smallBuckets();
-    options.hook = hook;
+    const DdpOptions options = smallBucketsWith(hook);
     Replica own(worker, ranks(3), options);
     if (own.rank == 1) hook->where = ThrowingHook::Where::kLoss;
     EXPECT_EQ(statusOf<PeerLostError>([&] { own.backward(0); }).worker(), "rank2");

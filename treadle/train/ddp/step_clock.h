@@ -22,7 +22,7 @@ class StepClock {
     return std::exchange(activity_, next);
   }
 
-  // The present step up to the last turn.
+  // Of the step that is under way, until the last turnTo().
   const DdpTimes& times() const { return times_; }
   // It ends there, and the next one begins.
   DdpTimes endStep() { return std::exchange(times_, DdpTimes()); }
