@@ -56,7 +56,7 @@ void expectRules(const std::vector<at::Tensor>& parameters, const std::vector<si
   for (size_t bucket = 0; bucket < plan.buckets().size(); ++bucket) {
     const std::vector<size_t>& indexes = plan.buckets()[bucket];
     const at::ScalarType dtype = parameters[indexes.at(0)].scalar_type();
-    const size_t limit = byDtype.contains(dtype) ? limits.bytes : limits.firstBytes;
+    const size_t limit = byDtype.contains(dtype) ? *limits.bytes : limits.firstBytes;
     size_t bytes = 0;
     for (size_t position = 0; position < indexes.size(); ++position) {
       const size_t index = indexes[position];

@@ -25,7 +25,7 @@ BucketPlan::BucketPlan(const std::vector<at::Tensor>& parameters, const std::vec
     auto [found, isFirst] = open.try_emplace({parameters[index].scalar_type(), parameters[index].device().str()});
     Open& filling = found->second;
     if (isFirst || filling.bytes + bytes > filling.limit) {
-      filling = {buckets_.size(), 0, isFirst ? limits.firstBytes : limits.bytes};
+      filling = {buckets_.size(), 0, isFirst ? limits.firstBytes : limits.bytes.value_or(kLargestBucket)};
       buckets_.emplace_back();
     }
     placeOf_[index] = Place{filling.bucket, buckets_[filling.bucket].size()};

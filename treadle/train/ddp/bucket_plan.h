@@ -12,10 +12,13 @@
 
 namespace treadle::ddp {
 
+inline constexpr size_t kLargestBucket = size_t{25} << 20, kSmallestBucket = size_t{1} << 20;
+
 // Bytes of gradients, the same on all ranks. Larger buckets have less overhead; smaller ones start earlier.
 struct BucketLimits {
-  size_t firstBytes = size_t{1} << 20;
-  size_t bytes = size_t{25} << 20;
+  size_t firstBytes = kSmallestBucket;
+  // Nothing: by the network of the group (bucket_limits.h), or kLargestBucket where there is none.
+  std::optional<size_t> bytes = {};
 };
 
 // The reverse order of the parameters: the last layer has its gradients first.

@@ -6,6 +6,7 @@
 
 #include "treadle/tensor/autograd/autograd_context.h"
 #include "treadle/tensor/collective/collectives.h"
+#include "treadle/train/ddp/bucket_limits.h"
 #include "treadle/train/ddp/parameter_list.h"
 #include "treadle/train/ddp/reducer.h"
 
@@ -24,10 +25,10 @@ Result<std::string> boundHook(const DdpOptions& options, const torch::nn::Module
 }
 
 std::vector<std::string> settingsOf(const DdpOptions& options, const torch::nn::Module& module,
-                                    const Result<std::string>& hook) {
+                                    const ProcessGroup& group, const Result<std::string>& hook) {
+  const BucketLimits limits = limitsFor(group, options.buckets);
   std::vector<std::string> settings = {
-      "buckets of " + std::to_string(options.buckets.firstBytes) + ", then " + std::to_string(options.buckets.bytes) +
-          " bytes",
+      "buckets of " + std::to_string(limits.firstBytes) + ", then " + std::to_string(*limits.bytes) + " bytes",
       std::string("start ") + nameOf(options.start),
       std::string("buffers ") + nameOf(options.buffers),
       std::string("divisor ") + nameOf(options.divisor),
@@ -62,7 +63,7 @@ void compareReplicas(const torch::nn::Module& module, const ProcessGroup& group,
                      bool isRebind) {
   Result<std::string> hook = boundHook(options, module, group);
   if (isRebind && hook.ok()) hook = std::string("as it was");
-  checkStructure(module, group, settingsOf(options, module, hook));
+  checkStructure(module, group, settingsOf(options, module, group, hook));
   throwIfError(hook.status());
 }
 

@@ -6,6 +6,7 @@
 
 #include "treadle/core/base/error.h"
 #include "treadle/tensor/autograd/plain_backward.h"
+#include "treadle/train/ddp/bucket_limits.h"
 #include "treadle/train/ddp/distributed_data_parallel.h"
 
 namespace treadle::ddp {
@@ -29,8 +30,9 @@ Reducer::Reducer(const torch::nn::Module& module, ProcessGroup group, const DdpO
       claim_(std::move(claim)),
       optimizer_(options.optimizerInBackward, list_),
       recorder_(group_.rank(), group_.size()),
-      exchange_(list_, group_, options.buckets, options.unusedParameters, orderOf(list_, options.bucketOrder),
-                options.hook ? options.hook : std::make_shared<AverageHook>(), recorder_),
+      exchange_(list_, group_, limitsFor(group_, options.buckets), options.unusedParameters,
+                orderOf(list_, options.bucketOrder), options.hook ? options.hook : std::make_shared<AverageHook>(),
+                recorder_),
       buffers_(module, options.buffers),
       pending_(list_.trained(), divisor_) {
   autograd::refusePlainBackwardInNodes();  // from here on the depth of passes is counted

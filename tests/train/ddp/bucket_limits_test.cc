@@ -1,0 +1,94 @@
+// How large buckets are for the network of a job.
+
+#include "treadle/train/ddp/bucket_limits.h"
+
+#include "tests/support/tensor_job.h"
+#include "tests/train/ddp/net.h"
+#include "treadle/core/cluster/costs.h"
+#include "treadle/core/group/expected_time.h"
+#include "treadle/core/group/group_service.h"
+
+namespace treadle::test::bucket_limits_test {
+namespace {
+
+using namespace ddp_test;
+
+constexpr size_t kMiB = size_t{1} << 20;
+constexpr double kMbit = 1e6 / 8;
+
+// Two workers whose groups know each of them to be on a host of its own; `bandwidth` in bytes per second.
+struct JobBetweenHosts : TensorJob {
+  explicit JobBetweenHosts(double bandwidth) : TensorJob(ranks(2)) {
+    const cluster::Costs costs{{8e-6, 6e9}, {18e-6, bandwidth}, 10e-6, 2};
+    for (auto& worker : workers()) worker->groups().setCosts(costs, [](int of) { return "host" + std::to_string(of); });
+  }
+};
+
+size_t bytesFor(double bandwidth, const ddp::BucketLimits& limits = {}) {
+  JobBetweenHosts job(bandwidth);
+  std::vector<size_t> bytes;
+  for (size_t rank = 0; rank < 2; ++rank)
+    bytes.push_back(ddp::limitsFor(ProcessGroup::make(job[rank], job.names()), limits).bytes.value());
+  EXPECT_EQ(bytes[0], bytes[1]);
+  return bytes[0];
+}
+
+// Two members send each other as many bytes as they sum: 40 ms of a gigabit carry 5 MB.
+TEST(BucketLimits, AreWhatTheNetworkSumsIn40Milliseconds) {
+  EXPECT_EQ(bytesFor(10'000 * kMbit), 25 * kMiB);
+  EXPECT_EQ(bytesFor(1'000 * kMbit), 25 * kMiB / 8);
+  EXPECT_EQ(bytesFor(200 * kMbit), kMiB) << "0.78 MiB would take less";
+  EXPECT_EQ(bytesFor(1 * kMbit), kMiB);
+  EXPECT_EQ(bytesFor(200 * kMbit, {.bytes = 7 * kMiB}), 7 * kMiB) << "the program's own";
+}
+
+TEST(BucketLimits, AreTheLargestWhereNothingIsSent) {
+  TensorJob job(ranks(1));
+  EXPECT_EQ(ddp::limitsFor(ProcessGroup::make(job[0], job.names()), {}).bytes, 25 * kMiB);
+}
+
+// What a group cannot do, its first operation refuses.
+TEST(BucketLimits, AreTheLargestWhereTheAlgorithmDoesNotServe) {
+  JobBetweenHosts job(200 * kMbit);
+  const ProcessGroup group = ProcessGroup::make(job[0], job.names(), {.algorithm = Algorithm::kTree});
+  EXPECT_EQ(group::expectedAllReduceTime(group, 25 * kMiB), 0);
+  EXPECT_EQ(ddp::limitsFor(group, {}).bytes, 25 * kMiB);
+}
+
+// Four parameters of 1 MiB each.
+struct WideImpl : torch::nn::Module {
+  WideImpl() {
+    for (int i = 0; i < 4; ++i)
+      layers.push_back(register_parameter("layer" + std::to_string(i), at::ones({static_cast<int64_t>(kMiB / 4)})));
+  }
+  at::Tensor forward() {
+    at::Tensor sum = layers[0].sum();
+    for (size_t i = 1; i < 4; ++i) sum = sum + layers[i].sum();
+    return sum;
+  }
+  std::vector<at::Tensor> layers;
+};
+TORCH_MODULE(Wide);
+
+std::vector<size_t> bucketsFor(double bandwidth) {
+  JobBetweenHosts job(bandwidth);
+  std::vector<std::vector<size_t>> bytes(2);
+  job.onAll([&](Worker& worker) {
+    Wide net;
+    DistributedDataParallel<Wide> ddp(net, ProcessGroup::make(worker, job.names()));
+    ddp.forward().backward();
+    const DdpStats stats = ddp.stats();
+    for (const DdpBucketTimes& bucket : stats.recent.front().buckets)
+      bytes[static_cast<size_t>(worker.self().rank)].push_back(bucket.bytes);
+  });
+  EXPECT_EQ(bytes[0], bytes[1]);
+  return bytes[0];
+}
+
+TEST(BucketLimits, HoldInATrainedModuleOfAllRanks) {
+  EXPECT_EQ(bucketsFor(200 * kMbit), (std::vector{kMiB, kMiB, kMiB, kMiB}));
+  EXPECT_EQ(bucketsFor(10'000 * kMbit), (std::vector{kMiB, 3 * kMiB}));
+}
+
+}  // namespace
+}  // namespace treadle::test::bucket_limits_test
