@@ -55,6 +55,8 @@ HEADERS = [
     ("treadle/train/ddp/ddp_state.h", [], ["DdpState"], True),
     ("treadle/train/ddp/ddp_stats.h", [], ["DdpTimes", "DdpBucketTimes", "DdpStep", "DdpStats"], True),
     ("treadle/train/ddp/local_sgd.h", ["LocalSgd"], ["LocalSgdOptions"], True),
+    ("treadle/train/ddp/replica_set.h", ["ReplicaSet"], [], True),
+    ("treadle/train/ddp/replicas.h", [], ["ReplicaSetOptions", "ReplicaLoss"], False),
     ("treadle/train/ddp/comm_hook.h", ["CommHook"], ["HookParameter"], False),
     ("treadle/train/ddp/reduction.h", ["Exchange"], [], False),
     ("treadle/train/ddp/bucket.h", [], ["Bucket"], False),

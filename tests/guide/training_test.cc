@@ -324,6 +324,38 @@ TEST(LocalSgdGuide, RanksTrainAloneBetweenMeans) {
   });
 }
 
+TEST(ReplicaSetGuide, RanksAndReplicasTrainAsOneProcess) {
+  treadle::test::TensorJob job({"trainer0", "trainer1"});
+  const at::Tensor inputs = at::rand({16, 8}), labels = at::arange(16) % 2;
+  const torch::nn::Linear first(8, 2);
+  auto copyOf = [&] { return std::dynamic_pointer_cast<torch::nn::LinearImpl>(first->clone()); };
+  torch::nn::Linear alone(copyOf());
+  torch::nn::functional::cross_entropy(alone->forward(inputs), labels).backward();
+  job.onAll([&](treadle::Worker& worker) {
+    auto group = treadle::ProcessGroup::make(worker, job.names());
+    treadle::DistributedDataParallel<torch::nn::Linear> ddp(copyOf(), group);
+    torch::optim::SGD optimizer(ddp->parameters(), torch::optim::SGDOptions(0.01));
+    struct Batch {
+      at::Tensor inputs, labels;
+    };
+    std::vector<Batch> batches = {
+        {inputs.narrow(0, 8 * group.rank(), 8).clone(), labels.narrow(0, 8 * group.rank(), 8).clone()}};
+    // [replica-set]
+    treadle::ReplicaSet<torch::nn::Linear> replicas(ddp, {.replicas = 4});
+    for (const Batch& batch : batches) {
+      const std::vector<at::Tensor> inputs = batch.inputs.tensor_split(4), labels = batch.labels.tensor_split(4);
+      optimizer.zero_grad();
+      replicas.backward([&](torch::nn::LinearImpl& replica, int i) {  // in four threads
+        return torch::nn::functional::cross_entropy(replica.forward(inputs[i]), labels[i]);
+      });
+      optimizer.step();
+    }
+    // [/replica-set]
+    EXPECT_TRUE(at::allclose(ddp->weight.grad(), alone->weight.grad(), 1e-5, 1e-6));
+    ddp.verifyReplicas();
+  });
+}
+
 TEST(OptimizerInBackwardGuide, PassesStep) {
   treadle::test::TensorJob job({"trainer0", "trainer1"});
   job.onAll([&](treadle::Worker& worker) {

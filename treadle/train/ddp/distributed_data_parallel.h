@@ -278,6 +278,7 @@ class DistributedDataParallel {
   Module& operator*() { return *module_; }
   const std::shared_ptr<Module>& module() const { return module_; }
   const ProcessGroup& group() const { return group_; }
+  const DdpOptions& options() const { return options_; }
 
  private:
   std::shared_ptr<Module> module_;
