@@ -67,9 +67,10 @@ class CommHook {
   // The same, on a rank that has no batch left (DistributedDataParallel::join): its gradients are zeros. A hook with an
   // error memory adds nothing of it and holds nothing back. By default it is beginPass().
   virtual void beginShadowPass() { beginPass(); }
-  // It has gone well on this rank, and the averages are put. `isUsed`: which parameters had a gradient on some rank;
-  // others keep what they have. What the pass has changed in the state holds from here on, and not before. What this
-  // throws fails the pass on this rank alone, with averages that are put.
+  // It has gone well on this rank, and the averages are put. `isUsed`: which parameters had a gradient on some rank,
+  // and their average from a bucket. Others keep what they have, or have a sparse average or one outside of
+  // buckets, which no hook sees: their places in buckets are not used. What the pass has changed in the state holds
+  // from here on, and not before. What this throws fails the pass on this rank alone, with averages that are put.
   virtual void passAveraged(const std::vector<bool>& isUsed);
 
  protected:

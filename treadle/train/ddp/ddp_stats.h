@@ -48,7 +48,9 @@ struct DdpStep {
   DdpTimes times = {};
   // From the launch of the first bucket until the last one is done.
   Duration communication{};
-  std::vector<DdpBucketTimes> buckets = {};  // in the order in which they are sent
+  // In the order in which they are sent. What travels in no bucket, as sparse gradients do, is the last one: its bytes
+  // are those of this rank's rows, without their indices, and of its dense gradients there.
+  std::vector<DdpBucketTimes> buckets = {};
   // The rank in the group that came last to the end of its pass, counted from the moment at which it had put the
   // averages before in their places. The same on all ranks.
   int latestRank = 0;

@@ -14,6 +14,13 @@
 // averaged pass is not noticed: gradients that the parameter got meanwhile stay local. Convert the module to another
 // dtype before: `forward` and averaged passes throw StateError where that was done since.
 //
+// Gradients may be sparse (COO), as torch::nn::Embedding makes them with EmbeddingOptions::sparse. Their average is
+// sparse, coalesced, and has the rows that some rank has. If the gradient of a parameter is dense on some rank, or
+// they have different numbers of sparse dimensions, its average is dense. Sparse ones need GroupOptions::algorithm
+// kAutomatic or kDirect. ArgumentError on the rank that has a gradient that cannot be averaged: a sparse one with
+// another algorithm or with rows that are not there, or one of another shape, dtype or layout. The first pass sends
+// such parameters whole too, and so does the one after a dense average.
+//
 // A pass that fails on a rank before all of its gradients have come there throws CancelledError on the others, which
 // names the worker. A later failure may fail the pass on its rank alone: an all-reduce that times out only there,
 // another callback at the end of the pass that throws, or the end of a distributed pass on other workers (a lost
@@ -67,10 +74,13 @@ struct DdpOptions {
   // but after a pass that has failed: `.grad` has this rank's own gradients then, and the next step would be by their
   // sum with the next ones. Its step treats each parameter by itself, as those of libtorch do except LBFGS. It is used
   // by nobody else meanwhile; its options may change between passes, as by a scheduler. Trained parameters that it does
-  // not have get their averages in `.grad`. Averages cannot be clipped or unscaled before they are stepped, so use no
-  // GradScaler. ArgumentError: it has parameters that are none of the module's, or one twice. Distributed passes fail
-  // on all ranks, with StateError on the ranks that make them. A pass that fails on this rank when others step already,
-  // by an all-reduce that fails here alone or by its step, fails the group as above.
+  // not have get their averages in `.grad`. An average whose layout it cannot step fails the
+  // pass on all ranks, with ArgumentError and before anything is stepped: a sparse one for Adam, AdamW, RMSprop and
+  // weight decay, and one that does not fit the momentum of SGD, which has the layout of the first average. So its
+  // state and the options that decide this are the same on all ranks. Averages cannot be clipped or unscaled before
+  // they are stepped, so use no GradScaler. ArgumentError: it has parameters that are none of the module's, or one
+  // twice. Distributed passes fail on all ranks, with StateError on the ranks that make them. A pass that fails on this
+  // rank when others step already, by an all-reduce that fails here alone or by its step, fails the group as above.
   std::shared_ptr<torch::optim::Optimizer> optimizerInBackward = nullptr;
 };
 

@@ -10,7 +10,7 @@ namespace treadle::ddp {
 
 EmptyLoss::EmptyLoss(std::function<void()> onBackward)
     : leaf_(at::zeros({}, at::kFloat).requires_grad_()),
-      hook_({leaf_}, [this, onBackward = std::move(onBackward)](size_t) {
+      hook_({leaf_}, nullptr, [this, onBackward = std::move(onBackward)](size_t) {
         leaf_.mutable_grad() = at::Tensor();
         onBackward();
       }) {}

@@ -18,6 +18,7 @@ constexpr unsigned kModeShift = 3, kModeMask = 3;  // two bits
 constexpr size_t kWeightByte = 1, kElapsedByte = kWeightByte + sizeof(double);
 constexpr size_t kReportBytes = kElapsedByte + sizeof(uint32_t);
 constexpr size_t kPlaceBytes = sizeof(uint32_t);
+constexpr uint8_t kDense = 255, kNoSparseDims = 254;
 
 uint8_t flagsOf(const RankReport& report) {
   unsigned flags = 0;
@@ -45,8 +46,9 @@ RankReport reportOf(unsigned flags) {
 
 ExactChannel::ExactChannel(ProcessGroup group, size_t parameters, size_t buckets, bool carriesOrder)
     : group_(std::move(group)),
-      buckets_(parameters),
-      ranks_(parameters + buckets),
+      parameters_(parameters),
+      buckets_(2 * parameters),
+      ranks_(buckets_ + buckets),
       order_(ranks_ + kReportBytes * static_cast<size_t>(group_.size())),
       bytes_(at::zeros({static_cast<int64_t>(order_ + (carriesOrder ? kPlaceBytes * parameters : 0))}, at::kByte)) {}
 
@@ -54,7 +56,12 @@ uint8_t& ExactChannel::at(size_t place) const { return bytes_.data_ptr<uint8_t>(
 
 void ExactChannel::renew() { bytes_ = at::zeros_like(bytes_); }
 
-void ExactChannel::markUsed(size_t parameter) { at(parameter) = 1; }
+void ExactChannel::markUsed(size_t parameter) { at(parameter) = kDense; }
+
+void ExactChannel::markSparse(size_t parameter, int64_t dims) {
+  at(parameter) = std::max(at(parameter), static_cast<uint8_t>(1 + dims));
+  at(parameters_ + parameter) = static_cast<uint8_t>(kNoSparseDims - dims);
+}
 
 void ExactChannel::markAgain(size_t bucket) { at(buckets_ + bucket) = 1; }
 
@@ -78,7 +85,15 @@ Future<void> ExactChannel::send(const RankReport& own) {
 
 bool ExactChannel::used(size_t parameter) const { return at(parameter) != 0; }
 
-bool ExactChannel::anyUsed() const { return isAnyMarked(0, buckets_); }
+bool ExactChannel::isDense(size_t parameter) const {
+  if (at(parameter) == kDense) return true;
+  const int fewest = kNoSparseDims - at(parameters_ + parameter);
+  return used(parameter) && sparseDims(parameter) != fewest;
+}
+
+int64_t ExactChannel::sparseDims(size_t parameter) const { return at(parameter) - 1; }
+
+bool ExactChannel::anyUsed() const { return isAnyMarked(0, parameters_); }
 
 bool ExactChannel::again(size_t bucket) const { return at(buckets_ + bucket) != 0; }
 
@@ -104,7 +119,7 @@ std::vector<RankReport> ExactChannel::reports() const {
 
 Result<std::vector<size_t>> ExactChannel::order() const {
   std::vector<size_t> order;
-  std::vector<bool> isThere(buckets_);
+  std::vector<bool> isThere(parameters_);
   const uint8_t* end = bytes_.const_data_ptr<uint8_t>() + bytes_.numel();
   for (const uint8_t* place = bytes_.const_data_ptr<uint8_t>() + order_; place < end; place += kPlaceBytes) {
     uint32_t marked = 0;

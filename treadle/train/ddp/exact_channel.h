@@ -1,8 +1,8 @@
 #pragma once
 // The operation after the buckets of each averaged pass: a small all-reduce, after which every rank has the same
-// account of the pass, byte for byte. It holds which parameters have a gradient on some rank, which buckets must be
-// reduced again, and what each rank reports of itself. So all ranks agree on these, and on the operations that follow,
-// and buckets carry nothing but gradients.
+// account of the pass, byte for byte. It holds which parameters have a gradient on some rank, whether that is sparse,
+// which buckets must be reduced again, and what each rank reports of itself. So all ranks agree on these, and on the
+// operations that follow, and buckets carry nothing but gradients.
 //
 // Owned by a reducer; used by one thread at a time.
 
@@ -30,8 +30,10 @@ class ExactChannel {
 
   // For the next pass, in memory of its own: the operation of the last one may still be under way.
   void renew();
-  // This rank has a gradient for it.
+  // This rank has a dense gradient for it.
   void markUsed(size_t parameter);
+  // This rank has a sparse gradient for it, of so many sparse dimensions (0 to 64), and no dense one.
+  void markSparse(size_t parameter, int64_t dims);
   // A gradient in it has changed since this rank sent it.
   void markAgain(size_t bucket);
   // On rank 0 alone: the order of all parameters in which gradients have come there.
@@ -43,6 +45,11 @@ class ExactChannel {
 
   // Whether a rank has a gradient for it.
   bool used(size_t parameter) const;
+  // Whether the average of a parameter that is used is dense: a rank's gradient is, or sparse ones have different
+  // numbers of sparse dimensions.
+  bool isDense(size_t parameter) const;
+  // Of all ranks' gradients, if the average is sparse.
+  int64_t sparseDims(size_t parameter) const;
   bool anyUsed() const;
   // Whether a rank's part of it has changed.
   bool again(size_t bucket) const;
@@ -59,12 +66,14 @@ class ExactChannel {
   bool isAnyMarked(size_t begin, size_t end) const;
 
   ProcessGroup group_;
+  size_t parameters_;
   size_t buckets_, ranks_, order_;  // where their bytes begin
-  // [parameters + buckets + 13 ranks (+ 4 parameters)] uint8: 1 for each parameter that is used and each bucket to be
-  // reduced again; the report of each rank: a byte of flags, 8 of its weight, and 4 of its time in microseconds, as
-  // uint32; and 1 + the index of each parameter in rank 0's order, as uint32. The flags are 1: failed, 2: active, 4:
-  // done; and 8 times the guard of join(): 0 for none, or 1 + its UnevenInputs. Others leave a rank's bytes 0, so the
-  // maximum is a copy. A tensor, because a collective keeps that alive.
+  // [2 parameters + buckets + 13 ranks (+ 4 parameters)] uint8: 255 for each parameter with a dense gradient, or 1 +
+  // its sparse dimensions; 254 - its sparse dimensions for each with a sparse one, whose maximum is that of the fewest;
+  // 1 for each bucket to be reduced again; the report of each rank: a byte of flags, 8 of its weight, and 4 of its time
+  // in microseconds, as uint32; and 1 + the index of each parameter in rank 0's order, as uint32. The flags are 1:
+  // failed, 2: active, 4: done; and 8 times the guard of join(): 0 for none, or 1 + its UnevenInputs. Others leave a
+  // rank's bytes 0, so the maximum is a copy. A tensor, because a collective keeps that alive.
   at::Tensor bytes_;
 };
 

@@ -1,5 +1,7 @@
 #include "treadle/train/ddp/gradient_exchange.h"
 
+#include <ATen/ops/empty.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -16,6 +18,7 @@ GradientExchange::GradientExchange(const ParameterList& list, ProcessGroup group
       hook_(std::move(hook)),
       recorder_(recorder),
       uses_(list_, unused),
+      sparse_(list_, group_),
       order_(order.empty() ? reverseOrder(list_.trained().size()) : order),
       mayReorder_(order.empty()),
       arrivals_(list_.trained().size()),
@@ -27,7 +30,7 @@ GradientExchange::GradientExchange(const ParameterList& list, ProcessGroup group
 
 BucketPlan GradientExchange::planned() const {
   std::vector<size_t> sent = order_;
-  std::erase_if(sent, [this](size_t index) { return !uses_.isSent(index); });
+  std::erase_if(sent, [this](size_t index) { return !uses_.isSent(index) || sparse_.isExpected(index); });
   return {list_.trained(), sent, limits_};
 }
 
@@ -59,12 +62,13 @@ Status GradientExchange::begin(autograd::Pass* distributed, bool isShadow) {
   arrived_.assign(arrived_.size(), false);
   arrivals_.clear();
   filled_.assign(buckets_.size(), 0);
-  operationsOf_.assign(buckets_.size(), 0);
+  operationsOf_.assign(parts(), 0);
   reductions_.clear();
   reductions_.resize(buckets_.size());
   for (Bucket& bucket : buckets_)
     if (isShared(bucket)) bucket = makeBucket(list_.trained(), bucket.parameters);
   channel_.renew();
+  sparse_.begin();
   isOutOfStep_ = false;
   return callHook([&] { isShadow ? hook_->beginShadowPass() : hook_->beginPass(); });
 }
@@ -82,11 +86,11 @@ Status GradientExchange::add(size_t index, Operations& operations) {
   const auto [number, position] = *place;
   if (number < launched_) {
     channel_.markAgain(number);
-    if (parameter(index).grad().defined()) channel_.markUsed(index);
+    if (gradientOf(index).isDense()) channel_.markUsed(index);
     return {};
   }
   // A copy, not a gradient that lies in the bucket from the start: `.grad` belongs to the user or to the context.
-  fill(buckets_[number], position);
+  TREADLE_RETURN_IF_ERROR(fill(buckets_[number], position));
   if (isFirst && ++filled_[number] == buckets_[number].parameters.size()) recorder_.ready(number);
   return launchFull(operations);
 }
@@ -107,12 +111,26 @@ Status GradientExchange::sendRest(bool failed, Operations& operations) {
     const Status begun = reduce(launched_, operations);
     if (filled.ok()) filled = begun;
   }
-  return filled;
+  return failed || !filled.ok() ? filled : checkRest();
+}
+
+// In a distributed pass the `.grad` of parameters that it has not come to is no part of it.
+Status GradientExchange::checkRest() try {
+  for (size_t index = 0; index < arrived_.size(); ++index) {
+    if (isLocal_ && !arrived_[index]) TREADLE_RETURN_IF_ERROR(checkNoHistory(index));
+    TREADLE_RETURN_IF_ERROR(sparse_.check(index, gradientOf(index)));
+  }
+  return {};
+} catch (...) {
+  return statusOfCurrentException("the averaging of gradients");
 }
 
 void GradientExchange::sendChannel(const RankReport& own, Operations& operations) {
-  for (size_t index = 0; index < arrived_.size(); ++index)
-    if (!plan_.placeOf(index) && store_->has(parameter(index), arrived_[index])) channel_.markUsed(index);
+  for (size_t index = 0; index < arrived_.size(); ++index) {
+    const OwnGradient gradient = gradientOf(index);
+    if (gradient.isSparse()) channel_.markSparse(index, gradient.sparseDims());
+    if (gradient.isDense() && !plan_.placeOf(index)) channel_.markUsed(index);
+  }
   if (mayReorder_ && group_.rank() == 0 && !arrivals_.isEmpty()) channel_.markOrder(arrivals_.order());
   operations.push_back(channel_.send(own));
 }
@@ -131,6 +149,7 @@ Status GradientExchange::learn() {
     if (!mayReorder_) order_ = *std::move(order);
   }
   if (uses_.learn(channel_)) mustReplan_ = true;
+  if (sparse_.learn(channel_)) mustReplan_ = true;
   return {};
 }
 
@@ -142,10 +161,36 @@ Status GradientExchange::sendAgain(Operations& operations) {
       continue;
     }
     Bucket& bucket = buckets_[number];
-    for (size_t position = 0; position < bucket.parameters.size(); ++position) fill(bucket, position);
+    for (size_t position = 0; position < bucket.parameters.size(); ++position)
+      TREADLE_RETURN_IF_ERROR(fill(bucket, position));
     TREADLE_RETURN_IF_ERROR(reduce(number, operations));
   }
+  return sendSparse(operations);
+}
+
+Status GradientExchange::sendSparse(Operations& operations) try {
+  const size_t part = buckets_.size();
+  std::vector<Future<void>> begun;
+  for (size_t index = 0; index < arrived_.size(); ++index) {
+    if (!channel_.used(index)) continue;
+    if (!channel_.isDense(index)) {
+      begun.push_back(sparse_.sumRows(index, channel_.sparseDims(index), gradientOf(index)));
+    } else if (!plan_.placeOf(index)) {
+      at::Tensor own = at::empty(parameter(index).sizes(), parameter(index).options().requires_grad(false));
+      gradientOf(index).copyTo(own);
+      begun.push_back(sparse_.sum(index, std::move(own)));
+    }
+  }
+  if (begun.empty()) return {};
+  recorder_.launched(part, sparse_.sentBytes());
+  for (Future<void>& operation : begun) {
+    recorder_.watch(part, operation);
+    operations.push_back(std::move(operation));
+  }
+  operationsOf_[part] = operations.size();
   return {};
+} catch (...) {
+  return statusOfCurrentException("the averaging of sparse gradients");
 }
 
 bool GradientExchange::areRoundsLeft() const {
@@ -159,19 +204,21 @@ Status GradientExchange::sendNextRound(Operations& operations) {
 }
 
 // With what this rank has for a parameter. One that the pass has not come to may have a gradient of earlier passes,
-// which the ranks that go on with theirs have in it too, and which need not have been averaged.
-void GradientExchange::fill(Bucket& bucket, size_t position) {
+// which the ranks that go on with theirs have in it too, and which need not have been averaged. A sparse gradient goes
+// too, as it may be dense on another rank; it is marked at the end, when it cannot become dense any more.
+Status GradientExchange::fill(Bucket& bucket, size_t position) {
   const size_t index = bucket.parameters[position];
-  if (store_->copyTo(bucket.views[position], parameter(index), arrived_[index])) channel_.markUsed(index);
+  const OwnGradient own = gradientOf(index);
+  TREADLE_RETURN_IF_ERROR(sparse_.check(index, own));
+  own.copyTo(bucket.views[position]);
+  if (own.isDense()) channel_.markUsed(index);
+  return {};
 }
 
-// In a distributed pass the `.grad` of parameters that it has not come to is no part of it.
 Status GradientExchange::fillAbsent(Bucket& bucket) try {
   for (size_t position = 0; position < bucket.parameters.size(); ++position) {
-    const size_t index = bucket.parameters[position];
-    if (arrived_[index]) continue;
-    if (isLocal_) TREADLE_RETURN_IF_ERROR(checkNoHistory(index));
-    fill(bucket, position);
+    if (arrived_[bucket.parameters[position]]) continue;
+    TREADLE_RETURN_IF_ERROR(fill(bucket, position));
   }
   return {};
 } catch (...) {
@@ -221,18 +268,19 @@ Status GradientExchange::callHook(F function) try {
 }
 
 void GradientExchange::put(double factor) {
-  for (size_t number = 0; number < buckets_.size(); ++number) put(number, factor);
+  for (size_t part = 0; part < parts(); ++part) put(part, factor);
 }
 
 // A parameter that no rank used keeps what it has, like in one process: a gradient of zero is not the same as none to
-// an optimizer with momentum or weight decay.
+// an optimizer with momentum or weight decay. Where the average is sparse, sendSparse() has made it.
 std::vector<size_t> GradientExchange::put(size_t number, double factor) {
+  if (number == buckets_.size()) return sparse_.put(*store_, arrived_, factor);
   Bucket& bucket = buckets_[number];
   if (factor != 1) bucket.flat.mul_(factor);
   std::vector<size_t> used;
   for (size_t position = 0; position < bucket.parameters.size(); ++position) {
     const size_t index = bucket.parameters[position];
-    if (!channel_.used(index)) continue;
+    if (!channel_.isDense(index)) continue;
     store_->put(bucket.views[position], parameter(index), arrived_[index]);
     used.push_back(index);
   }
@@ -240,9 +288,12 @@ std::vector<size_t> GradientExchange::put(size_t number, double factor) {
 }
 
 void GradientExchange::passAveraged() {
-  std::vector<bool> isUsed(arrived_.size());
-  for (size_t index = 0; index < isUsed.size(); ++index) isUsed[index] = channel_.used(index);
-  hook_->passAveraged(isUsed);
+  std::vector<bool> isUsed(arrived_.size()), isInBucket(arrived_.size());
+  for (size_t index = 0; index < isUsed.size(); ++index) {
+    isUsed[index] = channel_.used(index);
+    isInBucket[index] = plan_.placeOf(index) && channel_.isDense(index);
+  }
+  hook_->passAveraged(isInBucket);
   // No rank uses any where none has a batch.
   recorder_.averaged(channel_.reports(), channel_.anyUsed() ? std::move(isUsed) : std::vector<bool>());
 }

@@ -3,8 +3,34 @@
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include <utility>
+
 namespace treadle::ddp {
 namespace {
+
+// In add_ of a dense tensor libtorch counts its storage_offset twice.
+bool missesItsPlace(const at::Tensor& grad, const at::Tensor& gradient) {
+  return grad.defined() && gradient.defined() && !grad.is_sparse() && gradient.is_sparse() &&
+         gradient.dense_dim() == 0 && grad.storage_offset() != 0;
+}
+
+class HookBefore final : public torch::autograd::FunctionPreHook {
+ public:
+  HookBefore(at::Tensor parameter, GradientHooks::Before before, size_t index)
+      : parameter_(std::move(parameter)), before_(std::move(before)), index_(index) {}
+
+  torch::autograd::variable_list operator()(const torch::autograd::variable_list& gradients) override {
+    const at::Tensor& gradient = gradients.front();
+    if (before_) before_(index_, gradient);
+    if (missesItsPlace(parameter_.grad(), gradient)) return {gradient.to_dense()};
+    return gradients;
+  }
+
+ private:
+  const at::Tensor parameter_;  // the node, which has the hook, holds it too
+  const GradientHooks::Before before_;
+  const size_t index_;
+};
 
 // Only reports; the gradient goes on as it is.
 class Hook final : public torch::autograd::FunctionPostHook {
@@ -24,18 +50,25 @@ class Hook final : public torch::autograd::FunctionPostHook {
 
 }  // namespace
 
-GradientHooks::GradientHooks(const std::vector<at::Tensor>& parameters, std::function<void(size_t)> onGradient) {
+GradientHooks::GradientHooks(const std::vector<at::Tensor>& parameters, Before before,
+                             std::function<void(size_t)> onGradient) {
   for (size_t i = 0; i < parameters.size(); ++i) {
     // The node that every graph over this parameter ends in. It exists as long as somebody holds it, so we
     // do.
     autograd::NodePtr accumulator = torch::autograd::impl::grad_accumulator(parameters[i]);
     uintptr_t key = accumulator->add_post_hook(std::make_unique<Hook>(onGradient, i));
-    hooked_.push_back({std::move(accumulator), key});
+    auto hookBefore = std::make_unique<HookBefore>(parameters[i], before, i);
+    const torch::autograd::FunctionPreHook* known = hookBefore.get();
+    accumulator->add_pre_hook(std::move(hookBefore));
+    hooked_.push_back({std::move(accumulator), known, key});
   }
 }
 
 GradientHooks::~GradientHooks() {
-  for (Hooked& hooked : hooked_) hooked.accumulator->del_post_hook(hooked.key);
+  for (Hooked& hooked : hooked_) {
+    hooked.accumulator->del_post_hook(hooked.key);
+    std::erase_if(hooked.accumulator->pre_hooks(), [&](const auto& hook) { return hook.get() == hooked.before; });
+  }
 }
 
 }  // namespace treadle::ddp

@@ -1,13 +1,25 @@
 #include "treadle/train/ddp/gradient_store.h"
 
+#include <ATen/ops/add.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/from_blob.h>
+
+#include <utility>
 
 namespace treadle::ddp {
 namespace {
 
-bool copyOrZero(at::Tensor& place, const at::Tensor& gradient) {
-  gradient.defined() ? place.copy_(gradient) : place.zero_();
-  return gradient.defined();
+bool isDenseTensor(const at::Tensor& tensor) { return tensor.defined() && !tensor.is_sparse(); }
+
+// libtorch's add_ of a sparse tensor may miss a place that is a part of a larger tensor (gradient_hooks.h), so that is
+// given as a tensor of its own over the same memory.
+void addTo(at::Tensor& place, const at::Tensor& gradient) {
+  if (!gradient.defined()) return;
+  if (!gradient.is_sparse()) {
+    place.add_(gradient);
+    return;
+  }
+  at::from_blob(place.mutable_data_ptr(), place.sizes(), place.strides(), place.options()).add_(gradient);
 }
 
 // The pass has made it, in one piece, and nobody but `.grad` holds the tensor or its memory. Whatever adds to a
@@ -27,12 +39,21 @@ at::Tensor copyOf(const at::Tensor& average, const at::Tensor& parameter) {
   return needsStridesOf(parameter, average) ? at::empty_like(parameter).copy_(average) : average.clone();
 }
 
-// In place, where a program may know the tensor or its memory.
-void assignGrad(const at::Tensor& parameter, const at::Tensor& average) {
-  at::Tensor& grad = const_cast<at::Tensor&>(parameter).mutable_grad();
-  if (!grad.defined() && needsStridesOf(parameter, average)) {
+// A sparse average has memory of its own. In place, where a program may know the tensor.
+void assignSparseGrad(at::Tensor& grad, const at::Tensor& average) {
+  if (grad.defined() && grad.is_sparse() && grad.use_count() > 1) {
+    grad.copy_(average);
+  } else {
+    grad = average;
+  }
+}
+
+// In place, where a program may know the tensor or its memory. A sparse tensor cannot become a dense one.
+void assignGrad(at::Tensor& grad, const at::Tensor& parameter, const at::Tensor& average) {
+  const bool isThere = grad.defined() && !grad.is_sparse();
+  if (!isThere && needsStridesOf(parameter, average)) {
     grad = copyOf(average, parameter);
-  } else if (!grad.defined() || (isNew(grad) && grad.strides() == average.strides())) {
+  } else if (!isThere || (isNew(grad) && grad.strides() == average.strides())) {
     grad = average.variable_data();  // not the bucket's own tensor: a program may give `.grad` other memory
   } else {
     grad.copy_(average);
@@ -41,33 +62,53 @@ void assignGrad(const at::Tensor& parameter, const at::Tensor& average) {
 
 }  // namespace
 
-bool LocalGradients::has(const at::Tensor& parameter, bool /*arrived*/) const { return parameter.grad().defined(); }
+bool OwnGradient::isDense() const {
+  if (isDenseTensor(ofPass) || isDenseTensor(earlier)) return true;
+  return ofPass.defined() && earlier.defined() && ofPass.sparse_dim() != earlier.sparse_dim();
+}
 
-bool LocalGradients::copyTo(at::Tensor& place, const at::Tensor& parameter, bool /*arrived*/) const {
-  return copyOrZero(place, parameter.grad());
+int64_t OwnGradient::sparseDims() const { return ofPass.defined() ? ofPass.sparse_dim() : earlier.sparse_dim(); }
+
+void OwnGradient::copyTo(at::Tensor& place) const {
+  const bool isFirstCopied = isDenseTensor(ofPass), isOtherCopied = !isFirstCopied && isDenseTensor(earlier);
+  if (isFirstCopied || isOtherCopied) {
+    place.copy_(isFirstCopied ? ofPass : earlier);
+  } else {
+    place.zero_();
+  }
+  if (!isFirstCopied) addTo(place, ofPass);
+  if (!isOtherCopied) addTo(place, earlier);
+}
+
+at::Tensor OwnGradient::sparse() const {
+  if (ofPass.defined() && earlier.defined()) return at::add(ofPass, earlier);
+  return ofPass.defined() ? ofPass : earlier;
+}
+
+OwnGradient LocalGradients::gradientOf(const at::Tensor& parameter, bool /*arrived*/) const {
+  return {.ofPass = parameter.grad(), .earlier = {}};
 }
 
 void LocalGradients::put(const at::Tensor& average, const at::Tensor& parameter, bool /*arrived*/) {
-  assignGrad(parameter, average);
+  at::Tensor& grad = const_cast<at::Tensor&>(parameter).mutable_grad();
+  average.is_sparse() ? assignSparseGrad(grad, average) : assignGrad(grad, parameter, average);
 }
 
-bool ContextGradients::has(const at::Tensor& parameter, bool arrived) const {
-  return (arrived && parameter.grad().defined()) || pass_.gradients().gradient(parameter).defined();
-}
-
-bool ContextGradients::copyTo(at::Tensor& place, const at::Tensor& parameter, bool arrived) const {
-  const at::Tensor earlier = pass_.gradients().gradient(parameter);
-  if (!arrived) return copyOrZero(place, earlier);
-  const bool hasOwn = copyOrZero(place, parameter.grad());
-  if (earlier.defined()) place.add_(earlier);
-  return hasOwn || earlier.defined();
+OwnGradient ContextGradients::gradientOf(const at::Tensor& parameter, bool arrived) const {
+  return {.ofPass = arrived ? parameter.grad() : at::Tensor(), .earlier = pass_.gradients().gradient(parameter)};
 }
 
 // What a user keeps in the `.grad` of a parameter to which the pass has not come stays.
 void ContextGradients::put(const at::Tensor& average, const at::Tensor& parameter, bool arrived) {
   at::Tensor& grad = const_cast<at::Tensor&>(parameter).mutable_grad();
-  const bool hasOwn = arrived && grad.defined();
-  pass_.replaceGradient(parameter, hasOwn ? std::move(grad.copy_(average)) : copyOf(average, parameter));
+  at::Tensor own;
+  if (arrived) std::swap(own, grad);
+  if (average.is_sparse()) {
+    pass_.replaceGradient(parameter, average);
+  } else {
+    const bool isThere = own.defined() && !own.is_sparse();
+    pass_.replaceGradient(parameter, isThere ? std::move(own.copy_(average)) : copyOf(average, parameter));
+  }
 }
 
 }  // namespace treadle::ddp

@@ -8,25 +8,38 @@
 
 namespace treadle::ddp {
 
+// This rank's gradient of a parameter: the sum of two tensors, each dense, sparse (COO) or undefined. It shares memory
+// with what it comes from: let it go before the average is put.
+struct OwnGradient {
+  at::Tensor ofPass, earlier;
+
+  bool isDefined() const { return ofPass.defined() || earlier.defined(); }
+  // Whether there is a dense sum: one of the two is dense, or they have different numbers of sparse dimensions.
+  bool isDense() const;
+  bool isSparse() const { return isDefined() && !isDense(); }
+  // As a dense tensor into `place`, which has its shape and dtype; zeros if there is none.
+  void copyTo(at::Tensor& place) const;
+  // If isSparse().
+  int64_t sparseDims() const;
+  at::Tensor sparse() const;
+};
+
 class GradientStore {
  public:
   virtual ~GradientStore() = default;
 
-  // Whether this rank has one, of this pass or of earlier ones.
-  virtual bool has(const at::Tensor& parameter, bool arrived) const = 0;
-  // Copies this rank's gradient of a parameter into `place`, which has its shape and dtype: the sum of this pass, if
-  // the pass has come to the parameter (`arrived`), and of earlier ones. Returns whether there is one; zeros if not.
-  virtual bool copyTo(at::Tensor& place, const at::Tensor& parameter, bool arrived) const = 0;
-  // The average takes the place of that sum. It is copied, or its memory becomes that of the gradient, where nobody can
-  // notice.
+  // The sum of this pass, if it has come to the parameter (`arrived`), and of earlier ones.
+  virtual OwnGradient gradientOf(const at::Tensor& parameter, bool arrived) const = 0;
+  // The average takes the place of that sum; it is sparse only where that sum is, or where there is none. It is copied
+  // into the tensor that is there if a program holds that, or becomes the gradient. One of another layout is always
+  // replaced, and so is the memory of a sparse one.
   virtual void put(const at::Tensor& average, const at::Tensor& parameter, bool arrived) = 0;
 };
 
 // `.grad` holds the sum over all passes.
 class LocalGradients final : public GradientStore {
  public:
-  bool has(const at::Tensor& parameter, bool arrived) const override;
-  bool copyTo(at::Tensor& place, const at::Tensor& parameter, bool arrived) const override;
+  OwnGradient gradientOf(const at::Tensor& parameter, bool arrived) const override;
   void put(const at::Tensor& average, const at::Tensor& parameter, bool arrived) override;
 };
 
@@ -35,8 +48,7 @@ class LocalGradients final : public GradientStore {
 class ContextGradients final : public GradientStore {
  public:
   explicit ContextGradients(autograd::Pass& pass) : pass_(pass) {}
-  bool has(const at::Tensor& parameter, bool arrived) const override;
-  bool copyTo(at::Tensor& place, const at::Tensor& parameter, bool arrived) const override;
+  OwnGradient gradientOf(const at::Tensor& parameter, bool arrived) const override;
   void put(const at::Tensor& average, const at::Tensor& parameter, bool arrived) override;
 
  private:

@@ -1,8 +1,14 @@
 #include "treadle/train/ddp/optimizer_in_backward.h"
 
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
 #include <torch/optim/lbfgs.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
 
 #include <algorithm>
+#include <optional>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
@@ -49,12 +55,74 @@ std::vector<bool> marksOf(const Parameters& stepped, const ParameterList& list) 
   return marks;
 }
 
+template <class Kind>
+bool is(const torch::optim::Optimizer& optimizer) {
+  return dynamic_cast<const Kind*>(&optimizer) != nullptr;
+}
+
+// Of an average, or of a tensor that an optimizer keeps: how many sparse dimensions; nothing if it is dense.
+using Layout = std::optional<int64_t>;
+
+Layout layoutOf(const at::Tensor& tensor) { return tensor.is_sparse() ? Layout(tensor.sparse_dim()) : std::nullopt; }
+
+std::string inWords(Layout layout) {
+  return layout ? "sparse, of " + std::to_string(*layout) + " sparse dimensions" : "dense";
+}
+
+// Null: it has made no step by momentum for it.
+const at::Tensor* momentumOf(const torch::optim::Optimizer& optimizer, const at::Tensor& parameter) {
+  const auto found = optimizer.state().find(parameter.unsafeGetTensorImpl());
+  if (found == optimizer.state().end()) return nullptr;
+  const at::Tensor& momentum = static_cast<const torch::optim::SGDParamState&>(*found->second).momentum_buffer();
+  return momentum.defined() ? &momentum : nullptr;
+}
+
+// It keeps the layout of the first gradient. libtorch adds sparse tensors to dense ones, but not dense to sparse ones,
+// and no sparse ones of other dimensions. With Nesterov's rule it adds both ways.
+std::string whyNotStepped(const torch::optim::SGD& sgd, const torch::optim::SGDOptions& options,
+                          const at::Tensor& parameter, Layout average) {
+  if (average && options.weight_decay() != 0) return "it has weight decay, which adds dense tensors to sparse ones";
+  const at::Tensor* momentum = options.momentum() != 0 ? momentumOf(sgd, parameter) : nullptr;
+  if (momentum == nullptr || layoutOf(*momentum) == average) return "";
+  if (!momentum->is_sparse() && !options.nesterov()) return "";
+  return "its momentum is " + inWords(layoutOf(*momentum));
+}
+
+// What of its options decides that.
+std::string ruleOf(const torch::optim::Optimizer& optimizer, const torch::optim::OptimizerParamGroup& group) {
+  const auto inWords = [](bool has, const char* what) { return std::string(has ? "" : "no ") + what; };
+  if (is<torch::optim::SGD>(optimizer)) {
+    const auto& options = static_cast<const torch::optim::SGDOptions&>(group.options());
+    return inWords(options.weight_decay() != 0, "weight decay, ") + inWords(options.momentum() != 0, "momentum, ") +
+           inWords(options.nesterov(), "Nesterov's rule");
+  }
+  if (is<torch::optim::Adagrad>(optimizer))
+    return inWords(static_cast<const torch::optim::AdagradOptions&>(group.options()).weight_decay() != 0,
+                   "weight decay");
+  return "its rule";
+}
+
+// Why a step of libtorch's optimizer throws at an average of this layout. Empty: it does not.
+std::string whyNotStepped(const torch::optim::Optimizer& optimizer, const torch::optim::OptimizerParamGroup& group,
+                          const at::Tensor& parameter, Layout average) {
+  if (const auto* sgd = dynamic_cast<const torch::optim::SGD*>(&optimizer))
+    return whyNotStepped(*sgd, static_cast<const torch::optim::SGDOptions&>(group.options()), parameter, average);
+  if (!average) return "";
+  if (is<torch::optim::Adagrad>(optimizer))
+    return static_cast<const torch::optim::AdagradOptions&>(group.options()).weight_decay() == 0
+               ? ""
+               : "it has weight decay";
+  const bool takesDenseAlone =
+      is<torch::optim::Adam>(optimizer) || is<torch::optim::AdamW>(optimizer) || is<torch::optim::RMSprop>(optimizer);
+  return takesDenseAlone ? "it steps by dense ones alone" : "";
+}
+
 }  // namespace
 
 OptimizerInBackward::OptimizerInBackward(std::shared_ptr<torch::optim::Optimizer> optimizer, const ParameterList& list)
     : optimizer_(std::move(optimizer)), list_(list), isStepped_(list.trained().size()) {
   if (!exists()) return;
-  if (dynamic_cast<const torch::optim::LBFGS*>(optimizer_.get()) != nullptr)
+  if (is<torch::optim::LBFGS>(*optimizer_))
     raise(invalidArgument(
         "DdpOptions::optimizerInBackward cannot be LBFGS, whose step evaluates the model several times"));
   parameters_ = steppedBy(*optimizer_);
@@ -69,6 +137,8 @@ std::vector<std::string> OptimizerInBackward::linesOf(const torch::optim::Optimi
   for (const c10::TensorImpl* parameter : steppedBy(*optimizer))
     if (const auto found = places.find(parameter); found != places.end())
       lines.push_back("optimizerInBackward with '" + list.trainedNames()[found->second] + "' next");
+  for (const torch::optim::OptimizerParamGroup& group : optimizer->param_groups())
+    lines.push_back("optimizerInBackward with " + ruleOf(*optimizer, group) + " in its next group");
   return lines;
 }
 
@@ -82,6 +152,24 @@ Status OptimizerInBackward::checkMayStep(bool isDistributed) const {
   return failedPrecondition(
       "DdpOptions::optimizerInBackward has other parameters than when DistributedDataParallel was constructed: "
       "construct it again after parameter groups are added");
+}
+
+Status OptimizerInBackward::checkMayStep(const ExactChannel& channel) const {
+  if (!exists()) return {};
+  const auto places = placesOfTrained(list_);
+  for (const torch::optim::OptimizerParamGroup& group : optimizer_->param_groups())
+    for (const at::Tensor& parameter : group.params()) {
+      const auto found = places.find(parameter.unsafeGetTensorImpl());
+      if (found == places.end() || !channel.used(found->second)) continue;
+      const Layout average = channel.isDense(found->second) ? Layout() : Layout(channel.sparseDims(found->second));
+      const std::string why = whyNotStepped(*optimizer_, group, parameter, average);
+      if (!why.empty())
+        return invalidArgument("DdpOptions::optimizerInBackward, a " + demangled(typeid(*optimizer_).name()) +
+                               ", cannot step parameter " + list_.nameOf(found->second) + ", whose average is " +
+                               inWords(average) + ": " + why +
+                               ". Nothing is stepped. Use another optimizer, or gradients of one layout in all passes");
+    }
+  return {};
 }
 
 void OptimizerInBackward::clearGradients() {

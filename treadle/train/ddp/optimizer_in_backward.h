@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "treadle/train/ddp/exact_channel.h"
 #include "treadle/train/ddp/parameter_list.h"
 
 namespace torch::optim {
@@ -24,13 +25,18 @@ class OptimizerInBackward {
   // there twice; LBFGS, whose step evaluates the model several times.
   OptimizerInBackward(std::shared_ptr<torch::optim::Optimizer> optimizer, const ParameterList& list);
 
-  // Its class and its trained parameters, which must be the same on all ranks, line by line.
+  // Its class, its trained parameters, and the options by which it takes sparse averages or not, which must be the same
+  // on all ranks, line by line.
   static std::vector<std::string> linesOf(const torch::optim::Optimizer* optimizer, const ParameterList& list);
 
   bool exists() const { return optimizer_ != nullptr; }
   // FailedPrecondition: the pass is distributed, so gradients are in a context; or the optimizer has other parameters
   // than when this was made.
   Status checkMayStep(bool isDistributed) const;
+  // InvalidArgument: its step would fail at an average, by the layout that the channel shows and that of what the
+  // optimizer keeps of earlier steps, which are the same on all ranks. That would leave parameters of earlier buckets
+  // stepped. What optimizers of a program's own do is not known.
+  Status checkMayStep(const ExactChannel& channel) const;
 
   // Makes `.grad` of all of its parameters undefined, of frozen ones too, as no gradient but an average may be stepped.
   void clearGradients();

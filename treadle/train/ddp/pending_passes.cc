@@ -27,16 +27,26 @@ Status PendingPasses::setWeight(double weight) {
   return {};
 }
 
+// The sum of a sparse and a dense gradient is a tensor that autograd makes.
+void PendingPasses::beforeGradient(size_t parameter, const at::Tensor& gradient) {
+  turned_.reset();
+  const at::Tensor& grad = parameters_[parameter].grad();
+  if (grad.defined() && grad.is_sparse() && gradient.defined() && !gradient.is_sparse() && isAsSeen(parameter))
+    turned_ = parameter;
+}
+
 // In a context, a later pass of the same context adds to what is there, and nothing else does.
 void PendingPasses::begin(const autograd::Pass* distributed, std::optional<size_t> arrived) {
   std::optional<int64_t> context;
   if (distributed != nullptr) context = distributed->contextId();
   const bool isElsewhere = std::exchange(context_, context) != context;
+  if (turned_ != arrived) turned_.reset();  // of a pass that has come to nothing
   isCounted_ = false;
   if (isElsewhere) forget();
   if (distributed == nullptr) {
     forgetCleared();
     holdsOthers_ = holdsOthers_ || wereChanged(arrived);
+    turned_.reset();
   } else if (isElsewhere) {
     holdsOthers_ = std::any_of(parameters_.begin(), parameters_.end(), [&](const at::Tensor& parameter) {
       return distributed->gradients().gradient(parameter).defined();
@@ -77,6 +87,7 @@ void PendingPasses::end(bool hasFailed) {
     if (hasFailed) averaged();  // no pass counts for what is left there either
     return;
   }
+  turned_.reset();
   seen_.clear();
   for (const at::Tensor& parameter : parameters_) seen_.emplace_back(parameter.grad().getIntrusivePtr());
 }
@@ -85,13 +96,16 @@ const c10::TensorImpl* PendingPasses::seen(size_t parameter) const {
   return seen_.empty() ? noGradient() : seen_[parameter]._unsafe_get_target();
 }
 
+bool PendingPasses::isAsSeen(size_t parameter) const {
+  return parameter == turned_ || parameters_[parameter].grad().unsafeGetTensorImpl() == seen(parameter);
+}
+
 // In a local pass gradients are added in place: what was cleared is another tensor now, or none. Those of a context
 // cannot be cleared.
 void PendingPasses::forgetCleared() {
   if (context_) return;
   for (size_t i = 0; i < parameters_.size(); ++i) {
-    const at::Tensor& gradient = parameters_[i].grad();
-    if (gradient.defined() && gradient.unsafeGetTensorImpl() == seen(i)) return;
+    if (parameters_[i].grad().defined() && isAsSeen(i)) return;
   }
   forget();
 }
@@ -101,7 +115,7 @@ void PendingPasses::forgetCleared() {
 bool PendingPasses::wereChanged(std::optional<size_t> arrived) const {
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const bool isNew = i == arrived && seen(i) == noGradient();
-    if (!isNew && parameters_[i].grad().unsafeGetTensorImpl() != seen(i)) return true;
+    if (!isNew && !isAsSeen(i)) return true;
   }
   return false;
 }
@@ -111,6 +125,7 @@ void PendingPasses::forget() {
   weight_ = 0;
   holdsOthers_ = false;
   seen_.clear();
+  turned_.reset();
 }
 
 }  // namespace treadle::ddp

@@ -27,6 +27,9 @@ class PendingPasses {
   Status setWeight(double weight);
   void dropWeight() { nextWeight_.reset(); }
 
+  // Between passes: the first gradient of one is about to be added to what `.grad` of the parameter has. Where that is
+  // sparse and the gradient is not, `.grad` becomes another tensor, and what was there counts all the same.
+  void beforeGradient(size_t parameter, const at::Tensor& gradient);
   // A pass begins, with the gradient of the parameter `arrived` unless it has no batch; `distributed` is null for a
   // local one.
   void begin(const autograd::Pass* distributed, std::optional<size_t> arrived);
@@ -51,6 +54,7 @@ class PendingPasses {
   using SeenGradient = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
 
   const c10::TensorImpl* seen(size_t parameter) const;
+  bool isAsSeen(size_t parameter) const;
   bool wereChanged(std::optional<size_t> arrived) const;
   void forget();
 
@@ -59,6 +63,7 @@ class PendingPasses {
   std::optional<double> nextWeight_;
   std::optional<int64_t> context_;  // nothing: the gradients are in `.grad`
   std::vector<SeenGradient> seen_;  // of each parameter; empty: none
+  std::optional<size_t> turned_;    // the parameter whose gradient has become another tensor since, of the same passes
   bool holdsOthers_ = false;        // gradients that no pending pass has made are there
   size_t count_ = 0;
   double weight_ = 0;

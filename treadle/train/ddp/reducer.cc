@@ -36,7 +36,9 @@ Reducer::Reducer(const torch::nn::Module& module, ProcessGroup group, const DdpO
       buffers_(module, options.buffers),
       pending_(list_.trained(), divisor_) {
   autograd::refusePlainBackwardInNodes();  // from here on the depth of passes is counted
-  hooks_ = std::make_unique<GradientHooks>(list_.trained(), [this](size_t index) { onGradient(index); });
+  hooks_ = std::make_unique<GradientHooks>(
+      list_.trained(), [this](size_t index, const at::Tensor& gradient) { beforeGradient(index, gradient); },
+      [this](size_t index) { onGradient(index); });
   emptyLoss_ = std::make_unique<EmptyLoss>([this] { onGradient(std::nullopt); });
 }
 
@@ -130,6 +132,11 @@ DdpStats Reducer::stats() {
   for (size_t index = 0; index < recorder_.isUsed().size(); ++index)
     if (!recorder_.isUsed()[index]) stats.unusedParameters.push_back(list_.trainedNames()[index]);
   return stats;
+}
+
+void Reducer::beforeGradient(size_t index, const at::Tensor& gradient) {
+  MutexLock lock(mutex_);
+  if (tracker_.role() == Role::kNone) pending_.beforeGradient(index, gradient);
 }
 
 // No index: the pass has come to the empty loss.
@@ -336,7 +343,8 @@ Status Reducer::conclude() {
     return failedPrecondition(
         "there are gradients, but no rank counts for their average: all weights are 0, or no rank has had a batch "
         "since the last average");
-  return exchange_.learn();
+  TREADLE_RETURN_IF_ERROR(exchange_.learn());
+  return optimizer_.checkMayStep(channel);
 }
 
 // A pass that join() drops is no failure. Its gradients go on all ranks, so that no optimizer makes a step by those of

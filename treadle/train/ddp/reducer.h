@@ -3,11 +3,12 @@
 // average each bucket as soon as its last gradient is there, in the same order on every rank, and when the pass ends
 // the averages take the place of the gradients. The operations of a pass are the first rounds of its buckets in order,
 // then the exact channel, also where it fails, then unless a rank has failed what the channel calls for: the next
-// rounds, or buckets again, then buffers, then rounds until none is left. A failure on a rank before its channel fails
-// the pass on all. It averages the sum of this pass and of those before it, which are in `.grad` or in the context: the
-// next averaged pass includes earlier passes that were not averaged. A parameter that has no gradient on this rank
-// counts as zero; one that has none on any rank is left alone. Works in a plain `loss.backward()`, which then returns
-// when the averages are there, and in a distributed pass, which then is not over before they are.
+// rounds, or buckets again, then sparse gradients, then buffers, then rounds until none is left. A failure on a rank
+// before its channel fails the pass on all. It averages the sum of this pass and of those before it, which are in
+// `.grad` or in the context: the next averaged pass includes earlier passes that were not averaged. A parameter that
+// has no gradient on this rank counts as zero; one that has none on any rank is left alone. Works in a plain
+// `loss.backward()`, which then returns when the averages are there, and in a distributed pass, which then is not over
+// before they are.
 //
 // Owned by a DistributedDataParallel; one backward pass over its parameters at a time. Hooks run on the thread that
 // runs the backward pass. The end of a distributed pass, and with it the wait for averages, may run on another thread.
@@ -44,9 +45,9 @@ namespace treadle::ddp {
 
 class Reducer final : public PassEvents, public std::enable_shared_from_this<Reducer> {
  public:
-  // Averages the parameters that require a gradient now, which are dense and the same on all ranks. The operations of a
-  // pass are the group's next ones, so the group must be used for nothing else while it runs.
-  // `claim` is that of options.hook.
+  // Averages gradients of those of the parameters that require one now. They are dense and the same on all ranks; their
+  // gradients may be sparse. The operations of a pass are the group's next ones, so the group must be used for nothing
+  // else while it runs. `claim` is that of options.hook.
   Reducer(const torch::nn::Module& module, ProcessGroup group, const DdpOptions& options, HookClaim claim);
   // Gives up a pass that is under way, so that the other ranks need not wait for it.
   ~Reducer() override;
@@ -111,9 +112,10 @@ class Reducer final : public PassEvents, public std::enable_shared_from_this<Red
     kNone,       // no averaged pass is under way
     kGradients,  // they come, and full buckets are launched in order
     kLast,       // the remaining buckets and the exact channel have been begun
-    kAgain,      // and the buckets that the channel calls for, buffers, and rounds of the hook
+    kAgain,      // and the buckets that the channel calls for, sparse sums, buffers, and rounds of the hook
   };
 
+  void beforeGradient(size_t index, const at::Tensor& gradient);
   void onGradient(std::optional<size_t> index);
   PassTracker::Role join(std::optional<size_t> index) TREADLE_REQUIRES(mutex_);
   Operations beginPass() TREADLE_REQUIRES(mutex_);
@@ -134,11 +136,11 @@ class Reducer final : public PassEvents, public std::enable_shared_from_this<Red
   void putOrDrop();
   void putAverages();
   void stepAsBucketsCome();
-  void stepBucket(const std::vector<size_t>& averaged);
-  std::vector<size_t> putBucket(size_t bucket, Status ended);
+  void stepPart(const std::vector<size_t>& averaged);
+  std::vector<size_t> putPart(size_t part, Status ended);
   Status waitForChannel(Operations& operations);
   bool mayLeaveBuckets(const Operations& channel);
-  std::optional<Operations> operationsOfBucket(size_t bucket);
+  std::optional<Operations> operationsOfPart(size_t part);
   void clearGradients() TREADLE_REQUIRES(mutex_);
   void checkNoPass(const char* function) TREADLE_REQUIRES(mutex_);
   Operations operationsOfPass();

@@ -25,10 +25,10 @@ bool Reducer::mayLeaveBuckets(const Operations& channel) {
 // All ranks know from the exact channel that the pass goes well, and no node of it is left to run: parameters may
 // change.
 void Reducer::stepAsBucketsCome() {
-  for (size_t bucket = 0; const auto operations = operationsOfBucket(bucket); ++bucket) {
+  for (size_t part = 0; const auto operations = operationsOfPart(part); ++part) {
     Status ended = waitForEnd(*operations);
     if (ended.ok()) ended = firstFailure(*operations);
-    stepBucket(putBucket(bucket, std::move(ended)));
+    stepPart(putPart(part, std::move(ended)));
   }
   MutexLock lock(mutex_);
   if (!failure_.ok()) return;
@@ -37,7 +37,7 @@ void Reducer::stepAsBucketsCome() {
 }
 
 // Counts as `outside`, as a step after the pass does.
-void Reducer::stepBucket(const std::vector<size_t>& averaged) {
+void Reducer::stepPart(const std::vector<size_t>& averaged) {
   if (!optimizer_.steps(averaged)) return;
   {
     MutexLock lock(mutex_);
@@ -51,22 +51,22 @@ void Reducer::stepBucket(const std::vector<size_t>& averaged) {
 }
 
 // Returns the parameters whose averages are in `.grad` now.
-std::vector<size_t> Reducer::putBucket(size_t bucket, Status ended) {
+std::vector<size_t> Reducer::putPart(size_t part, Status ended) {
   MutexLock lock(mutex_);
   if (!ended.ok() && progress_.isTorn != 0)
     ended = ended.withContext("some parameters are stepped and others not, so rebind() or load the last checkpoint");
   keepFirst(failure_, std::move(ended));
   if (!failure_.ok()) return {};
   const PassRecorder::Copying copying(recorder_);
-  if (bucket == 0) optimizer_.clearGradients();
-  return exchange_.put(bucket, shares_.factor);
+  if (part == 0) optimizer_.clearGradients();
+  return exchange_.put(part, shares_.factor);
 }
 
-// In the order in which they were sent. Nothing: there is no such bucket, or the pass has failed here.
-std::optional<Operations> Reducer::operationsOfBucket(size_t bucket) {
+// In the order in which they were sent. Nothing: there is no such part, or the pass has failed here.
+std::optional<Operations> Reducer::operationsOfPart(size_t part) {
   MutexLock lock(mutex_);
-  if (!failure_.ok() || bucket == exchange_.buckets()) return std::nullopt;
-  const auto end = operations_.begin() + static_cast<ptrdiff_t>(exchange_.operationsOf(bucket));
+  if (!failure_.ok() || part == exchange_.parts()) return std::nullopt;
+  const auto end = operations_.begin() + static_cast<ptrdiff_t>(exchange_.operationsOf(part));
   return Operations(operations_.begin(), end);
 }
 
