@@ -693,6 +693,27 @@ TEST(ReplicaSet, AddsSparseGradients) {
   }
 }
 
+// The second pass finds the table in no bucket.
+TEST(ReplicaSet, AveragesSparseGradientsOverRanksAndReplicas) {
+  TensorJob job(ranks(2));
+  job.onAll([&](Worker& worker) {
+    torch::nn::Embedding words(torch::nn::EmbeddingOptions(6, 2).sparse(true));
+    DistributedDataParallel<torch::nn::Embedding> ddp(words, ProcessGroup::make(worker, job.names()));
+    ReplicaSet<torch::nn::Embedding> replicas(ddp, {.replicas = 2});
+    const int rank = worker.self().rank;
+    for (int pass = 0; pass < 2; ++pass) {
+      words->zero_grad();
+      replicas.backward([&](torch::nn::EmbeddingImpl& replica, int index) {
+        return replica.forward(at::arange(2) + 2 * rank + index).sum();
+      });
+      at::Tensor expected = at::zeros({6, 2});
+      for (int shard = 0; shard < 4; ++shard) expected.narrow(0, shard, 2).add_(0.25);
+      EXPECT_TRUE(words->weight.grad().is_sparse());
+      EXPECT_TRUE(close(words->weight.grad().to_dense(), expected, 1e-6));
+    }
+  });
+}
+
 // Both orders in which the replicas come to their Dropout.
 TEST(ReplicaSet, DropsDifferentlyInEachReplicaAndTheSameInEachRun) {
   torch::nn::Sequential net(torch::nn::Linear(1, 1), torch::nn::Dropout(0.5));
