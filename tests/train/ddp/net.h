@@ -44,6 +44,12 @@ struct NetImpl : torch::nn::Module {
 };
 TORCH_MODULE(Net);
 
+inline std::vector<at::Tensor> copiesOf(const std::vector<at::Tensor>& tensors) {
+  std::vector<at::Tensor> copies;
+  for (const at::Tensor& tensor : tensors) copies.push_back(tensor.detach().clone());
+  return copies;
+}
+
 constexpr int64_t kBatch = 4;
 
 inline at::Tensor inputOf(int rank, int step) {

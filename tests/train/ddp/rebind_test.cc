@@ -12,6 +12,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/gate.h"
 #include "tests/train/ddp/hooks.h"
+#include "tests/train/ddp/meeting.h"
 #include "tests/train/ddp/uneven.h"
 #include "treadle/train/ddp/of_all_ranks.h"
 #include "treadle/train/ddp/rebind.h"
@@ -22,27 +23,6 @@ namespace {
 using namespace ddp_test;
 
 constexpr int kFault = 2, kSteps = 6;  // the step in which something happens, and how many there are
-
-std::vector<at::Tensor> copiesOf(const std::vector<at::Tensor>& tensors) {
-  std::vector<at::Tensor> copies;
-  for (const at::Tensor& tensor : tensors) copies.push_back(tensor.detach().clone());
-  return copies;
-}
-
-// Where all ranks have ended what is before it. A rank that is lost, or ends the group, waits there: others may still
-// be in a pass that it has ended already.
-class Meeting {
- public:
-  explicit Meeting(int ranks) : ranks_(ranks) {}
-  void come() {
-    come_.add();
-    come_.waitFor(ranks_);
-  }
-
- private:
-  const int ranks_;
-  Counter come_;
-};
 
 // A rank that trains.
 struct Replica {

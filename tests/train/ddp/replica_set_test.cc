@@ -77,19 +77,14 @@ at::Tensor lossOfShard(TiedNetImpl& net, int shard, int step) {
 
 torch::optim::SGDOptions sgd() { return torch::optim::SGDOptions(0.05).momentum(0.9).weight_decay(0.01); }
 
-std::vector<at::Tensor> copiesOf(const std::vector<at::Tensor>& tensors) {
-  std::vector<at::Tensor> copies;
-  for (const at::Tensor& tensor : tensors) copies.push_back(tensor.defined() ? tensor.detach().clone() : at::Tensor());
-  return copies;
-}
-
 std::vector<at::Tensor> parametersOf(const TiedNet& net) { return {net->layer->weight, net->bias, net->skipped}; }
 
 template <class M>
 std::vector<at::Tensor> gradientsOf(const M& net) {
   std::vector<at::Tensor> gradients;
-  for (const at::Tensor& parameter : net->parameters()) gradients.push_back(parameter.grad());
-  return copiesOf(gradients);
+  for (const at::Tensor& parameter : net->parameters())
+    gradients.push_back(parameter.grad().defined() ? parameter.grad().clone() : at::Tensor());
+  return gradients;
 }
 
 void expectClose(const std::vector<at::Tensor>& actual, const std::vector<at::Tensor>& expected,

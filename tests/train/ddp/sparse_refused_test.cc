@@ -12,12 +12,26 @@
 
 #include "tests/support/expect_error.h"
 #include "tests/support/gate.h"
+#include "tests/train/ddp/meeting.h"
 #include "tests/train/ddp/tables.h"
 
 namespace treadle::test::sparse_refused_test {
 namespace {
 
 using namespace sparse_test;
+
+// Rank 1 has such a gradient, which nobody averages.
+void expectRefused(Replica& own, const at::Tensor& gradient, const std::string& reason) {
+  own.net->zero_grad();
+  if (own.rank == 1) {
+    own.net->weight.mutable_grad() = gradient;
+    const std::string message = messageOf<ArgumentError>([&] { own.ddp.synchronize(); });
+    EXPECT_TRUE(contains(message, "the gradient of parameter 'weight'"));
+    EXPECT_TRUE(contains(message, reason));
+  } else {
+    EXPECT_EQ(statusOf<CancelledError>([&] { own.ddp.synchronize(); }).worker(), "rank1");
+  }
+}
 
 // On rank 1: a row that is not there, or a gradient of another dtype.
 TEST(RefusedGradients, FailThePassOnAllRanks) {
@@ -30,15 +44,7 @@ TEST(RefusedGradients, FailThePassOnAllRanks) {
         {"a tensor of Float",
          at::sparse_coo_tensor(at::zeros({1, 1}, at::kLong), rows.to(at::kFloat), {kRows, kWidth})}};
     for (const auto& [part, gradient] : refused) {
-      own.net->zero_grad();
-      if (own.rank == 1) {
-        own.net->weight.mutable_grad() = gradient;
-        const std::string message = messageOf<ArgumentError>([&] { own.ddp.synchronize(); });
-        EXPECT_TRUE(contains(message, "the gradient of parameter 'weight'"));
-        EXPECT_TRUE(contains(message, part));
-      } else {
-        EXPECT_EQ(statusOf<CancelledError>([&] { own.ddp.synchronize(); }).worker(), "rank1");
-      }
+      expectRefused(own, gradient, part);
       own.net->zero_grad();
       own.backward("ss", 0);
       expectGradient(own.grad(), sumOfAll("ss", 0) / 2, /*isSparse=*/true);
@@ -70,15 +76,7 @@ void expectRefused(const at::Tensor& gradient, const std::string& reason) {
       own.backward("ss", step);
       expectGradient(own.grad(), sumOfAll("ss", step) / 2, /*isSparse=*/true);
       if (step % 2 == 0) continue;  // in its bucket in the first pass
-      own.net->zero_grad();
-      if (own.rank == 1) {
-        own.net->weight.mutable_grad() = gradient;
-        const std::string message = messageOf<ArgumentError>([&] { own.ddp.synchronize(); });
-        EXPECT_TRUE(contains(message, "the gradient of parameter 'weight'"));
-        EXPECT_TRUE(contains(message, reason));
-      } else {
-        EXPECT_EQ(statusOf<CancelledError>([&] { own.ddp.synchronize(); }).worker(), "rank1");
-      }
+      expectRefused(own, gradient, reason);
       EXPECT_EQ(own.ddp.state().condition, DdpCondition::kUsable);
     }
   });
@@ -171,20 +169,6 @@ TEST(FailureAfterTheChannel, LeavesTheOtherRankItsSparseAverages) {
     EXPECT_EQ(own.sent().size(), 1U);
   });
 }
-
-// Where all ranks have ended what is before it.
-class Meeting {
- public:
-  explicit Meeting(int ranks) : ranks_(ranks) {}
-  void come() {
-    come_.add();
-    come_.waitFor(ranks_);
-  }
-
- private:
-  const int ranks_;
-  Counter come_;
-};
 
 // Rank 2 is lost when the others have its exact channel and have begun their sparse sums, and before its own, so these
 // cannot end. The promises of DdpState hold:

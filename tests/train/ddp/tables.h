@@ -71,11 +71,7 @@ inline void meanOfAll(TablesImpl& net, int size, int step) {
   for (int rank = 0; rank < size; ++rank) net.loss(rank, step).div(size).backward();
 }
 
-inline std::vector<at::Tensor> valuesOf(const torch::nn::Module& module) {
-  std::vector<at::Tensor> values;
-  for (const at::Tensor& parameter : module.parameters()) values.push_back(parameter.detach().clone());
-  return values;
-}
+inline std::vector<at::Tensor> valuesOf(const torch::nn::Module& module) { return copiesOf(module.parameters()); }
 
 inline void expectAverages(const TablesImpl& actual, const TablesImpl& alone,
                            const AutogradContext* context = nullptr) {

@@ -8,8 +8,8 @@
 
 namespace treadle::ddp {
 
-// `limits`, with bytes between kSmallestBucket and kLargestBucket where it has none: half as much as often as the
-// all-reduce is expected to take longer (expected_time.h).
+// `limits`; where it has no bytes, kLargestBucket, halved until the all-reduce is expected to take no longer
+// (expected_time.h), and at least kSmallestBucket.
 BucketLimits limitsFor(const ProcessGroup& group, BucketLimits limits);
 
 }  // namespace treadle::ddp

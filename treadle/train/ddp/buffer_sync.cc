@@ -10,6 +10,7 @@
 #include "treadle/tensor/collective/collectives.h"
 #include "treadle/tensor/collective/flat.h"
 #include "treadle/train/ddp/named_tensors.h"
+#include "treadle/train/ddp/same_type.h"
 
 namespace treadle::ddp {
 namespace {
@@ -58,8 +59,7 @@ Status BufferSync::checkUnchanged() const {
     for (size_t position = 0; position < pack.parameters.size(); ++position) {
       const size_t index = pack.parameters[position];
       const at::Tensor &was = pack.views[position], &now = buffers_[index];
-      if (collective::isDenseOnCpu(now) && now.scalar_type() == was.scalar_type() && now.sizes() == was.sizes())
-        continue;
+      if (collective::isDenseOnCpu(now) && haveSameType(now, was)) continue;
       return failedPrecondition("buffer " + names_[index] + " has become another tensor than it was when " +
                                 "DistributedDataParallel was constructed, of " + toString(was.scalar_type()) + " " +
                                 c10::str(was.sizes()) + ": construct it again, or use Buffers::kOnce");

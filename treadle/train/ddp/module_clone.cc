@@ -7,6 +7,7 @@
 #include <unordered_set>
 
 #include "treadle/core/base/error.h"
+#include "treadle/train/ddp/same_type.h"
 
 namespace treadle::ddp {
 namespace {
@@ -119,10 +120,6 @@ void refuseSharedTensors(const std::vector<ClonedTensor>& tensors) {
   for (const ClonedTensor& tensor : tensors)
     for (const std::vector<at::Tensor>& ofClone : tensor.ofClones)
       for (const at::Tensor& own : ofClone) add(own, tensor.names);
-}
-
-bool haveSameType(const at::Tensor& a, const at::Tensor& b) {
-  return a.scalar_type() == b.scalar_type() && a.device() == b.device() && a.sizes() == b.sizes();
 }
 
 }  // namespace treadle::ddp

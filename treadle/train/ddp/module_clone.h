@@ -41,7 +41,4 @@ void addClone(const std::vector<ModulePair>& pairs, std::vector<ClonedTensor>& p
 // ArgumentError: a tensor of a clone is one of the module, or of another clone.
 void refuseSharedTensors(const std::vector<ClonedTensor>& tensors);
 
-// Equal in dtype, device and shape.
-bool haveSameType(const at::Tensor& a, const at::Tensor& b);
-
 }  // namespace treadle::ddp

@@ -19,6 +19,7 @@
 #include "treadle/tensor/collective/flat.h"
 #include "treadle/train/ddp/first_difference.h"
 #include "treadle/train/ddp/named_tensors.h"
+#include "treadle/train/ddp/same_type.h"
 #include "treadle/train/ddp/sync_batch_norm.h"
 #include "treadle/train/ddp/thread_generator.h"
 

@@ -1,8 +1,7 @@
 #include "treadle/train/ddp/sparse_exchange.h"
 
+#include <ATen/ops/_sparse_coo_tensor_with_dims.h>
 #include <ATen/ops/_validate_sparse_coo_tensor_args.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/sparse_coo_tensor.h>
 
 #include <sstream>
 #include <utility>
@@ -10,6 +9,7 @@
 #include "treadle/core/base/error.h"
 #include "treadle/core/group/sparse.h"
 #include "treadle/tensor/collective/collectives.h"
+#include "treadle/train/ddp/same_type.h"
 
 namespace treadle::ddp {
 namespace {
@@ -26,9 +26,7 @@ Status checkCanSum(const ProcessGroup& group, const at::Tensor& gradient) {
 }
 
 Status checkIsLike(const at::Tensor& parameter, const at::Tensor& gradient) {
-  if (gradient.sizes() == parameter.sizes() && gradient.scalar_type() == parameter.scalar_type() &&
-      gradient.device() == parameter.device() && (gradient.layout() == at::kStrided || gradient.is_sparse()))
-    return {};
+  if (haveSameType(gradient, parameter) && (gradient.layout() == at::kStrided || gradient.is_sparse())) return {};
   std::ostringstream text;
   text << "it is a tensor of " << gradient.scalar_type() << " " << gradient.sizes() << " with layout "
        << gradient.layout() << " on " << gradient.device() << ", and the parameter one of " << parameter.scalar_type()
@@ -78,26 +76,25 @@ bool SparseExchange::learn(const ExactChannel& channel) {
 }
 
 at::Tensor SparseExchange::noRows(size_t index, int64_t sparseDims) const {
-  const at::IntArrayRef sizes = parameter(index).sizes();
-  std::vector<int64_t> ofValues = {0};
-  ofValues.insert(ofValues.end(), sizes.begin() + sparseDims, sizes.end());
-  const at::TensorOptions options = parameter(index).options().requires_grad(false);
-  return at::sparse_coo_tensor(at::empty({sparseDims, 0}, at::kLong), at::empty(ofValues, options), sizes,
-                               options.layout(at::kSparse));
+  const at::Tensor& like = parameter(index);
+  return at::_sparse_coo_tensor_with_dims(sparseDims, like.dim() - sparseDims, like.sizes(),
+                                          like.options().requires_grad(false).layout(at::kSparse));
 }
 
 Future<void> SparseExchange::sumRows(size_t index, int64_t sparseDims, const OwnGradient& own) {
   const at::Tensor rows = own.isDefined() ? own.sparse() : noRows(index, sparseDims);
   sentBytes_ += rows._values().nbytes();
-  averages_.push_back({index, sparseAllReduce(group_, rows, ReduceOp::kAverage)});
-  return Future<at::Tensor>(averages_.back().sum).then([](const at::Tensor&) {});
+  return keep(index, sparseAllReduce(group_, rows, ReduceOp::kAverage));
 }
 
 Future<void> SparseExchange::sum(size_t index, at::Tensor dense) {
   sentBytes_ += dense.nbytes();
-  const Future<void> done = allReduce(group_, dense, ReduceOp::kAverage);
-  averages_.push_back({index, Future<void>(done).then([dense] { return dense; })});
-  return Future<at::Tensor>(averages_.back().sum).then([](const at::Tensor&) {});
+  return keep(index, allReduce(group_, dense, ReduceOp::kAverage).then([dense] { return dense; }));
+}
+
+Future<void> SparseExchange::keep(size_t index, Future<at::Tensor> sum) {
+  averages_.push_back({index, sum});
+  return sum.then([](const at::Tensor&) {});
 }
 
 // mul_ of a sparse tensor would forget that it is coalesced.

@@ -50,6 +50,7 @@ class SparseExchange {
   const at::Tensor& parameter(size_t index) const { return list_.trained()[index]; }
   Status check(size_t parameter, const at::Tensor& gradient) const;
   at::Tensor noRows(size_t parameter, int64_t sparseDims) const;
+  Future<void> keep(size_t parameter, Future<at::Tensor> sum);
 
   const ParameterList& list_;
   const ProcessGroup group_;
