@@ -136,5 +136,21 @@ TEST(AddGradient, NeverWritesToMemoryThatIsSeenElsewhere) {
   EXPECT_TRUE(at::equal(sum, at::full({2}, 2.0)));
 }
 
+TEST(AddGradient, AddsSparseOnesToAPartOfATensor) {
+  const at::NoGradGuard noGrad;
+  const at::Tensor index = at::tensor({0, 1}, at::kLong), one = at::ones({1});
+  const auto whole = [] { return at::zeros({12}); };
+  at::Tensor sum = whole().narrow(0, 3, 4);
+  ASSERT_TRUE(isUnshared(sum));
+  addGradient(sum, at::sparse_coo_tensor(index.slice(0, 1).view({1, 1}), one, {4}));
+  EXPECT_TRUE(at::equal(sum, at::tensor({0, 1, 0, 0}, at::kFloat)));
+  sum = whole().narrow(0, 4, 4).view({2, 2});
+  addGradient(sum, at::sparse_coo_tensor(index.view({2, 1}), one, {2, 2}));
+  EXPECT_TRUE(at::equal(sum, at::tensor({0, 1, 0, 0}, at::kFloat).view({2, 2})));
+  sum = whole().narrow(0, 4, 4).view({2, 2});
+  addGradient(sum, at::sparse_coo_tensor(index.slice(0, 1).view({1, 1}), at::ones({1, 2}), {2, 2}));
+  EXPECT_TRUE(at::equal(sum, at::tensor({0, 0, 1, 1}, at::kFloat).view({2, 2})));
+}
+
 }  // namespace
 }  // namespace treadle::autograd::gradients_test

@@ -14,6 +14,10 @@ bool isUnshared(const at::Tensor& tensor) {
   return tensor.storage().use_count() == (holdsBase ? 2 : 1);
 }
 
+bool missesItsPlace(const at::Tensor& sum, const at::Tensor& gradient) {
+  return !sum.is_sparse() && gradient.is_sparse() && gradient.dense_dim() == 0 && sum.storage_offset() != 0;
+}
+
 void addGradient(at::Tensor& sum, at::Tensor&& gradient) {
   if (!gradient.defined()) return;
   if (!sum.defined()) {
@@ -22,8 +26,8 @@ void addGradient(at::Tensor& sum, at::Tensor&& gradient) {
   }
   // An expanded tensor has several elements in one place: it cannot be added to. A sparse gradient can be
   // added in place to a dense sum, not a dense one to a sparse sum.
-  bool inPlace = isUnshared(sum) && sum.is_non_overlapping_and_dense() && !sum.requires_grad() &&
-                 sum.scalar_type() == gradient.scalar_type();
+  const bool inPlace = isUnshared(sum) && sum.is_non_overlapping_and_dense() && !sum.requires_grad() &&
+                       sum.scalar_type() == gradient.scalar_type() && !missesItsPlace(sum, gradient);
   // Half of the memory traffic of the other, and no new pages.
   if (inPlace) {
     sum.add_(gradient);

@@ -5,14 +5,10 @@
 
 #include <utility>
 
+#include "treadle/tensor/autograd/accumulate.h"
+
 namespace treadle::ddp {
 namespace {
-
-// In add_ of a dense tensor libtorch counts its storage_offset twice.
-bool missesItsPlace(const at::Tensor& grad, const at::Tensor& gradient) {
-  return grad.defined() && gradient.defined() && !grad.is_sparse() && gradient.is_sparse() &&
-         gradient.dense_dim() == 0 && grad.storage_offset() != 0;
-}
 
 class HookBefore final : public torch::autograd::FunctionPreHook {
  public:
@@ -22,7 +18,8 @@ class HookBefore final : public torch::autograd::FunctionPreHook {
   torch::autograd::variable_list operator()(const torch::autograd::variable_list& gradients) override {
     const at::Tensor& gradient = gradients.front();
     if (before_) before_(index_, gradient);
-    if (missesItsPlace(parameter_.grad(), gradient)) return {gradient.to_dense()};
+    const at::Tensor& sum = parameter_.grad();
+    if (sum.defined() && gradient.defined() && autograd::missesItsPlace(sum, gradient)) return {gradient.to_dense()};
     return gradients;
   }
 
