@@ -97,8 +97,9 @@ class Job:
                     "TREADLE_MASTER": f"{self._places[0].address}:{MASTER_PORT}",
                     **environment,
                 }
-                command = [*place.prefix, self._program, f"w{rank}", "--listen", f"tcp://{place.address}:0",
-                           "--join-timeout", str(LIMIT_S), "--echo", MARK, "--workers", str(len(environments)), *options]
+                command = [*place.prefix, self._program, f"w{rank}", "--join-timeout", str(LIMIT_S), "--echo", MARK,
+                           "--workers", str(len(environments)),
+                           *(option.replace("{own}", place.address) for option in options)]
                 started.append(subprocess.Popen(command, cwd=self._folder, env=variables, stdin=subprocess.DEVNULL,
                                                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
             end = time.monotonic() + JOB_LIMIT_S
@@ -133,7 +134,7 @@ def check(places, program, folder):
     certificates = Certificates(folder).environment
     keyed = {"TREADLE_JOB_KEY": KEY}
 
-    def works(what, environments, readable, **more):
+    def works(what, environments, readable, beside=True, **more):
         wire = Wire(places[1])
         try:
             codes, texts = job.run(environments, **more)
@@ -142,6 +143,8 @@ def check(places, program, folder):
         if not all_ended(found, what, codes, texts, expected=0):
             return
         expect(found, what, f"it does not work ({codes})", codes == [0, 0, 0], texts)
+        local = ["w0 reaches w2 on this host" in texts[0], "w1 reaches w0 on this host" in texts[1]]
+        expect(found, what, f"UNIX sockets to w2 beside and to w0 elsewhere: {local}", local == [beside, False], texts)
         expect(found, what, "nothing was seen on the wire", len(seen) > len(MARK), texts)
         expect(found, what, f"it {'hides' if readable else 'shows'} what it sends", (MARK.encode() in seen) == readable, texts)
 
@@ -157,10 +160,11 @@ def check(places, program, folder):
         expect(found, what, f"nobody is told '{why}'", any(why in text for text in texts), texts)
 
     works("a job by a key", [keyed] * 3, False)
-    works("a job by certificates", [certificates] * 3, False)
-    works("a job by both", [{**keyed, **certificates}] * 3, False)
+    works("a job by certificates", [certificates] * 3, False, beside=False)
+    works("a job by a key, with addresses given", [keyed] * 3, False, beside=False, options=["--listen", "tcp://{own}:0"])
+    works("a job by both", [{**keyed, **certificates}] * 3, False, beside=False)
     works("an open job by a key", [keyed] * 3, False, open_job=True)
-    works("an open job by certificates", [certificates] * 3, False, open_job=True)
+    works("an open job by certificates", [certificates] * 3, False, beside=False, open_job=True)
     works("a job in clear", [keyed] * 3, True, options=["--allow-plaintext"])
     refused("a job without a key", [{}] * 3, "TREADLE_JOB_KEY_FILE")
     refused("a worker with another key", [keyed, {"TREADLE_JOB_KEY": "the key of another job"}, keyed], "same key")

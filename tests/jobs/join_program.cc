@@ -3,7 +3,9 @@
 //   --wait                   after joining, stays until it gets SIGUSR1
 //   --listen ADDRESS         JoinOptions::listenAddress
 //   --allow-plaintext        JoinOptions::allowPlaintext
-//   --echo TEXT --workers N  calls w0 to wN-1 with TEXT many times over, which has to come back
+//   --echo TEXT --workers N  calls w0 to wN-1 with TEXT many times over, which has to come back; says "NAME reaches wI
+//   on
+//                            this host" where that is by a UNIX socket
 // Says "NAME joined" and "NAME done"; an error is one line on standard error and exit code 1.
 
 #include <signal.h>
@@ -68,6 +70,8 @@ void callAll(treadle::Worker& worker, const Options& options) {
     worker.waitForPeer(peer, options.join.joinTimeout);
     for (const std::string& text : {options.text, large})
       if (worker.call<&echo>(peer, text) != text) throw std::runtime_error(peer + " answered something else");
+    if (worker.channelsTo(peer).unixSockets.inUse)
+      say(options.join.name, ("reaches " + peer + " on this host").c_str());
   }
 }
 

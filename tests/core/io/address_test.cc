@@ -37,6 +37,20 @@ TEST(Address, tellsWhoHasItWithManyOthers) {
   EXPECT_NE(network("tcp://[::ffff:10.0.0.7]:1"), network("tcp://[::ffff:10.0.0.8]:1"));
 }
 
+TEST(Address, findsItsOwnOnTheRouteToAnother) {
+  for (const char* text : {"tcp://127.0.0.1:4000", "tcp://127.0.0.1:0", "tcp://[::1]:4000"}) {
+    const Address target = *Address::parse(text);
+    if (!listenOn(target.withPort(0)).ok()) continue;  // this host has no IPv6
+    const Result<Address> own = Address::towards(target);
+    ASSERT_TRUE(own.ok()) << own.status().toString();
+    EXPECT_EQ(target.withPort(0).toString(), own->toString());
+  }
+  const Result<Address> none = Address::towards(*Address::parse("tcp://255.255.255.255:4000"));
+  EXPECT_EQ(Code::kFailedPrecondition, none.status().code());
+  EXPECT_NE(std::string::npos, none.status().message().find("no route to 255.255.255.255")) << none.status().toString();
+  EXPECT_EQ(Code::kInvalidArgument, Address::towards(*Address::parse("unix:a")).status().code());
+}
+
 TEST(Address, refusesWhatIsNoneAndQuotesIt) {
   for (std::string text :
        {"", "127.0.0.1:80", "http://127.0.0.1:80", "tcp://127.0.0.1", "tcp://127.0.0.1:", "tcp://127.0.0.1:65536",

@@ -12,6 +12,7 @@
 
 #include "tests/core/worker/bulk.h"
 #include "tests/core/worker/here.h"
+#include "tests/support/certificates.h"
 #include "tests/support/meeting_at.h"
 #include "treadle/core/base/log.h"
 #include "treadle/core/cluster/rendezvous.h"
@@ -222,7 +223,14 @@ TEST_F(Join, refusesAddressesBeyondThisHost) {
   far.launch->masterAddress = "192.0.2.1";
   EXPECT_TRUE(contains(messageOf<StateError>([&] { Worker::join(far); }), "TREADLE_JOB_KEY"));
   far.launch->jobKey = "a key of this job";
-  EXPECT_TRUE(contains(messageOf<StateError>([&] { Worker::join(far); }), "listenAddress"));
+  far.launch->masterAddress = "255.255.255.255";
+  EXPECT_TRUE(contains(messageOf<StateError>([&] { Worker::join(far); }), "needs JoinOptions::listenAddress"));
+  far.launch->masterAddress = "0.0.0.0";
+  EXPECT_TRUE(contains(messageOf<ArgumentError>([&] { Worker::join(far); }), "leads to no host"));
+  far.launch->masterAddress = "192.0.2.1";
+  far.announceAddress = "tcp://203.0.113.5:4000";
+  EXPECT_TRUE(contains(messageOf<ArgumentError>([&] { Worker::join(far); }), "listenAddress does not say"));
+  far.announceAddress.reset();
   far.listenAddress = "tcp://0.0.0.0:0";
   EXPECT_TRUE(contains(messageOf<ArgumentError>([&] { Worker::join(far); }), "others reach"));
   far.listenAddress = "nonsense";
@@ -240,6 +248,30 @@ TEST_F(Join, worksOverTcpAndOverUnixSockets) {
     auto other = std::async(std::launch::async, [&] { Worker::join(two[1])->shutdown(); });
     auto worker = Worker::join(two[0]);
     EXPECT_EQ(3, worker->call<&add>("b", 1, 2));
+    worker->shutdown();
+    other.get();
+  }
+}
+
+// As where it is a part of a job across hosts.
+TEST_F(Join, listensAtTheAddressThatLeadsToTheMaster) {
+  const Result<io::Address> own = io::Address::towards(*io::Address::tcp("203.0.113.1", 1));
+  if (!own.ok() || own->isLoopback()) GTEST_SKIP() << "this host has no address beyond the loopback";
+  const test::CertificateFiles files;
+  for (const bool hasCertificates : {false, true}) {
+    std::vector<JoinOptions> two = {options("a", 0, 2), options("b", 1, 2)};
+    for (JoinOptions& one : two) {
+      one.launch->masterAddress = own->host();
+      one.launch->jobKey = "a key of this job";
+      if (hasCertificates) one.certificates = Certificates{files.certificate(), files.privateKey(), files.authority()};
+      one.functions.add<&add>("add");
+    }
+    auto other = std::async(std::launch::async, [&] { Worker::join(two[1])->shutdown(); });
+    auto worker = Worker::join(two[0]);
+    EXPECT_EQ(3, worker->call<&add>("b", 1, 2));
+    const PeerChannels channels = worker->channelsTo("b");
+    EXPECT_EQ(channels.unixSockets.inUse, !hasCertificates) << channels.unixSockets.why;
+    EXPECT_EQ(channels.tcp.inUse, hasCertificates) << channels.tcp.why;
     worker->shutdown();
     other.get();
   }

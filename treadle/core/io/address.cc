@@ -69,6 +69,16 @@ Result<Address> Address::parse(const std::string& text) {
   return resolve(host, port, AI_NUMERICHOST);
 }
 
+// To connect a datagram socket chooses the route, and with it the source address (man 7 ip).
+Result<Address> Address::towards(const Address& target) {
+  if (target.isUnix()) return invalidArgument(target.toString() + " is on this host, and no route leads to it");
+  const Fd socket(::socket(target.family(), SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  if (!socket.valid() || ::connect(socket.get(), target.get(), target.size()) != 0)
+    return errnoStatus(Code::kFailedPrecondition, "this host has no route to " + target.host(), errno);
+  Result<Address> own = ofSocket(socket.get());
+  return own.ok() ? Result(own->withPort(0)) : std::move(own);
+}
+
 Result<Address> Address::ofSocket(int fd) { return ofEnd(fd, &::getsockname, "the socket"); }
 
 Result<Address> Address::ofPeer(int fd) { return ofEnd(fd, &::getpeername, "the other end"); }

@@ -20,6 +20,9 @@ class Address {
   static Result<Address> unixAbstract(const std::string& name);
   // What `toString` writes; nobody is asked for names. InvalidArgument or NotFound for anything else.
   static Result<Address> parse(const std::string& text);
+  // This host's address on the route to `target`, with port 0; nothing is sent there. FailedPrecondition when no route
+  // leads to it. UNIX: InvalidArgument.
+  static Result<Address> towards(const Address& target);
   // Of the socket's own end, or of the other one. FailedPrecondition when the kernel does not tell.
   static Result<Address> ofSocket(int fd);
   static Result<Address> ofPeer(int fd);

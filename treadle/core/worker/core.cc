@@ -32,6 +32,16 @@ TimePoint partOf(TimePoint start, Duration limit, double share) {
   return start + std::chrono::duration_cast<Duration>(limit * share);
 }
 
+// What the peer's user may do when nobody answered there.
+Status withAdvice(Status why, const io::Address& address) {
+  const bool isUnanswered = why.code() == Code::kPeerLost || why.code() == Code::kDeadlineExceeded;
+  if (!isUnanswered || address.isUnix() || address.isLoopback()) return why;
+  return Status(why.code(), why.message() +
+                                "; unless it was given another one, a worker listens at the address by which its host "
+                                "reaches rank 0, at any free port: if this host reaches it by another, or through a "
+                                "firewall, set its JoinOptions::listenAddress");
+}
+
 }  // namespace
 
 Worker::Core::Core(JoinOptions joinOptions, Launch launchInfo)
@@ -257,7 +267,7 @@ Result<io::Stream> Worker::Core::dial(const cluster::RosterEntry& peer, const li
     if (dialed.ok() && dialed->peer != peer.worker)
       dialed = Result<link::Dialed>(failedPrecondition(text + " is " + link::describe(dialed->peer)));
     if (dialed.ok()) return std::move(dialed->stream);
-    last = std::move(dialed).status();
+    last = withAdvice(std::move(dialed).status(), *address);
     (address->isUnix() ? failures.unixSockets : failures.tcp) = last.message();
   }
   return last.withContext(link::describe(peer.worker) + " cannot be connected to").withWorker(peer.worker.name);

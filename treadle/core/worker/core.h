@@ -79,6 +79,7 @@ class Worker::Core {
 
   // ---- listening.cc
   Status listen();
+  Result<std::vector<io::Address>> wantedAddresses() const;
   Status listenOn(const io::Address& address);
   Status checkAnnounced(const std::optional<io::Address>& listening) const;
   void onPeer(const WorkerInfo& worker, io::Stream stream);

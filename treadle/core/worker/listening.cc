@@ -4,6 +4,7 @@
 
 #include "treadle/core/base/log.h"
 #include "treadle/core/worker/core.h"
+#include "treadle/core/worker/meeting.h"
 #include "treadle/core/worker/security.h"
 
 namespace treadle {
@@ -18,22 +19,37 @@ std::string randomName() {
 }  // namespace
 
 Status Worker::Core::listen() {
-  std::vector<std::string> wanted;
-  if (channels.unixSockets) wanted.push_back("unix:" + randomName());
-  if (channels.tcp) wanted.emplace_back("tcp://127.0.0.1:0");
-  if (options.listenAddress) wanted = {*options.listenAddress};
+  Result<std::vector<io::Address>> wanted = wantedAddresses();
+  if (!wanted.ok()) return std::move(wanted).status();
   std::optional<io::Address> tcp;
-  for (const std::string& text : wanted) {
-    Result<io::Address> address = io::Address::parse(text);
-    if (!address.ok()) return address.status().withContext("listenAddress");
-    TREADLE_RETURN_IF_ERROR(mayUse(*address, options, launch, "the listen address " + text));
-    if (address->isAny() && !options.announceAddress)
-      return invalidArgument("listenAddress is " + text +
+  for (const io::Address& address : *wanted) {
+    TREADLE_RETURN_IF_ERROR(mayUse(address, options, launch, "the listen address " + address.toString()));
+    if (address.isAny() && !options.announceAddress)
+      return invalidArgument("listenAddress is " + address.toString() +
                              "; it must be one address of this host that the others reach, or announceAddress say it");
-    TREADLE_RETURN_IF_ERROR(listenOn(*address));
-    if (!address->isUnix()) tcp = *address;
+    TREADLE_RETURN_IF_ERROR(listenOn(address));
+    if (!address.isUnix()) tcp = address;
   }
   return options.announceAddress ? checkAnnounced(tcp) : Status();
+}
+
+Result<std::vector<io::Address>> Worker::Core::wantedAddresses() const {
+  if (options.listenAddress) {
+    Result<io::Address> given = io::Address::parse(*options.listenAddress);
+    if (!given.ok()) return given.status().withContext("listenAddress");
+    return std::vector{*given};
+  }
+  Result<io::Address> tcp = reachableAddress(launch, options);
+  if (!tcp.ok()) return std::move(tcp).status();
+  std::vector<io::Address> wanted;
+  // Certificates are for TLS, which UNIX sockets do without: there they would keep nobody out.
+  const bool needsCertificates = !tcp->isLoopback() && options.certificatesToUse();
+  if (channels.unixSockets && !needsCertificates) wanted.push_back(*io::Address::unixAbstract(randomName()));
+  if (channels.tcp) wanted.push_back(*tcp);
+  if (!wanted.empty()) return wanted;
+  return invalidArgument(
+      "this worker was told to use no TCP, and a job across hosts with certificates has no other "
+      "channel: add tcp to TREADLE_CHANNELS or JoinOptions::channels");
 }
 
 Status Worker::Core::checkAnnounced(const std::optional<io::Address>& listening) const {

@@ -11,10 +11,6 @@ Status checkAcrossHosts(const io::Address& address, const Launch& launch, const 
   if (address.isUnix() || address.isLoopback()) return {};
   if (launch.jobKey.empty() && !needsNoKey(address, options))
     return failedPrecondition("a job across hosts needs a key: give all workers the same TREADLE_JOB_KEY");
-  if (!options.listenAddress)
-    return failedPrecondition(
-        "a job across hosts needs JoinOptions::listenAddress: an address of this host that the "
-        "others reach, such as tcp://10.0.0.7:0");
   return {};
 }
 
@@ -53,6 +49,23 @@ Result<std::vector<io::Address>> listenAddresses(const Launch& launch, const Joi
         "listenAddress is " + *options.listenAddress +
         "; for a job that meets by a file it must be one address of this host, as it is written there");
   return std::vector{address->withPort(0)};
+}
+
+Result<io::Address> reachableAddress(const Launch& launch, const JoinOptions& options) {
+  Result<std::vector<io::Address>> places = listenAddresses(launch, options);
+  if (!places.ok()) return std::move(places).status();
+  const io::Address& place = places->front();
+  if (place.isLoopback()) return io::Address::tcp("127.0.0.1", 0);
+  if (options.announceAddress)
+    return invalidArgument("announceAddress is " + *options.announceAddress +
+                           ", and listenAddress does not say to which address and port of this host it leads");
+  if (place.isAny())
+    return invalidArgument(
+        "the master's address is " + place.host() +
+        ", which leads to no host: give rank 0 the address that the others have, or a listenAddress");
+  Result<io::Address> own = io::Address::towards(place);
+  if (own.ok()) return own;
+  return own.status().withContext("this worker needs JoinOptions::listenAddress, an address that the others reach");
 }
 
 Result<cluster::MasterAddresses> whereToMeet(const Launch& launch, const JoinOptions& options) {

@@ -11,6 +11,10 @@ namespace treadle {
 // strangers could come in there, InvalidArgument for what is no address.
 Result<std::vector<io::Address>> listenAddresses(const Launch& launch, const JoinOptions& options);
 
+// Where peers reach a worker that has no `listenAddress`, with port 0: the loopback, or the address by which this host
+// reaches the master, if that is beyond it.
+Result<io::Address> reachableAddress(const Launch& launch, const JoinOptions& options);
+
 // Where the others look for it; both must outlive what is returned. A meeting file is read again for every try; a name
 // is resolved once.
 Result<cluster::MasterAddresses> whereToMeet(const Launch& launch, const JoinOptions& options);

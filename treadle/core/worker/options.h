@@ -45,9 +45,9 @@ struct JoinOptions {
   // required. Default: the files that TREADLE_TLS_CERTIFICATE, TREADLE_TLS_PRIVATE_KEY and TREADLE_TLS_AUTHORITY name,
   // if any.
   std::optional<Certificates> certificates = {};
-  // The address at which peers reach this worker. An address beyond the loopback requires a job key or certificates.
-  // This option is required when the master's address is beyond the loopback.
-  std::optional<std::string> listenAddress = {};  // "tcp://127.0.0.1:0", "unix:name"; default: both, peers prefer UNIX
+  // Where this worker listens: "tcp://10.0.0.7:0", "unix:name". Beyond the loopback it requires a job key or
+  // certificates. Default: a UNIX socket, and TCP on the loopback or, if the master is beyond it, at the address by
+  std::optional<std::string> listenAddress = {};  // which this host reaches the master. A meeting file: the loopback
   // The address that peers dial in place of the TCP address above, such as "tcp://203.0.113.5:4000": for a container's
   // mapped port, a router or a proxy that forwards to this worker. `listenAddress` may then be any address of this host
   // ("tcp://0.0.0.0:4000"). Numeric; the rules for `listenAddress` beyond the loopback apply to it too.
