@@ -115,6 +115,11 @@ def ours_ddp(settings, cases):
     return [run("ours", [*command, "--repetitions", settings.repetitions], TRAINING_TIMEOUT)]
 
 
+def ours_replicas(settings, cases):
+    command = [settings.build / "bench" / "treadle_bench_replicas", "--model", model_of(cases)]
+    return [run("ours", [*command, "--repetitions", settings.repetitions], TRAINING_TIMEOUT)]
+
+
 def torch_ddp(settings, cases):
     command = [settings.python, PEERS / "torch_ddp.py", "--port", free_port(), "--model", model_of(cases)]
     command += ["--repetitions", settings.repetitions]
@@ -196,6 +201,8 @@ LAUNCHES = [
     Launch("torch_ddp", torch_ddp, DDP_TRANSFORMER),
     Launch("ours", ours_ddp, DDP_CNN),
     Launch("torch_ddp", torch_ddp, DDP_CNN),
+    Launch("ours", ours_replicas, ("replicas_step_transformer",)),
+    Launch("ours", ours_replicas, ("replicas_step_cnn",)),
     Launch("ours", idle_cpu, ("idle_cpu",)),
     Launch("ours", idle_peer_bytes, ("idle_peer_bytes",)),
 ]

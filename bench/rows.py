@@ -61,6 +61,8 @@ ROWS = [
     Row("ddp_step_cnn", "us", "torch_ddp", 1.0),
     Row("ddp_compute_transformer", "us", "torch_ddp", None),  # what the four above are made of, measured with them
     Row("ddp_compute_cnn", "us", "torch_ddp", None),
+    Row("replicas_step_transformer", "us", "libtorch", 1.0),
+    Row("replicas_step_cnn", "us", "libtorch", 1.0),
     Row("ddp_200mbit_transformer", "us", "network_or_compute", 1.15),
     Row("ddp_200mbit_transformer", "us", "torch_ddp", 1.0),
     Row("ddp_200mbit_cnn", "us", "network_or_compute", 1.15),

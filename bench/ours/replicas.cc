@@ -1,0 +1,122 @@
+// Training steps with a ReplicaSet of two replicas in one process, and in turn with them the same steps of libtorch
+// alone: one module on the whole batch, with as many threads in its operations as there are replicas.
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <torch/nn/cloneable.h>
+#include <torch/optim/sgd.h>
+
+#include <CLI/CLI.hpp>
+#include <array>
+#include <cmath>
+#include <cstdio>
+#include <stdexcept>
+
+#include "bench/ours/ddp_models.h"
+#include "bench/ours/measure.h"
+#include "treadle/ddp.h"
+
+namespace {
+
+constexpr int kReplicas = 2, kWarmUp = 5;    // kWarmUp: pairs of steps
+constexpr double kRelativeTolerance = 1e-2;  // of the last losses: sums are in another order
+
+// The case's model, whose class needs no clone() for that: a clone is made as the first one was. Its parameters get
+// their values from the ReplicaSet.
+template <class Case>
+struct Cloneable : torch::nn::Cloneable<Cloneable<Case>> {
+  explicit Cloneable(const Case& from) : from(from) { reset(); }
+  void reset() override { model = this->register_module("model", from.makeModel()); }
+
+  const Case& from;
+  std::shared_ptr<typename Case::Model> model;
+};
+
+template <class Case>
+class Training {
+ public:
+  // Prints the times of `pairs` pairs of steps.
+  void run(const std::string& name, int pairs) {
+    bench::Series replicas{"", "us", {}}, alone{"libtorch", "us", {}};
+    for (int pair = -kWarmUp; pair < pairs; ++pair) {
+      for (int i = 0; i < kReplicas; ++i) parts_[i] = partOfBatch(pair + kWarmUp, i);
+      whole_ = {at::cat({parts_[0].data, parts_[1].data}), at::cat({parts_[0].target, parts_[1].target})};
+      double ours = 0;
+      // The order changes, so that neither always comes second.
+      if (pair % 2 == 0) ours = timeOfReplicas();
+      const double peer = bench::timeOf([&] { stepAlone(); });
+      if (pair % 2 != 0) ours = timeOfReplicas();
+      if (pair < 0) continue;
+      replicas.values.push_back(ours);
+      alone.values.push_back(peer);
+    }
+    if (!(std::abs(loss_ - aloneLoss_) <= kRelativeTolerance * aloneLoss_))
+      throw std::runtime_error("the replicas' loss is " + std::to_string(loss_) + ", and that of one module " +
+                               std::to_string(aloneLoss_));
+    bench::print("replicas_step_" + name, std::move(replicas));
+    bench::print("replicas_step_" + name, std::move(alone));
+  }
+
+ private:
+  using Module = Cloneable<Case>;
+
+  std::shared_ptr<Module> filled() const {
+    auto module = std::make_shared<Module>(case_);
+    bench::fillParameters(*module);
+    return module;
+  }
+
+  torch::data::Example<> partOfBatch(int64_t step, int part) {
+    return case_.samples.get_batch(
+        bench::samplesOf(step, part, kReplicas, Case::kBatch, Case::kStride, *case_.samples.size()));
+  }
+
+  double timeOfReplicas() {
+    return bench::timeOf([&] {
+      optimizer_.zero_grad();
+      const std::vector<at::Tensor> losses =
+          replicas_.backward([&](Module& replica, int i) { return Case::lossOf(*replica.model, parts_[i]); });
+      optimizer_.step();
+      loss_ = (losses[0].template item<double>() + losses[1].template item<double>()) / kReplicas;
+    });
+  }
+
+  void stepAlone() {
+    aloneOptimizer_.zero_grad();
+    const at::Tensor loss = Case::lossOf(*alone_->model, whole_);
+    loss.backward();
+    aloneOptimizer_.step();
+    aloneLoss_ = loss.template item<double>();
+  }
+
+  Case case_;
+  std::shared_ptr<Module> module_ = filled(), alone_ = filled();
+  treadle::ReplicaSet<Module> replicas_{module_, {.replicas = kReplicas}};
+  torch::optim::SGD optimizer_{module_->parameters(), torch::optim::SGDOptions(Case::kLearningRate)};
+  torch::optim::SGD aloneOptimizer_{alone_->parameters(), torch::optim::SGDOptions(Case::kLearningRate)};
+  std::array<torch::data::Example<>, kReplicas> parts_;
+  torch::data::Example<> whole_;
+  double loss_ = 0, aloneLoss_ = 0;  // of the last step
+};
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  CLI::App app("Steps of training with two replicas in one process, beside steps of libtorch alone");
+  std::string model;
+  int repetitions = 20;
+  app.add_option("--model", model, "transformer or cnn")->required()->check(CLI::IsMember({"transformer", "cnn"}));
+  app.add_option("--repetitions", repetitions, "2 timed pairs of steps each, of the cnn 20")
+      ->check(CLI::PositiveNumber);
+  CLI11_PARSE(app, argc, argv);
+  at::set_num_threads(kReplicas);
+  if (model == "cnn") {
+    Training<bench::CnnCase>().run(model, repetitions * bench::CnnCase::kPairs);
+  } else {
+    Training<bench::TransformerCase>().run(model, repetitions * bench::TransformerCase::kPairs);
+  }
+  return 0;
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "bench: %s\n", error.what());
+  return 1;
+}
