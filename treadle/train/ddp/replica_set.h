@@ -33,6 +33,8 @@
 #include <vector>
 
 #include "treadle/train/ddp/distributed_data_parallel.h"
+#include "treadle/train/ddp/replica_loss.h"
+#include "treadle/train/ddp/replica_set_options.h"
 #include "treadle/train/ddp/replicas.h"
 
 namespace treadle {
