@@ -1,0 +1,179 @@
+// The threads of the replicas of a process: they draw random numbers of their own, share libtorch's threads, and see
+// none of the caller's guards.
+
+#include "treadle/train/ddp/replica_set.h"
+
+#include <ATen/Parallel.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/dropout.h>
+#include <torch/nn/modules/linear.h>
+
+#include <atomic>
+#include <set>
+#include <thread>
+
+#include "tests/support/gate.h"
+#include "tests/train/ddp/tied_net.h"
+#include "treadle/train/ddp/thread_generator.h"
+
+namespace treadle::test::replica_threads_test {
+namespace {
+
+using namespace tied_net;
+
+// Both orders in which the replicas come to their Dropout.
+TEST(ReplicaSet, DropsDifferentlyInEachReplicaAndTheSameInEachRun) {
+  torch::nn::Sequential net(torch::nn::Linear(1, 1), torch::nn::Dropout(0.5));
+  ReplicaSet<torch::nn::Sequential> replicas(net, {.replicas = 2});
+  auto run = [&](uint64_t seed, int first) {
+    torch::manual_seed(seed);
+    std::vector<at::Tensor> masks(4);
+    for (int pass = 0; pass < 2; ++pass) {
+      Gate hasDrawn;
+      replicas.backward([&](torch::nn::SequentialImpl& replica, int index) {
+        if (index != first) hasDrawn.wait();
+        const at::Tensor output = replica.forward(at::ones({64, 1}));
+        if (index == first) hasDrawn.open();
+        masks[static_cast<size_t>(2 * pass + index)] = output.detach() != 0;
+        return output.sum();
+      });
+    }
+    return masks;
+  };
+  const std::vector<at::Tensor> masks = run(1, 0);
+  expectSame(run(1, 1), masks);
+  for (size_t i = 1; i < masks.size(); ++i)
+    for (size_t j = 0; j < i; ++j) EXPECT_FALSE(at::equal(masks[i], masks[j])) << i << j;
+  EXPECT_FALSE(at::equal(run(2, 0)[0], masks[0]));
+}
+
+TEST(ReplicaSet, GivesAllRandomOperatorsTheGeneratorOfTheThread) {
+  const at::Tensor half = at::full({32}, 0.5);
+  auto drawAll = [&] {
+    return std::vector<at::Tensor>{at::rand({32}),
+                                   at::randn({32}),
+                                   at::randint(100, {32}),
+                                   at::randperm(32),
+                                   at::bernoulli(half),
+                                   at::multinomial(half, 8),
+                                   at::normal(0.0, half),
+                                   at::rand_like(half),
+                                   at::poisson(half),
+                                   at::empty({32}).exponential_(),
+                                   at::dropout(half, 0.5, true),
+                                   std::get<0>(at::native_dropout(half, 0.5, true)),
+                                   at::rrelu(-half, 0.1, 0.9, true)};
+  };
+  std::vector<at::Tensor> once, again;
+  {
+    const ddp::ThreadGenerator random(5);
+    once = drawAll();
+  }
+  torch::manual_seed(1);
+  const at::Tensor next = at::rand({4});
+  torch::manual_seed(1);
+  {
+    const ddp::ThreadGenerator random(5);
+    again = drawAll();
+    const ddp::ThreadGenerator another(6);
+    EXPECT_FALSE(at::equal(drawAll()[0], once[0]));
+  }
+  expectSame(again, once);
+  EXPECT_TRUE(at::equal(at::rand({4}), next));  // the other generator has not moved
+}
+
+// A clone draws first values for its layers.
+TEST(ReplicaSet, IsMadeWithoutNumbersOfTheProgram) {
+  torch::nn::Linear net(4, 4);
+  torch::manual_seed(1);
+  const at::Tensor next = at::rand({4});
+  torch::manual_seed(1);
+  const ReplicaSet<torch::nn::Linear> replicas(net, {.replicas = 2});
+  EXPECT_TRUE(at::equal(at::rand({4}), next));
+}
+
+TEST(ReplicaSet, ComputesWithoutGuardsOfTheCaller) {
+  TiedNet net, alone;
+  ReplicaSet<TiedNet> replicas(net, {.replicas = 2});
+  const at::NoGradGuard noGrad;
+  replicas.backward([&](TiedNetImpl& replica, int index) { return lossOfShard(replica, index, 0); });
+  const at::AutoGradMode grad(true);
+  for (int shard = 0; shard < 2; ++shard) lossOfShard(*alone, shard, 0).div(2).backward();
+  expectClose(gradientsOf(net), gradientsOf(alone));
+}
+
+TEST(ReplicaSet, SharesTheIntraOpThreads) {
+  TiedNet net;
+  auto countInNewThread = [] {
+    int count = 0;
+    std::thread([&] { count = at::get_num_threads(); }).join();
+    return count;
+  };
+  const int here = at::get_num_threads(), inNewThread = countInNewThread();
+  std::set<std::thread::id> threads;
+  Mutex mutex;
+  auto countIn = [&](ReplicaSet<TiedNet>& replicas) {
+    std::set<int> counts;
+    for (int pass = 0; pass < 2; ++pass)
+      replicas.backward([&](TiedNetImpl& replica, int index) {
+        at::Tensor loss = lossOfShard(replica, index, 0);
+        MutexLock lock(mutex);
+        counts.insert(at::get_num_threads());
+        threads.insert(std::this_thread::get_id());
+        return loss;
+      });
+    return counts;
+  };
+  ReplicaSet<TiedNet> some(net, {.replicas = 3, .intraOpThreads = inNewThread + 2});
+  EXPECT_EQ(countIn(some), std::set<int>{inNewThread + 2});
+  EXPECT_EQ(countInNewThread(), inNewThread);
+  EXPECT_EQ(threads.size(), 3U);
+  EXPECT_FALSE(threads.contains(std::this_thread::get_id()));
+  ReplicaSet<TiedNet> many(net, {.replicas = here + 1});
+  EXPECT_EQ(countIn(many), std::set<int>{1});
+  EXPECT_EQ(at::get_num_threads(), here);
+  EXPECT_EQ(countInNewThread(), inNewThread);
+}
+
+// Each constructs sets while others do.
+TEST(ReplicaSet, LeavesTheThreadsOfLaterThreadsAlone) {
+  auto countInNewThread = [] {
+    int count = 0;
+    std::thread([&] { count = at::get_num_threads(); }).join();
+    return count;
+  };
+  const int before = countInNewThread();
+  std::vector<std::thread> makers;
+  for (int maker = 0; maker < 4; ++maker)
+    makers.emplace_back([maker, before] {
+      TiedNet net;
+      for (int i = 0; i < 50; ++i) {
+        const ReplicaSet<TiedNet> set(net, {.replicas = 2, .intraOpThreads = before + 1 + maker});
+      }
+    });
+  for (std::thread& maker : makers) maker.join();
+  EXPECT_EQ(countInNewThread(), before);
+}
+
+std::atomic<int> endedThreads = 0;
+
+TEST(ReplicaSet, EndsItsThreads) {
+  TiedNet net;
+  endedThreads = 0;
+  {
+    ReplicaSet<TiedNet> replicas(net, {.replicas = 3});
+    replicas.backward([&](TiedNetImpl& replica, int index) {
+      struct AtEnd {
+        ~AtEnd() { ++endedThreads; }
+      };
+      thread_local AtEnd atEnd;
+      static_cast<void>(&atEnd);
+      return lossOfShard(replica, index, 0);
+    });
+    EXPECT_EQ(endedThreads, 0);
+  }
+  EXPECT_EQ(endedThreads, 3);
+}
+
+}  // namespace
+}  // namespace treadle::test::replica_threads_test
