@@ -18,6 +18,9 @@
 // each step of an optimizer, and whatever else changes values, without a copy. Before each pass it also becomes like
 // the module in what is frozen or trained, in training or evaluation mode, and in its buffers. All other members of the
 // module's class keep the values that they had when the set was made, and tensors that are not registered are shared.
+// libtorch clones the modules in a Sequential, ModuleList or ModuleDict anew. A member of the module's class that
+// refers to one of them refers to a module outside the replica, which is not trained: take it from the container in
+// forward.
 //
 // Unlike torch's data_parallel: nothing is cloned or broadcast in a pass, no output is gathered, random numbers do not
 // depend on the order of threads, and the gradients of parts with different numbers of samples have weights.
