@@ -60,6 +60,28 @@ TEST(ReplicaSet, AveragesBuffersOverRanksAndReplicas) {
   }
 }
 
+// Those of rank 0's first replica: in each pass, one more has no batch, and the next one counts.
+TEST(ReplicaSet, TakesBuffersOfTheFirstReplicaOfAllRanks) {
+  TensorJob job(ranks(2));
+  job.onAll([&](Worker& worker) {
+    torch::nn::BatchNorm1d net(3), expected(3);
+    for (torch::nn::BatchNorm1d one : {net, expected}) one->to(at::kDouble);
+    DistributedDataParallel<torch::nn::BatchNorm1d> ddp(net, ProcessGroup::make(worker, job.names()),
+                                                        {.buffers = Buffers::kFromRank0});
+    ReplicaSet<torch::nn::BatchNorm1d> replicas(ddp, {.replicas = 2});
+    auto inputOfShard = [](int shard) { return random({2 + shard, 3}, static_cast<uint64_t>(shard)); };
+    for (int first = 0; first < kShards; ++first) {
+      replicas.backward([&](torch::nn::BatchNorm1dImpl& replica, int index) {
+        const int shard = 2 * worker.self().rank + index;
+        return shard < first ? at::Tensor() : replica.forward(inputOfShard(shard)).square().sum();
+      });
+      expected->forward(inputOfShard(first));
+      expectClose(copiesOf(net->buffers()), copiesOf(expected->buffers()));
+      ddp.verifyReplicas();
+    }
+  });
+}
+
 // A constant that is not a number: equal bits are no change.
 TEST(ReplicaSet, DoesNotWriteABufferThatStaysTheSame) {
   TiedNet net;

@@ -29,6 +29,16 @@ TEST(ReplicaSet, DividesAsTheDivisorSaysWithoutAGroup) {
   }
 }
 
+TEST(ReplicaSet, IgnoresTheWeightOfAReplicaWithoutABatch) {
+  TiedNet net, alone;
+  ReplicaSet<TiedNet> replicas(net, {.replicas = 2, .divisor = Divisor::kWeights});
+  replicas.backward([](TiedNetImpl& replica, int index) {
+    return index == 0 ? ReplicaLoss(lossOfShard(replica, 0, 0), 4) : ReplicaLoss(at::Tensor(), 100);
+  });
+  lossOfShard(*alone, 0, 0).div(4).backward();
+  expectClose(gradientsOf(net), gradientsOf(alone));
+}
+
 // The sum is ((g0 + g1) + g2) / 3 in float32, bit by bit, whichever replica ends first.
 TEST(ReplicaSet, AddsInTheOrderOfReplicas) {
   torch::nn::Linear net(64, 32);

@@ -175,6 +175,34 @@ TEST(ReplicaSet, RefusesLossesThatCannotBe) {
   for (const at::Tensor& gradient : gradientsOf(net)) EXPECT_FALSE(gradient.defined());
 }
 
+// Each is finite.
+TEST(ReplicaSet, RefusesWeightsWhoseSumIsInfinite) {
+  auto expectRefused = [](ReplicaSet<TiedNet>& replicas, const TiedNet& net) {
+    net->bias.mutable_grad() = at::ones({5}, at::kDouble);
+    const std::vector<at::Tensor> gradients = gradientsOf(net), buffers = copiesOf(net->buffers());
+    auto backward = [&] {
+      replicas.backward(
+          [](TiedNetImpl& replica, int index) { return ReplicaLoss(lossOfShard(replica, index, 0), 1e308); });
+    };
+    EXPECT_TRUE(contains(messageOf<StateError>(backward), "the weights of the replicas add up to inf"));
+    expectSame(gradientsOf(net), gradients);
+    expectSame(copiesOf(net->buffers()), buffers);
+  };
+  TiedNet plain;
+  ReplicaSet<TiedNet> withoutGroup(plain, {.replicas = 2, .divisor = Divisor::kWeights});
+  expectRefused(withoutGroup, plain);
+  TensorJob job(ranks(1));
+  job.onAll([&](Worker& worker) {
+    TiedNet net;
+    DdpOptions options = smallBuckets();
+    options.divisor = Divisor::kWeights;
+    DistributedDataParallel<TiedNet> ddp(net, ProcessGroup::make(worker, job.names()), options);
+    ReplicaSet<TiedNet> replicas(ddp, {.replicas = 2});
+    expectRefused(replicas, net);
+    EXPECT_EQ(ddp.stats().averagedPasses, 0U);
+  });
+}
+
 TEST(ReplicaSet, ChangesNothingWhereReplicasThrow) {
   TiedNet net, alone;
   ReplicaSet<TiedNet> replicas(net, {.replicas = 3, .buffers = Buffers::kAverage});

@@ -5,6 +5,7 @@
 
 #include <torch/optim/sgd.h>
 
+#include <array>
 #include <cmath>
 
 #include "tests/train/ddp/tied_net.h"
@@ -178,6 +179,67 @@ TEST(ReplicaSet, WithoutABatchSkipsThePass) {
     EXPECT_FALSE(losses[0].defined());
     EXPECT_EQ(losses[1].defined(), worker.self().rank == 0);
     expectClose(gradientsOf(net), gradientsOf(alone));
+  });
+}
+
+// Two ranks with two shards each, simulated one after the other.
+class SimulatedPair {
+ public:
+  void backward(int step) {
+    for (int shard = 0; shard < kShards; ++shard)
+      lossOfShard(*nets_[static_cast<size_t>(shard / 2)], shard, step).div(2).backward();
+  }
+  void averageGradients() {
+    for (size_t i = 0; i < 3; ++i) {
+      const at::Tensor mean = (parameters(0)[i].grad() + parameters(1)[i].grad()) / 2;
+      for (const size_t rank : {0, 1}) parameters(rank)[i].mutable_grad() = mean.clone();
+    }
+  }
+  void step() {
+    for (torch::optim::SGD& optimizer : optimizers_) {
+      optimizer.step();
+      optimizer.zero_grad();
+    }
+  }
+  void averageParameters() {
+    const at::NoGradGuard noGrad;
+    for (size_t i = 0; i < 3; ++i) {
+      const at::Tensor mean = (parameters(0)[i] + parameters(1)[i]) / 2;
+      for (const size_t rank : {0, 1}) parameters(rank)[i].copy_(mean);
+    }
+  }
+  std::vector<at::Tensor> parameters(size_t rank) const { return parametersOf(nets_[rank]); }
+
+ private:
+  std::array<TiedNet, 2> nets_;
+  std::array<torch::optim::SGD, 2> optimizers_{torch::optim::SGD(parameters(0), sgd()),
+                                               torch::optim::SGD(parameters(1), sgd())};
+};
+
+// Averaged gradients in the first steps, and then parameters that are averaged in every third one.
+TEST(ReplicaSet, TrainsByLocalSgd) {
+  constexpr int kStartAfter = 2, kPeriod = 3;
+  TensorJob job(ranks(2));
+  job.onAll([&](Worker& worker) {
+    const int rank = worker.self().rank;
+    TiedNet net;
+    DistributedDataParallel<TiedNet> ddp(net, ProcessGroup::make(worker, job.names()), smallBuckets());
+    ReplicaSet<TiedNet> replicas(ddp, {.replicas = 2});
+    torch::optim::SGD optimizer(parametersOf(net), sgd());
+    auto local = ddp.localSgd({.period = kPeriod, .startAfter = kStartAfter});
+    SimulatedPair expected;
+    for (int step = 1; step <= 9; ++step) {
+      optimizer.zero_grad();
+      replicas.backward([&](TiedNetImpl& replica, int index) { return lossOfShard(replica, 2 * rank + index, step); });
+      optimizer.step();
+      local.step();
+      expected.backward(step);
+      if (step <= kStartAfter) expected.averageGradients();
+      expected.step();
+      if (step == 5 || step == 8) expected.averageParameters();
+      expectClose(copiesOf(parametersOf(net)), copiesOf(expected.parameters(static_cast<size_t>(rank))));
+    }
+    local.finish();
   });
 }
 

@@ -8,12 +8,14 @@
 #include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/linear.h>
 
+#include <algorithm>
 #include <atomic>
 #include <set>
 #include <thread>
 
 #include "tests/support/gate.h"
 #include "tests/train/ddp/tied_net.h"
+#include "treadle/amp.h"
 #include "treadle/train/ddp/thread_generator.h"
 
 namespace treadle::test::replica_threads_test {
@@ -100,6 +102,62 @@ TEST(ReplicaSet, ComputesWithoutGuardsOfTheCaller) {
   const at::AutoGradMode grad(true);
   for (int shard = 0; shard < 2; ++shard) lossOfShard(*alone, shard, 0).div(2).backward();
   expectClose(gradientsOf(net), gradientsOf(alone));
+}
+
+// Two rows for each of two replicas of a layer in float32.
+at::Tensor rowsOf(int replica) { return random({2, 8}, static_cast<uint64_t>(replica)).to(at::kFloat); }
+
+// Computed in float64.
+std::vector<at::Tensor> exactGradientsOf(const torch::nn::Linear& net) {
+  const at::Tensor weight = net->weight.detach().to(at::kDouble).requires_grad_();
+  const at::Tensor bias = net->bias.detach().to(at::kDouble).requires_grad_();
+  const at::Tensor rows = at::cat({rowsOf(0), rowsOf(1)}).to(at::kDouble);
+  (rows.mm(weight.t()) + bias).square().mean().backward();
+  return {weight.grad().to(at::kFloat), bias.grad().to(at::kFloat)};
+}
+
+double largestErrorOf(const torch::nn::Linear& net) {
+  const std::vector<at::Tensor> gradients = gradientsOf(net), exact = exactGradientsOf(net);
+  double largest = 0;
+  for (size_t i = 0; i < exact.size(); ++i)
+    largest = std::max(largest, ((gradients[i] - exact[i]).abs().max() / exact[i].abs().max()).item<double>());
+  return largest;
+}
+
+constexpr double kErrorOfFloat32 = 1e-5, kErrorOfBfloat16 = 0.03;
+
+TEST(ReplicaSet, ComputesWithoutAutocastOfTheCaller) {
+  torch::nn::Linear net(8, 4);
+  ReplicaSet<torch::nn::Linear> replicas(net, {.replicas = 2});
+  const Autocast guard;
+  EXPECT_EQ(net->forward(rowsOf(0)).scalar_type(), at::kBFloat16);
+  replicas.backward([&](torch::nn::LinearImpl& replica, int index) {
+    const at::Tensor output = replica.forward(rowsOf(index));
+    EXPECT_EQ(output.scalar_type(), at::kFloat);
+    return output.square().mean();
+  });
+  EXPECT_EQ(net->forward(rowsOf(0)).scalar_type(), at::kBFloat16);  // the guard goes on
+  const Autocast off({.enabled = false});
+  EXPECT_LT(largestErrorOf(net), kErrorOfFloat32);
+}
+
+// In the second pass, casts of the first one would be of other values.
+TEST(ReplicaSet, ComputesWithAutocastOfTheFunction) {
+  torch::nn::Linear net(8, 4);
+  ReplicaSet<torch::nn::Linear> replicas(net, {.replicas = 2});
+  for (int pass = 0; pass < 2; ++pass) {
+    net->zero_grad();
+    replicas.backward([&](torch::nn::LinearImpl& replica, int index) {
+      const Autocast guard;
+      const at::Tensor output = replica.forward(rowsOf(index));
+      EXPECT_EQ(output.scalar_type(), at::kBFloat16);
+      return output.to(at::kFloat).square().mean();
+    });
+    EXPECT_LT(largestErrorOf(net), kErrorOfBfloat16);
+    EXPECT_GT(largestErrorOf(net), kErrorOfFloat32);
+    const at::NoGradGuard noGrad;
+    for (at::Tensor& parameter : net->parameters()) parameter.mul_(-2);
+  }
 }
 
 TEST(ReplicaSet, SharesTheIntraOpThreads) {
