@@ -3,7 +3,6 @@
 
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
-#include <torch/nn/cloneable.h>
 #include <torch/optim/sgd.h>
 
 #include <CLI/CLI.hpp>
@@ -20,17 +19,6 @@ namespace {
 
 constexpr int kReplicas = 2, kWarmUp = 5;    // kWarmUp: pairs of steps
 constexpr double kRelativeTolerance = 1e-2;  // of the last losses: sums are in another order
-
-// The case's model, whose class needs no clone() for that: a clone is made as the first one was. Its parameters get
-// their values from the ReplicaSet.
-template <class Case>
-struct Cloneable : torch::nn::Cloneable<Cloneable<Case>> {
-  explicit Cloneable(const Case& from) : from(from) { reset(); }
-  void reset() override { model = this->register_module("model", from.makeModel()); }
-
-  const Case& from;
-  std::shared_ptr<typename Case::Model> model;
-};
 
 template <class Case>
 class Training {
@@ -58,12 +46,12 @@ class Training {
   }
 
  private:
-  using Module = Cloneable<Case>;
+  using Model = typename Case::Model;
 
-  std::shared_ptr<Module> filled() const {
-    auto module = std::make_shared<Module>(case_);
-    bench::fillParameters(*module);
-    return module;
+  std::shared_ptr<Model> filled() const {
+    auto model = case_.makeModel();
+    bench::fillParameters(*model);
+    return model;
   }
 
   torch::data::Example<> partOfBatch(int64_t step, int part) {
@@ -75,7 +63,7 @@ class Training {
     return bench::timeOf([&] {
       optimizer_.zero_grad();
       const std::vector<at::Tensor> losses =
-          replicas_.backward([&](Module& replica, int i) { return Case::lossOf(*replica.model, parts_[i]); });
+          replicas_.backward([&](Model& replica, int i) { return Case::lossOf(replica, parts_[i]); });
       optimizer_.step();
       loss_ = (losses[0].template item<double>() + losses[1].template item<double>()) / kReplicas;
     });
@@ -83,16 +71,16 @@ class Training {
 
   void stepAlone() {
     aloneOptimizer_.zero_grad();
-    const at::Tensor loss = Case::lossOf(*alone_->model, whole_);
+    const at::Tensor loss = Case::lossOf(*alone_, whole_);
     loss.backward();
     aloneOptimizer_.step();
     aloneLoss_ = loss.template item<double>();
   }
 
   Case case_;
-  std::shared_ptr<Module> module_ = filled(), alone_ = filled();
-  treadle::ReplicaSet<Module> replicas_{module_, {.replicas = kReplicas}};
-  torch::optim::SGD optimizer_{module_->parameters(), torch::optim::SGDOptions(Case::kLearningRate)};
+  std::shared_ptr<Model> model_ = filled(), alone_ = filled();
+  treadle::ReplicaSet<Model> replicas_{model_, {.replicas = kReplicas}, [this] { return case_.makeModel(); }};
+  torch::optim::SGD optimizer_{model_->parameters(), torch::optim::SGDOptions(Case::kLearningRate)};
   torch::optim::SGD aloneOptimizer_{alone_->parameters(), torch::optim::SGDOptions(Case::kLearningRate)};
   std::array<torch::data::Example<>, kReplicas> parts_;
   torch::data::Example<> whole_;

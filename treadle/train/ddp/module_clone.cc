@@ -16,7 +16,8 @@ using ModulePtr = std::shared_ptr<torch::nn::Module>;
 using TensorsByName = torch::OrderedDict<std::string, at::Tensor>;
 
 [[noreturn]] void refuse(const std::string& what) {
-  raise(invalidArgument(what + ": a ReplicaSet needs a module whose reset() registers all that it has"));
+  raise(invalidArgument(what + ": a replica needs all that the module has, by the module's reset() or by the function "
+                               "that makes replicas"));
 }
 
 void checkClass(const torch::nn::Module& module, const torch::nn::Module& clone) {
@@ -79,14 +80,18 @@ class Matcher {
 
 }  // namespace
 
-ModulePtr cloneOf(const torch::nn::Module& module) {
+ModulePtr cloneOf(const torch::nn::Module& module, const MakeModule& make) {
   ModulePtr clone;
   try {
-    clone = module.clone();
+    clone = make ? make() : module.clone();
   } catch (const c10::Error& error) {
-    raise(invalidArgument("a ReplicaSet needs a module that can be cloned: " + error.msg()));
+    if (make) throw;
+    raise(invalidArgument("a ReplicaSet needs a function that makes replicas, or a module that can be cloned: " +
+                          error.msg()));
   }
-  if (!clone) raise(invalidArgument("a ReplicaSet needs a module that can be cloned: its clone() returned nothing"));
+  if (!clone)
+    raise(invalidArgument(std::string(make ? "the function that makes replicas" : "clone() of the module") +
+                          " returned nothing"));
   checkClass(module, *clone);
   return clone;
 }

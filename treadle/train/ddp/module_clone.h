@@ -1,10 +1,11 @@
 #pragma once
-// A clone of a module whose parameters share memory with the module's: which tensor of it stands for which of the
-// module's. Functions without state; the modules must not change meanwhile.
+// A clone of a module, or another module that was made like it: which tensor of it stands for which of the module's.
+// Functions without state; the modules must not change meanwhile.
 
 #include <torch/nn/module.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -25,8 +26,11 @@ struct ModulePair {
   std::shared_ptr<torch::nn::Module> original, clone;
 };
 
-// ArgumentError: it cannot be cloned, or the clone is of another class.
-std::shared_ptr<torch::nn::Module> cloneOf(const torch::nn::Module& module);
+using MakeModule = std::function<std::shared_ptr<torch::nn::Module>()>;
+
+// What `make` returns or, if it is empty, module.clone(). ArgumentError: the module cannot be cloned, or what was made
+// is nothing or of another class.
+std::shared_ptr<torch::nn::Module> cloneOf(const torch::nn::Module& module, const MakeModule& make);
 
 // The module with its clone, then each submodule with its own, those in it after it. ArgumentError: the clone has other
 // submodules.

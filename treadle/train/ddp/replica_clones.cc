@@ -39,20 +39,21 @@ int64_t versionOf(const at::Tensor& tensor) { return tensor.is_inference() ? 0 :
 
 }  // namespace
 
-ReplicaClones::ReplicaClones(std::shared_ptr<torch::nn::Module> module, int count) : module_(std::move(module)) {
+ReplicaClones::ReplicaClones(std::shared_ptr<torch::nn::Module> module, int count, const MakeModule& make)
+    : module_(std::move(module)) {
   if (!module_) raise(invalidArgument("a ReplicaSet was given no module"));
   refuseLayers(*module_);
   for (NamedTensor& parameter : parametersOf(*module_))
     parameters_.push_back({std::move(parameter.names), parameter.tensor, {}, versionOf(parameter.tensor)});
   for (NamedTensor& buffer : buffersOf(*module_)) buffers_.push_back({std::move(buffer.names), buffer.tensor});
-  const ThreadGenerator random(0);  // reset() draws values, which are replaced: the program's generator stays
-  for (int replica = 0; replica < count; ++replica) add();
+  const ThreadGenerator random(0);  // new modules draw values, which are replaced: the program's generator stays
+  for (int replica = 0; replica < count; ++replica) add(cloneOf(*module_, make));
   refuseSharedTensors(parameters_);
   refuseSharedTensors(buffers_);
 }
 
-void ReplicaClones::add() {
-  replicas_.push_back(pairsOf(module_, cloneOf(*module_)));
+void ReplicaClones::add(std::shared_ptr<torch::nn::Module> clone) {
+  replicas_.push_back(pairsOf(module_, std::move(clone)));
   addClone(replicas_.back(), parameters_, buffers_);
   followTensors(replicas_.size() - 1);  // lets go of the clone's own memory
 }

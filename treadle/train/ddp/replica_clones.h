@@ -1,6 +1,6 @@
 #pragma once
 // The replicas of a module in one process: clones, whose parameters share memory with the module's and have gradients
-// of their own.
+// of their own. A program may make them itself.
 //
 // Owned by Replicas. What is const may be called by several threads at once, each for its own replica. Memory: the
 // buffers of each replica.
@@ -18,9 +18,9 @@ namespace treadle::ddp {
 
 class ReplicaClones {
  public:
-  // ArgumentError: the module cannot be cloned, or its clone is another one, or it has layers that replicas cannot
-  // have.
-  ReplicaClones(std::shared_ptr<torch::nn::Module> module, int count);
+  // ArgumentError: the module cannot be cloned, or its clone (or what `make` makes) is another one, or it has layers
+  // that replicas cannot have.
+  ReplicaClones(std::shared_ptr<torch::nn::Module> module, int count, const MakeModule& make);
 
   torch::nn::Module& module(size_t replica) const { return *replicas_[replica].front().clone; }
   std::vector<ClonedTensor>& parameters() { return parameters_; }
@@ -38,7 +38,7 @@ class ReplicaClones {
   Status checkUntouched(size_t replica, const std::vector<int64_t>& versions) const;
 
  private:
-  void add();
+  void add(std::shared_ptr<torch::nn::Module> clone);
   void followTensors(size_t replica);
   void followVersions();
   void followModes();

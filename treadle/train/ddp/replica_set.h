@@ -14,13 +14,15 @@
 //     optimizer.step();
 //   }
 //
-// A replica is a clone (torch::nn::Module::clone), made once. Its parameters share memory with the module's: it sees
-// each step of an optimizer, and whatever else changes values, without a copy. Before each pass it also becomes like
-// the module in what is frozen or trained, in training or evaluation mode, and in its buffers. All other members of the
-// module's class keep the values that they had when the set was made, and tensors that are not registered are shared.
-// libtorch clones the modules in a Sequential, ModuleList or ModuleDict anew. A member of the module's class that
-// refers to one of them refers to a module outside the replica, which is not trained: take it from the container in
-// forward.
+// A replica is made once, by a function of the program or as a clone. Its parameters share memory with the module's: it
+// sees each step of an optimizer, and whatever else changes values, without a copy. Before each pass it also becomes
+// like the module in what is frozen or trained, in training or evaluation mode, and in its buffers.
+//
+// Clones (torch::nn::Module::clone) need a class that is torch::nn::Cloneable. All other members of the class keep the
+// values that they had when the set was made, and tensors that are not registered are shared. libtorch clones the
+// modules in a Sequential, ModuleList or ModuleDict anew. A member that refers to one of them refers in a clone to a
+// module outside the replica, which is not trained: take it from the container in forward, or make replicas by a
+// function, which has none of these limits.
 //
 // Unlike torch's data_parallel: nothing is cloned or broadcast in a pass, no output is gathered, random numbers do not
 // depend on the order of threads, and the gradients of parts with different numbers of samples have weights.
@@ -30,6 +32,7 @@
 // within the pass, clipping and GradScaler work as without it. The replicas' own passes do not overlap with what is
 // sent, and DdpStats counts them as `outside`.
 
+#include <functional>
 #include <memory>
 #include <type_traits>
 #include <utility>
@@ -49,20 +52,24 @@ class ReplicaSet {
  public:
   using Module = typename DistributedDataParallel<M>::Module;
 
-  // ArgumentError: the module is not torch::nn::Cloneable and cannot be cloned otherwise, or its clone has other
-  // parameters, buffers or submodules, or tensors of the module or of another clone; it has a SyncBatchNorm, or an
-  // Embedding with max_norm, which writes its weight in forward; options out of range, or the divisor kActiveRanks.
-  // ResourceError: no more threads can be started. at::set_num_threads() must not be called meanwhile.
-  explicit ReplicaSet(std::shared_ptr<Module> module, ReplicaSetOptions options = {})
-      : ReplicaSet(std::move(module), options, nullptr) {}
-  explicit ReplicaSet(const M& holder, ReplicaSetOptions options = {})
+  // Makes a replica: a new module each time, as the set's module was made and converted. Its values do not matter.
+  using Make = std::function<std::shared_ptr<Module>()>;
+
+  // Without `make`, replicas are clones. ArgumentError: the module is not torch::nn::Cloneable and cannot be cloned
+  // otherwise; a replica has other parameters, buffers or submodules than the module, or tensors of the module or of
+  // another replica; the module has a SyncBatchNorm, or an Embedding with max_norm, which writes its weight in forward;
+  // options out of range, or the divisor kActiveRanks. ResourceError: no more threads can be started. And what `make`
+  // throws. at::set_num_threads() must not be called meanwhile.
+  explicit ReplicaSet(std::shared_ptr<Module> module, ReplicaSetOptions options = {}, const Make& make = {})
+      : ReplicaSet(std::move(module), options, make, nullptr) {}
+  explicit ReplicaSet(const M& holder, ReplicaSetOptions options = {}, const Make& make = {})
     requires(!std::is_same_v<M, Module>)
-      : ReplicaSet(holder.ptr(), options, nullptr) {}
+      : ReplicaSet(holder.ptr(), options, make, nullptr) {}
   // Has replicas of the module of `ddp`, which outlives the set; divisor and buffers are as in the options of `ddp`.
   // Every rank calls it, between passes: it compares what each has. ArgumentError on all ranks: their numbers of
   // replicas differ, unless the divisor is kWeights, or kSum without Buffers::kAverage.
-  explicit ReplicaSet(DistributedDataParallel<M>& ddp, ReplicaSetOptions options = {})
-      : ReplicaSet(ddp.module(), optionsOf(ddp, options), &ddp) {
+  explicit ReplicaSet(DistributedDataParallel<M>& ddp, ReplicaSetOptions options = {}, const Make& make = {})
+      : ReplicaSet(ddp.module(), optionsOf(ddp, options), make, &ddp) {
     ddp::checkNumberOfReplicas(ddp.group(), optionsOf(ddp, options));
   }
 
@@ -118,8 +125,9 @@ class ReplicaSet {
   int size() const { return replicas_->size(); }
 
  private:
-  ReplicaSet(std::shared_ptr<Module> module, const ReplicaSetOptions& options, DistributedDataParallel<M>* ddp)
-      : replicas_(std::make_unique<ddp::Replicas>(std::move(module), options, ddp != nullptr)), ddp_(ddp) {}
+  ReplicaSet(std::shared_ptr<Module> module, const ReplicaSetOptions& options, const Make& make,
+             DistributedDataParallel<M>* ddp)
+      : replicas_(std::make_unique<ddp::Replicas>(std::move(module), options, make, ddp != nullptr)), ddp_(ddp) {}
 
   static ReplicaSetOptions optionsOf(const DistributedDataParallel<M>& ddp, ReplicaSetOptions options) {
     options.divisor = ddp.options().divisor;

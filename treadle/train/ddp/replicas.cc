@@ -40,10 +40,11 @@ ReplicaSums sumsOf(const std::vector<ReplicaLoss>& results) {
 
 }  // namespace
 
-Replicas::Replicas(std::shared_ptr<torch::nn::Module> module, const ReplicaSetOptions& options, bool isOfRank)
+Replicas::Replicas(std::shared_ptr<torch::nn::Module> module, const ReplicaSetOptions& options, const MakeModule& make,
+                   bool isOfRank)
     : options_(checked(options)),
       isOfRank_(isOfRank),
-      clones_(std::move(module), options_.replicas),
+      clones_(std::move(module), options_.replicas, make),
       owners_(clones_.parameters()),
       threads_(options_.replicas, intraOpThreadsOf(options_)) {}
 

@@ -32,7 +32,8 @@ class Replicas {
 
   // `isOfRank`: the module is one rank's replica, and DistributedDataParallel divides by weights. ArgumentError: the
   // module cannot be cloned, or its clone is another one; options out of range.
-  Replicas(std::shared_ptr<torch::nn::Module> module, const ReplicaSetOptions& options, bool isOfRank);
+  Replicas(std::shared_ptr<torch::nn::Module> module, const ReplicaSetOptions& options, const MakeModule& make,
+           bool isOfRank);
 
   // Throws what ReplicaSet::backward throws, except for averaging.
   ReplicaSums run(const Function& function);
