@@ -33,8 +33,8 @@
 // have their averages and have stepped: make a new group and call `rebind` with it, or load the last checkpoint, on all
 // ranks.
 //
-// Several modules may be in one pass, in any order on each rank. Waiting for averages is limited by
-// GroupOptions::timeout, not by BackwardOptions::timeout.
+// Several modules may be in one pass, in any order on each rank, if each has a group of its own. Waiting for averages
+// is limited by GroupOptions::timeout, not by BackwardOptions::timeout.
 
 #include <torch/nn/module.h>
 

@@ -6,6 +6,7 @@
 
 #include "treadle/core/base/error.h"
 #include "treadle/tensor/autograd/plain_backward.h"
+#include "treadle/train/ddp/group_use.h"
 
 namespace treadle::ddp {
 namespace {
@@ -88,13 +89,16 @@ PassTracker::Role PassTracker::join(Role first, const std::weak_ptr<PassEvents>&
         "a backward pass reached the parameters of a DistributedDataParallel while another one, local or distributed, "
         "is under way over them: let one end first"));
   }
+  std::shared_ptr<void> use = first == Role::kAveraged ? useGroup(group_) : nullptr;
   distributed ? watchDistributedPass(*distributed, events) : watchLocalPass(events);
+  groupUse_ = std::move(use);
   role_ = first;
   distributed_ = distributed;
   return role_;
 }
 
 PassTracker::Role PassTracker::end() {
+  groupUse_.reset();
   distributed_ = nullptr;
   return std::exchange(role_, Role::kNone);
 }

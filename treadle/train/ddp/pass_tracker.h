@@ -1,10 +1,12 @@
 #pragma once
 // Which backward pass a gradient belongs to, and when that pass ends or fails: a distributed pass, or a local one with
-// all local passes that its nodes start (re-entrant checkpointing). One pass at a time. Owned by a reducer, and used
-// under its lock.
+// all local passes that its nodes start (re-entrant checkpointing). One pass at a time, and one averaged pass of all
+// that have the group. Owned by a reducer, and used under its lock.
 
 #include <memory>
+#include <utility>
 
+#include "treadle/core/group/group.h"
 #include "treadle/tensor/autograd/pass.h"
 
 namespace treadle::ddp {
@@ -29,10 +31,12 @@ class PassTracker {
     kLeftAlone,  // not averaged
   };
 
+  explicit PassTracker(ProcessGroup group) : group_(std::move(group)) {}
+
   // Role of the pass to which the gradient belongs that a hook on this thread reports: kNone for a local pass that a
   // node of a distributed pass starts, whose gradients are that node's affair. If no pass is under way, one begins with
-  // the role `first`, and its end will be reported to `events`. StateError: another pass is under way. So events are
-  // those of the pass that is under way, until end() is called for it.
+  // the role `first`, and its end will be reported to `events`. StateError: another pass is under way, or the group is
+  // in use by one (group_use.h). So events are those of the pass that is under way, until end() is called for it.
   Role join(Role first, const std::weak_ptr<PassEvents>& events);
   // The pass is over, well or badly.
   Role end();
@@ -42,6 +46,8 @@ class PassTracker {
   autograd::Pass* distributed() const { return distributed_; }
 
  private:
+  const ProcessGroup group_;
+  std::shared_ptr<void> groupUse_;  // by an averaged pass
   Role role_ = Role::kNone;
   autograd::Pass* distributed_ = nullptr;
 };

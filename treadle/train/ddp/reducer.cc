@@ -34,6 +34,7 @@ Reducer::Reducer(const torch::nn::Module& module, ProcessGroup group, const DdpO
                 orderOf(list_, options.bucketOrder), options.hook ? options.hook : std::make_shared<AverageHook>(),
                 recorder_),
       buffers_(module, options.buffers),
+      tracker_(group_),
       pending_(list_.trained(), divisor_) {
   autograd::refusePlainBackwardInNodes();  // from here on the depth of passes is counted
   hooks_ = std::make_unique<GradientHooks>(
