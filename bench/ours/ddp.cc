@@ -12,6 +12,7 @@
 
 #include "bench/ours/ddp_models.h"
 #include "bench/ours/measure.h"
+#include "bench/ours/training_options.h"
 #include "treadle/ddp.h"
 
 namespace {
@@ -35,15 +36,14 @@ template <class Case>
 class Training {
  public:
   explicit Training(treadle::ProcessGroup group)
-      : group_(std::move(group)), alone_(filled()), averaged_(filled(), group_) {}
+      : group_(std::move(group)), alone_(bench::firstModelOf(case_)), averaged_(bench::firstModelOf(case_), group_) {}
 
   // Timed pairs of steps, as rows of [4, pairs]: microseconds of the step, of the step without averaging, and of an
   // all-reduce of as many bytes as the gradients have, and the loss.
   at::Tensor run(int pairs) {
     at::Tensor figures = at::empty({4, pairs}, at::kDouble);
     for (int pair = -kWarmUp; pair < pairs; ++pair) {
-      batch_ = case_.samples.get_batch(bench::samplesOf(pair + kWarmUp, group_.rank(), group_.size(), Case::kBatch,
-                                                        Case::kStride, *case_.samples.size()));
+      batch_ = bench::batchOf(case_, pair + kWarmUp, group_.rank(), group_.size());
       double step = 0, compute = 0;
       // The order changes, so that neither always comes second.
       if (pair % 2 == 0) step = timeOfStep(*averaged_, optimizer_);
@@ -57,12 +57,6 @@ class Training {
 
  private:
   using Model = typename Case::Model;
-
-  std::shared_ptr<Model> filled() const {
-    auto model = case_.makeModel();
-    bench::fillParameters(*model);
-    return model;
-  }
 
   double timeOfStep(Model& model, torch::optim::SGD& optimizer) {
     lineUp(group_);
@@ -128,11 +122,8 @@ void measure(const std::string& name, const treadle::ProcessGroup& group, int re
 
 int main(int argc, char** argv) try {
   CLI::App app("Steps of data-parallel training; start it with: treadle run -n 2 -- PROGRAM --model transformer");
-  std::string model;
-  int repetitions = 20;
-  app.add_option("--model", model, "transformer or cnn")->required()->check(CLI::IsMember({"transformer", "cnn"}));
-  app.add_option("--repetitions", repetitions, "2 timed pairs of steps each, of the cnn 20")
-      ->check(CLI::PositiveNumber);
+  bench::TrainingOptions training;
+  training.addTo(app);
   treadle::JoinOptions join;
   app.add_option("--listen", join.listenAddress, "address, when the workers are on different hosts: tcp://10.0.0.7:0");
   CLI11_PARSE(app, argc, argv);
@@ -142,7 +133,8 @@ int main(int argc, char** argv) try {
   std::vector<std::string> members;
   for (const treadle::WorkerInfo& peer : worker->peers()) members.push_back(peer.name);
   auto group = treadle::ProcessGroup::make(*worker, members);
-  (model == "cnn" ? measure<bench::CnnCase> : measure<bench::TransformerCase>)(model, group, repetitions);
+  const auto measureModel = training.model == "cnn" ? measure<bench::CnnCase> : measure<bench::TransformerCase>;
+  measureModel(training.model, group, training.repetitions);
   worker->shutdown();
   return 0;
 } catch (const std::exception& error) {

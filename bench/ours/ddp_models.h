@@ -49,4 +49,17 @@ struct CnnCase {
   data_parallel::DigitImages samples{digits::defaultPath()};
 };
 
+// With the first weights.
+template <class Case>
+std::shared_ptr<typename Case::Model> firstModelOf(const Case& one) {
+  auto model = one.makeModel();
+  fillParameters(*model);
+  return model;
+}
+
+template <class Case>
+torch::data::Example<> batchOf(Case& one, int64_t step, int rank, int ranks) {
+  return one.samples.get_batch(samplesOf(step, rank, ranks, Case::kBatch, Case::kStride, *one.samples.size()));
+}
+
 }  // namespace bench

@@ -13,6 +13,7 @@
 
 #include "bench/ours/ddp_models.h"
 #include "bench/ours/measure.h"
+#include "bench/ours/training_options.h"
 #include "treadle/ddp.h"
 
 namespace {
@@ -27,7 +28,7 @@ class Training {
   void run(const std::string& name, int pairs) {
     bench::Series replicas{"", "us", {}}, alone{"libtorch", "us", {}};
     for (int pair = -kWarmUp; pair < pairs; ++pair) {
-      for (int i = 0; i < kReplicas; ++i) parts_[i] = partOfBatch(pair + kWarmUp, i);
+      for (int i = 0; i < kReplicas; ++i) parts_[i] = bench::batchOf(case_, pair + kWarmUp, i, kReplicas);
       whole_ = {at::cat({parts_[0].data, parts_[1].data}), at::cat({parts_[0].target, parts_[1].target})};
       double ours = 0;
       // The order changes, so that neither always comes second.
@@ -48,17 +49,6 @@ class Training {
  private:
   using Model = typename Case::Model;
 
-  std::shared_ptr<Model> filled() const {
-    auto model = case_.makeModel();
-    bench::fillParameters(*model);
-    return model;
-  }
-
-  torch::data::Example<> partOfBatch(int64_t step, int part) {
-    return case_.samples.get_batch(
-        bench::samplesOf(step, part, kReplicas, Case::kBatch, Case::kStride, *case_.samples.size()));
-  }
-
   double timeOfReplicas() {
     return bench::timeOf([&] {
       optimizer_.zero_grad();
@@ -78,7 +68,7 @@ class Training {
   }
 
   Case case_;
-  std::shared_ptr<Model> model_ = filled(), alone_ = filled();
+  std::shared_ptr<Model> model_ = bench::firstModelOf(case_), alone_ = bench::firstModelOf(case_);
   treadle::ReplicaSet<Model> replicas_{model_, {.replicas = kReplicas}, [this] { return case_.makeModel(); }};
   torch::optim::SGD optimizer_{model_->parameters(), torch::optim::SGDOptions(Case::kLearningRate)};
   torch::optim::SGD aloneOptimizer_{alone_->parameters(), torch::optim::SGDOptions(Case::kLearningRate)};
@@ -87,22 +77,21 @@ class Training {
   double loss_ = 0, aloneLoss_ = 0;  // of the last step
 };
 
+template <class Case>
+void measure(const std::string& name, int repetitions) {
+  Training<Case>().run(name, repetitions * Case::kPairs);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) try {
   CLI::App app("Steps of training with two replicas in one process, beside steps of libtorch alone");
-  std::string model;
-  int repetitions = 20;
-  app.add_option("--model", model, "transformer or cnn")->required()->check(CLI::IsMember({"transformer", "cnn"}));
-  app.add_option("--repetitions", repetitions, "2 timed pairs of steps each, of the cnn 20")
-      ->check(CLI::PositiveNumber);
+  bench::TrainingOptions training;
+  training.addTo(app);
   CLI11_PARSE(app, argc, argv);
   at::set_num_threads(kReplicas);
-  if (model == "cnn") {
-    Training<bench::CnnCase>().run(model, repetitions * bench::CnnCase::kPairs);
-  } else {
-    Training<bench::TransformerCase>().run(model, repetitions * bench::TransformerCase::kPairs);
-  }
+  const auto measureModel = training.model == "cnn" ? measure<bench::CnnCase> : measure<bench::TransformerCase>;
+  measureModel(training.model, training.repetitions);
   return 0;
 } catch (const std::exception& error) {
   std::fprintf(stderr, "bench: %s\n", error.what());
