@@ -45,6 +45,11 @@ std::string nameOfOwner(const RRef<int>& ref) { return ref.owner().name; }
 std::string passOn(CallContext& call, const RRef<int>& ref) { return call.worker().call<&nameOfOwner>("a", ref); }
 void reportLossOfB() { raise(peerLost("b", "worker 'b' (rank 1) was lost: its machine is off")); }
 int getOf(const RRef<Number>& ref) { return ref.call<&Number::get>(); }
+// Until its own worker leaves.
+void callsOnAndOn(CallContext& call, const std::string& peer, Here<Counter> begun) {
+  begun->add();
+  while (true) call.worker().call<&add>(peer, 1, 2);
+}
 // Waits until its caller is lost.
 void watchCaller(CallContext& call, Here<Counter> begun, Here<Counter> saw) {
   begun->add();
@@ -55,7 +60,7 @@ void watchCaller(CallContext& call, Here<Counter> begun, Here<Counter> saw) {
 Functions functions() {
   Functions all;
   all.add<&add>("add").add<&answerByPromise>("answerByPromise").addType<Number, int>("Number").add<&getOf>("getOf");
-  all.add<&reportLossOfB>("reportLossOfB");
+  all.add<&reportLossOfB>("reportLossOfB").add<&callsOnAndOn>("callsOnAndOn");
   all.add<&Number::get>("Number.get").add<&watchCaller>("watchCaller");
   return all;
 }
@@ -91,6 +96,21 @@ TEST_F(Loss, endsTheCallsThatWaitForTheLostWorker) {
   EXPECT_EQ("answerByPromise", why.function());
   EXPECT_TRUE(contains(why.message(), "without shutdown()"));
   namesB(statusOf<PeerLostError>([&] { fetched.wait(); }));
+}
+
+// And not that a call of the handler failed because its worker has left. There are several jobs as it is a matter of
+// microseconds; of those that b leaves first, `c` comes before `a`.
+TEST(LossOfACallee, isWhatTheCallerHearsWhateverTheHandlerCalled) {
+  for (const char* peer : {"c", "a", "b"}) {
+    for (int i = 0; i < 20; ++i) {
+      Counter begun;
+      WorkerJob job{{"c", "a", "b"}, functions()};
+      Future<void> waiting = job[1].async<&callsOnAndOn>("b", peer, begun);
+      begun.waitFor(1);
+      job.kill(2);
+      EXPECT_EQ("b", statusOf<PeerLostError>([&] { waiting.wait(); }).worker()) << peer;
+    }
+  }
 }
 
 TEST_F(Loss, failsLaterCallsAtOnceAndLeavesTheOthersAlone) {

@@ -87,7 +87,7 @@ TEST(PassMemory, WorkersThatAreKilledDuringPassesLeaveNothing) {
     TensorJob job{{"A", "B", "C"}, functions()};
     const auto moment = std::chrono::microseconds(pick(random, 3000));
     const auto victim = 1 + pick(random, 2);
-    std::thread killer([&] {
+    std::jthread killer([&] {
       std::this_thread::sleep_for(moment);
       job.kill(victim);
     });

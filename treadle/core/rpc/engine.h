@@ -116,6 +116,9 @@ class Engine final : public cluster::MessageHandler {
   // Runs `hook`, which must not wait, when the worker ends, at once if it has; not if `ready` is by then.
   void atEndUnless(io::FutureCore& ready, UniqueFunction<void()> hook);
 
+  // Sends no answers from now on. Called before the farewell: a handler may fail because this worker leaves, and its
+  // caller must not take that for the outcome of the call. The farewell ends the call.
+  void stopAnswering() { answering_.store(false); }
   // Fails everything that is pending, lets go of all references. Nothing runs after that.
   void close(const Status& why);
 
@@ -238,7 +241,7 @@ class Engine final : public cluster::MessageHandler {
   Deadlines deadlines_ TREADLE_GUARDED_BY(mutex_);  // of the calls in pending_ that somebody waits for
   uint64_t deadlineLooks_ TREADLE_GUARDED_BY(mutex_) = 0;
   std::optional<std::pair<TimePoint, io::Reactor::TimerId>> expiry_ TREADLE_GUARDED_BY(mutex_);
-  std::atomic<bool> resending_ = false;
+  std::atomic<bool> answering_ = true, resending_ = false;
   io::Reactor::TimerId resendTimer_ TREADLE_GUARDED_BY(mutex_) = 0;
   uint64_t lastHook_ TREADLE_GUARDED_BY(mutex_) = 0;
   std::map<uint64_t, UniqueFunction<void()>> endHooks_ TREADLE_GUARDED_BY(mutex_);

@@ -213,6 +213,7 @@ void Engine::sendAnswer(const std::shared_ptr<IncomingCall>& call, Status status
   if (call->answered.exchange(true)) return;
   // Before the answer leaves: the caller may have the next request here before this thread goes on.
   peer(call->rank).fromPeer.giveBack(call->bytes);
+  if (!answering_.load()) return answered(*call);
   MessageHeader header;
   header.type = MessageType::kAnswer;
   header.id = call->id;

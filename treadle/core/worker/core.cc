@@ -273,7 +273,7 @@ Result<io::Stream> Worker::Core::dial(const cluster::RosterEntry& peer, const li
   return last.withContext(link::describe(peer.worker) + " cannot be connected to").withWorker(peer.worker.name);
 }
 
-// From the outside in: no new peers, the farewell, then everything that waits here is failed, last the
+// From the outside in: no new peers, no more answers, the farewell, then everything that waits here is failed, last the
 // threads, which must be there until nobody waits for them.
 void Worker::Core::leave(const std::string& reason) {
   if (left_.exchange(true)) return;
@@ -288,6 +288,7 @@ void Worker::Core::leave(const std::string& reason) {
   keyService.reset();
   if (rendezvous) rendezvous->stop();
   closeAdmission(why);
+  if (engine) engine->stopAnswering();
   if (membership) membership->close(loss.ok() ? reason : loss.message(), Clock::now() + kFarewell);
   if (coordinator) coordinator->close(why);
   if (groups) groups->close(why);
