@@ -236,7 +236,7 @@ TEST(RebuiltBuckets, GoWhileThePassStillRuns) {
     }
     ddp::startReplicas(*net, group, inBuckets());
     answerPass(group, net->parameters(), inBuckets());
-    answerPassInOrder(group, net->parameters(), reversed, /*isFirst=*/false, inBuckets(), [&] { firstIsThere.open(); });
+    answerPassInOrder(group, net->parameters(), reversed, /*averages=*/1, inBuckets(), [&] { firstIsThere.open(); });
   });
 }
 

@@ -173,5 +173,23 @@ TEST(ExactChannel, NamesTheFirstRankThatFailedAndCountsTheOthers) {
   });
 }
 
+TEST(ExactChannel, NamesARankThatHasHadFewerAverages) {
+  TensorJob job(ranks(4));
+  job.onAll([&](Worker& worker) {
+    const ProcessGroup group = ProcessGroup::make(worker, job.names());
+    constexpr uint64_t kMany = (uint64_t{1} << 32) + 1;
+    const auto checkWith = [&](const std::vector<uint64_t>& averages) {
+      ddp::ExactChannel channel(group, 2, 1, /*carriesOrder=*/false);
+      channel.send({.averages = averages[static_cast<size_t>(worker.self().rank)]}).wait();
+      return channel.checkSameAverages();
+    };
+    EXPECT_TRUE(checkWith({kMany, kMany, kMany, kMany}).ok());
+    const Status apart = checkWith({2, kMany, 1, 1});
+    EXPECT_EQ(apart.worker(), "rank2");
+    EXPECT_TRUE(contains(apart.message(), "'rank2' (rank 2 of the group) has had 1 averages")) << apart.message();
+    EXPECT_TRUE(contains(apart.message(), "'rank1' (rank 1 of the group) has had 4294967297")) << apart.message();
+  });
+}
+
 }  // namespace
 }  // namespace treadle::test::ddp_test

@@ -66,10 +66,10 @@ inline std::vector<std::string> ranks(int size) {
 }
 
 // Takes part by hand in a pass over these parameters on another rank, with zeros: those of `order`, which fill buckets
-// so. In a first pass there is room for rank 0's order. Calls `sent` after each bucket.
+// so, after as many averages. In a first pass there is room for rank 0's order. Calls `sent` after each bucket.
 inline void answerPassInOrder(
     const ProcessGroup& group, const std::vector<at::Tensor>& parameters, const std::vector<size_t>& order,
-    bool isFirst, const DdpOptions& options, const std::function<void()>& sent = [] {}) {
+    uint64_t averages, const DdpOptions& options, const std::function<void()>& sent = [] {}) {
   const ddp::BucketPlan buckets(parameters, order, options.buckets);
   for (const std::vector<size_t>& bucket : buckets.buckets()) {
     int64_t elements = 0;
@@ -78,14 +78,15 @@ inline void answerPassInOrder(
     allReduce(group, flat, ReduceOp::kAverage).wait();
     sent();
   }
-  ddp::ExactChannel(group, parameters.size(), buckets.buckets().size(), isFirst).send({.active = true}).wait();
+  ddp::ExactChannel channel(group, parameters.size(), buckets.buckets().size(), /*carriesOrder=*/averages == 0);
+  channel.send({.active = true, .averages = averages}).wait();
 }
 
 // The same in a first pass.
 inline void answerPass(
     const ProcessGroup& group, const std::vector<at::Tensor>& parameters, const DdpOptions& options,
     const std::function<void()>& sent = [] {}) {
-  answerPassInOrder(group, parameters, ddp::reverseOrder(parameters.size()), /*isFirst=*/true, options, sent);
+  answerPassInOrder(group, parameters, ddp::reverseOrder(parameters.size()), /*averages=*/0, options, sent);
 }
 
 // Of contiguous tensors.

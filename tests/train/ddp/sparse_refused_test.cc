@@ -12,6 +12,7 @@
 
 #include "tests/support/expect_error.h"
 #include "tests/support/gate.h"
+#include "tests/train/ddp/apart.h"
 #include "tests/train/ddp/meeting.h"
 #include "tests/train/ddp/tables.h"
 
@@ -139,34 +140,59 @@ TEST(SparseGradientsWith, StaticUseAreThoseOfTheFirstPass) {
   });
 }
 
-// On rank 1 something fails when its channel has gone, so its sums go all the same, and its plans are those of rank 0.
-TEST(FailureAfterTheChannel, LeavesTheOtherRankItsSparseAverages) {
-  const std::vector<std::string> passes = {"ss", "ss", "sd", "dd", "ss", "ss"};
-  TensorJob job(ranks(2));
-  job.onAll([&](Worker& worker) {
-    Replica own(worker, 2);
-    bool fails = false;
-    own.net->weight.register_hook([&](const at::Tensor&) {
-      if (!std::exchange(fails, false)) return;
+// Its backward pass may throw after its channel has gone.
+struct LateFailure {
+  explicit LateFailure(const Replica& own) {
+    own.net->weight.register_hook([this](const at::Tensor&) {
+      if (!std::exchange(comes, false)) return;
       auto& engine = torch::autograd::Engine::get_default_engine();  // the second one comes after the channel
       engine.queue_callback([&] { engine.queue_callback([] { throw std::runtime_error("this fails late"); }); });
     });
-    for (int step = 0; step < static_cast<int>(passes.size()); ++step) {
-      const std::string& kinds = passes[static_cast<size_t>(step)];
-      SCOPED_TRACE(kinds + " in " + std::to_string(step));
-      own.net->zero_grad();
-      fails = own.rank == 1 && step != 3;
-      if (fails) {
-        EXPECT_THROW(own.backward(kinds, step), std::runtime_error);
-        continue;
+  }
+  bool comes = false;
+};
+
+// Rank 1 begins its sums all the same.
+TEST(FailureAfterTheChannel, LeavesTheOtherRankItsSparseAverages) {
+  TensorJob job(ranks(2));
+  job.onAll([&](Worker& worker) {
+    Replica own(worker, 2);
+    LateFailure failure(own);
+    int step = 0;
+    for (const std::string kinds : {"ss", "sd", "dd"}) {
+      SCOPED_TRACE(kinds);
+      for (const bool fails : {false, true}) {
+        own.net->zero_grad();
+        failure.comes = fails && own.rank == 1;
+        if (failure.comes) {
+          EXPECT_THROW(own.backward(kinds, step), std::runtime_error);
+        } else {
+          own.backward(kinds, step);
+          expectGradient(own.grad(), sumOfAll(kinds, step) / 2, isSparseOnAll(kinds));
+        }
+        ++step;
       }
-      own.backward(kinds, step);
-      expectGradient(own.grad(), sumOfAll(kinds, step) / 2, isSparseOnAll(kinds));
+      expectApartAndRebind(own.ddp, worker, "rank1", [&] { own.backward(kinds, step); });
+    }
+  });
+}
+
+// None of them has had averages, and all have learnt the same plan from the channel.
+TEST(FailureAfterTheChannel, OnAllRanksLeavesThemTogether) {
+  TensorJob job(ranks(2));
+  job.onAll([&](Worker& worker) {
+    Replica own(worker, 2);
+    LateFailure failure(own);
+    for (int step = 0; const std::string kinds : {"ss", "sd", "dd", "ss", "ss"}) {
+      own.net->zero_grad();
+      failure.comes = true;
+      EXPECT_THROW(own.backward(kinds, step++), std::runtime_error) << kinds;
     }
     own.net->zero_grad();
     own.backward("ss", 9);
     expectGradient(own.grad(), sumOfAll("ss", 9) / 2, /*isSparse=*/true);
     EXPECT_EQ(own.sent().size(), 1U);
+    EXPECT_EQ(own.ddp.state().condition, DdpCondition::kUsable);
   });
 }
 

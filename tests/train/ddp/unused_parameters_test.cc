@@ -114,8 +114,8 @@ TEST(StaticUse, SendsNothingOfParametersThatNoRankUsedInTheFirstPass) {
       answerPass(group, net->parameters(), staticUse());
       constexpr size_t kSkipped = 2;
       ASSERT_TRUE(net->parameters()[kSkipped].is_same(net->skipped));
-      for (int step = 1; step < 3; ++step)
-        answerPassInOrder(group, net->parameters(), {3, 1, 0}, /*isFirst=*/false, staticUse());
+      for (uint64_t averages = 1; averages < 3; ++averages)
+        answerPassInOrder(group, net->parameters(), {3, 1, 0}, averages, staticUse());
     }
     barrier(group).wait();
   });

@@ -7,8 +7,9 @@ namespace treadle::ddp {
 
 DdpState Reducer::state() {
   const Status failure = group_.core().failure();
-  if (failure.ok()) return {};
   MutexLock lock(mutex_);
+  if (failure.ok() && apart_.ok()) return {};
+  if (failure.ok()) return {.condition = DdpCondition::kApart, .reason = apart_.message()};
   return {.condition = progress_.isTorn ? DdpCondition::kTorn : DdpCondition::kGroupLost,
           .reason = failure.message(),
           .lostWorker = failure.code() == Code::kPeerLost ? failure.worker() : std::string()};

@@ -11,7 +11,8 @@
 //   pass. After a distributed pass, `.grad` and the context have what was there before;
 // * buffers are this rank's own, and what a hook holds back is what it was before the pass;
 // * the module is usable: forward, passes under noSync(), saving its parameters.
-// Other ranks may have got the averages of that pass and stepped, so ranks may be one step apart.
+// Other ranks may have got the averages of that pass and stepped, so ranks may be one step apart. Then the next
+// averaged pass fails with StateError on all ranks, and names the one that is behind (kApart).
 
 #include <string>
 
@@ -25,6 +26,9 @@ enum class DdpCondition {
   // The same, and DdpOptions::optimizerInBackward has stepped some parameters of this rank, and others not. rebind
   // takes the values of a rank that is not torn.
   kTorn,
+  // Ranks have had different numbers of averages, as a pass has failed on some alone. Averaged passes throw, on all
+  // ranks; DistributedDataParallel::rebind gives all the values of one, and goes on with a new group.
+  kApart,
 };
 
 struct DdpState {

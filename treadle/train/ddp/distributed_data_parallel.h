@@ -24,8 +24,11 @@
 // A pass that fails on a rank before all of its gradients have come there throws CancelledError on the others, which
 // names the worker. A later failure may fail the pass on its rank alone: an all-reduce that times out only there,
 // another callback at the end of the pass that throws, or the end of a distributed pass on other workers (a lost
-// worker, the time limit, in FAST mode a message without a gradient). A pass that fails before its first gradient is
-// unknown to the others: they wait for this rank's next pass, and average with that.
+// worker, the time limit, in FAST mode a message without a gradient). The others may step then. So the next averaged
+// pass throws StateError on all ranks, which names a rank that is behind (DdpCondition::kApart): make a new group and
+// call `rebind` with it, or load the last checkpoint, on all ranks. A callback that throws after the averages are put
+// is not noticed: make the step all the same. A pass that fails before its first gradient is unknown to the others:
+// they wait for this rank's next pass, and average with that.
 //
 // A rank on which the last all-reduce of a pass fails, as by its timeout, cannot know what the others do next; neither
 // can one on which an operation of DdpOptions::hook fails, or its code throws. So the group fails on all

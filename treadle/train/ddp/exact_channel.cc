@@ -16,7 +16,7 @@ namespace {
 constexpr unsigned kFailedFlag = 1, kActiveFlag = 2, kDoneFlag = 4;
 constexpr unsigned kModeShift = 3, kModeMask = 3;  // two bits
 constexpr size_t kWeightByte = 1, kElapsedByte = kWeightByte + sizeof(double);
-constexpr size_t kReportBytes = kElapsedByte + sizeof(uint32_t);
+constexpr size_t kAveragesByte = kElapsedByte + sizeof(uint32_t), kReportBytes = kAveragesByte + sizeof(uint64_t);
 constexpr size_t kPlaceBytes = sizeof(uint32_t);
 constexpr uint8_t kDense = 255, kNoSparseDims = 254;
 
@@ -80,6 +80,7 @@ Future<void> ExactChannel::send(const RankReport& own) {
   std::memcpy(report + kWeightByte, &own.weight, sizeof own.weight);
   const uint32_t elapsed = inMicroseconds(own.elapsed);
   std::memcpy(report + kElapsedByte, &elapsed, sizeof elapsed);
+  std::memcpy(report + kAveragesByte, &own.averages, sizeof own.averages);
   return allReduce(group_, bytes_, ReduceOp::kMax);
 }
 
@@ -113,6 +114,7 @@ std::vector<RankReport> ExactChannel::reports() const {
     uint32_t elapsed = 0;
     std::memcpy(&elapsed, report + kElapsedByte, sizeof elapsed);
     reports.back().elapsed = std::chrono::microseconds(elapsed);
+    std::memcpy(&reports.back().averages, report + kAveragesByte, sizeof(uint64_t));
   }
   return reports;
 }
@@ -144,6 +146,22 @@ Status ExactChannel::outcome() const {
   return cancelled("the backward pass failed on worker '" + worker + "' (rank " + std::to_string(failed.front()) +
                    " of the group)" + more + ", so there are no averages of its gradients: see the error there")
       .withWorker(worker);
+}
+
+Status ExactChannel::checkSameAverages() const {
+  const std::vector<RankReport> all = reports();
+  const auto [fewest, most] = std::ranges::minmax_element(all, {}, &RankReport::averages);
+  if (fewest->averages == most->averages) return {};
+  const auto inWords = [&](auto of) {
+    const auto rank = static_cast<size_t>(of - all.begin());
+    return "worker '" + group_.members()[rank] + "' (rank " + std::to_string(rank) + " of the group) has had " +
+           std::to_string(of->averages);
+  };
+  return failedPrecondition(inWords(fewest) + " averages, and " + inWords(most) +
+                            ": a pass has failed on the first one alone, and the other one may have made its step. "
+                            "Make a new group and call rebind() of the DistributedDataParallel with it, or load the "
+                            "last checkpoint, on all ranks")
+      .withWorker(group_.members()[static_cast<size_t>(fewest - all.begin())]);
 }
 
 }  // namespace treadle::ddp

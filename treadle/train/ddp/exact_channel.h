@@ -21,6 +21,7 @@ struct RankReport {
   double weight = 0;    // of these batches (Divisor::kWeights)
   JoinReport join = {};
   Duration elapsed = {};  // since its last averages; sent in microseconds, at most 71 minutes
+  uint64_t averages = 0;  // received so far
 };
 
 class ExactChannel {
@@ -60,6 +61,9 @@ class ExactChannel {
   Result<std::vector<size_t>> order() const;
   // Cancelled if the pass failed on a rank: names the worker of the first such rank, and says how many more there are.
   Status outcome() const;
+  // FailedPrecondition if not all ranks have had as many averages: names one that has had the fewest, and one with the
+  // most.
+  Status checkSameAverages() const;
 
  private:
   uint8_t& at(size_t place) const;
@@ -68,12 +72,13 @@ class ExactChannel {
   ProcessGroup group_;
   size_t parameters_;
   size_t buckets_, ranks_, order_;  // where their bytes begin
-  // [2 parameters + buckets + 13 ranks (+ 4 parameters)] uint8: 255 for each parameter with a dense gradient, or 1 +
+  // [2 parameters + buckets + 21 ranks (+ 4 parameters)] uint8: 255 for each parameter with a dense gradient, or 1 +
   // its sparse dimensions; 254 - its sparse dimensions for each with a sparse one, whose maximum is that of the fewest;
-  // 1 for each bucket to be reduced again; the report of each rank: a byte of flags, 8 of its weight, and 4 of its time
-  // in microseconds, as uint32; and 1 + the index of each parameter in rank 0's order, as uint32. The flags are 1:
-  // failed, 2: active, 4: done; and 8 times the guard of join(): 0 for none, or 1 + its UnevenInputs. Others leave a
-  // rank's bytes 0, so the maximum is a copy. A tensor, because a collective keeps that alive.
+  // 1 for each bucket to be reduced again; the report of each rank: a byte of flags, 8 of its weight, 4 of its time in
+  // microseconds, as uint32, and 8 of its number of averages; and 1 + the index of each parameter in rank 0's order, as
+  // uint32. The flags are 1: failed, 2: active, 4: done; and 8 times the guard of join(): 0 for none, or 1 + its
+  // UnevenInputs. Others leave a rank's bytes 0, so the maximum is a copy. A tensor, because a collective keeps that
+  // alive.
   at::Tensor bytes_;
 };
 

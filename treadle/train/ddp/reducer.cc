@@ -283,7 +283,8 @@ void Reducer::beginLast(const Status& failure) {
                          .active = batches > 0,
                          .weight = pending_.weight(),
                          .join = join_.report(batches),
-                         .elapsed = recorder_.elapsed()},
+                         .elapsed = recorder_.elapsed(),
+                         .averages = progress_.averages},
                         operations_);
   isBehind_ = failure_.ok();
 }
@@ -335,6 +336,8 @@ bool Reducer::beginNextRound() {
 Status Reducer::conclude() {
   TREADLE_RETURN_IF_ERROR(exchange_.outcome());
   const ExactChannel& channel = exchange_.channel();
+  apart_ = channel.checkSameAverages();
+  TREADLE_RETURN_IF_ERROR(apart_);
   const std::vector<RankReport> reports = channel.reports();
   TREADLE_RETURN_IF_ERROR(join_.learn(reports, group_));
   Result<Shares> shares = sharesOf(divisor_, reports);
@@ -373,7 +376,8 @@ void Reducer::putAverages() {
   if (exchange_.channel().anyUsed()) pending_.averaged();  // also if what follows fails
   buffers_.put();
   exchange_.passAveraged();
-  if (!optimizer_.exists()) ++progress_.averages;  // it is stepped after the pass
+  // Last: where something of this throws, so does backward(), and the program makes no step.
+  if (!optimizer_.exists()) ++progress_.averages;
 }
 
 // Those to be waited for: none where the pass has failed, as its averages are of no use.

@@ -161,6 +161,7 @@ class Reducer final : public PassEvents, public std::enable_shared_from_this<Red
   JoinState join_ TREADLE_GUARDED_BY(mutex_);
   bool hasLocalSgd_ TREADLE_GUARDED_BY(mutex_) = false;
   Progress progress_ TREADLE_GUARDED_BY(mutex_);
+  Status apart_ TREADLE_GUARDED_BY(mutex_);  // why passes fail on all ranks until rebind()
   // These belong to the pass that is averaged, or to the last one.
   Phase phase_ TREADLE_GUARDED_BY(mutex_) = Phase::kNone;
   Operations operations_ TREADLE_GUARDED_BY(mutex_);  // as begun
