@@ -134,6 +134,94 @@ TEST(Parameters, OfAnotherDtypeAreRefused) {
   });
 }
 
+// Nothing begins an averaged pass, so no other rank waits, and each would train alone.
+TEST(Parameters, ThatAreUnfrozenInPlaceOfTheTrainedOnesAreRefusedByForward) {
+  TensorJob job(ranks(1));
+  Net net(0);
+  net->first.set_requires_grad(false);
+  DistributedDataParallel<Net> ddp(net, ProcessGroup::make(job[0], job.names()));
+  for (const at::Tensor& parameter : net->parameters()) parameter.set_requires_grad(!parameter.requires_grad());
+  const auto forward = [&] { ddp.forward(inputOf(0, 0), false); };
+  EXPECT_TRUE(contains(messageOf<StateError>(forward), "'first' requires a gradient now"));
+  EXPECT_TRUE(contains(messageOf<StateError>([&] { (void)ddp.pendingPasses(); }), "'first' requires a gradient now"));
+  const at::NoGradGuard noGrad;
+  forward();
+}
+
+// As a discriminator while its generator is trained.
+TEST(Parameters, ThatAreAllFrozenForAWhilePassGradientsOn) {
+  TensorJob job(ranks(1));
+  Net net(0);
+  DistributedDataParallel<Net> ddp(net, ProcessGroup::make(job[0], job.names()));
+  for (const at::Tensor& parameter : net->parameters()) parameter.set_requires_grad(false);
+  const at::Tensor input = inputOf(0, 0).requires_grad_();
+  ddp.forward(input, false).sum().backward();
+  EXPECT_TRUE(input.grad().defined());
+  EXPECT_EQ(ddp.pendingPasses(), 0U);
+}
+
+// A pass over it alone begins no averaged one.
+TEST(Parameters, OneThatIsUnfrozenIsNoticedBeforeTheStep) {
+  TensorJob job(ranks(1));
+  Net net(0);
+  net->skipped.set_requires_grad(false);
+  DistributedDataParallel<Net> ddp(net, ProcessGroup::make(job[0], job.names()));
+  net->skipped.set_requires_grad(true);
+  net->skipped.sum().backward();
+  EXPECT_TRUE(contains(messageOf<StateError>([&] { (void)ddp.pendingPasses(); }), "'skipped' requires a gradient now"));
+}
+
+struct HeadedImpl : torch::nn::Module {
+  HeadedImpl() { setHead(1), register_module("body", body); }
+  at::Tensor forward(const at::Tensor& input) { return head(body(input)); }
+  void setHead(int64_t size) {
+    head = torch::nn::Linear(7, size);
+    head->to(at::kDouble);
+    named_children().contains("head") ? replace_module("head", head) : register_module("head", head);
+  }
+  torch::nn::Linear body{5, 7}, head{nullptr};
+};
+TORCH_MODULE(Headed);
+
+// The body is averaged, and the new head would be each rank's own.
+TEST(Parameters, OfAModuleThatIsReplacedLaterFailTheNextAveragedPassOnAllRanks) {
+  TensorJob job(ranks(2));
+  job.onAll([&](Worker& worker) {
+    const int rank = worker.self().rank;
+    Headed net;
+    net->to(at::kDouble);
+    DistributedDataParallel<Headed> ddp(net, ProcessGroup::make(worker, job.names()));
+    const auto pass = [&] { ddp.forward(inputOf(rank, 0)).square().mean().backward(); };
+    pass();
+    if (rank == 0) net->setHead(2);
+    if (rank == 0) {
+      EXPECT_TRUE(contains(messageOf<StateError>(pass), "'head.weight' requires a gradient now"));
+    } else {
+      EXPECT_EQ(statusOf<CancelledError>(pass).worker(), "rank0");
+    }
+  });
+}
+
+TEST(Parameters, ThatAreAddedLaterFailTheNextAveragedPass) {
+  TensorJob job(ranks(1));
+  Net net(0);
+  DistributedDataParallel<Net> ddp(net, ProcessGroup::make(job[0], job.names()));
+  const at::Tensor added = net->add("added", {3});
+  const auto pass = [&] { (ddp.forward(inputOf(0, 0), false) * added).mean().backward(); };
+  EXPECT_TRUE(contains(messageOf<StateError>(pass), "'added' requires a gradient now"));
+}
+
+// libtorch drops all hooks, and the module's own forward checks nothing.
+TEST(Parameters, ThatAreAllConvertedAreNoticedBeforeTheStep) {
+  TensorJob job(ranks(1));
+  Net net(0);
+  DistributedDataParallel<Net> ddp(net, ProcessGroup::make(job[0], job.names()));
+  ddp->to(at::kFloat);
+  ddp->forward(inputOf(0, 0).to(at::kFloat), false).square().mean().backward();
+  EXPECT_TRUE(
+      contains(messageOf<StateError>([&] { (void)ddp.pendingPasses(); }), "is of Float now, and was of Double"));
+}
+
 TEST(Parameters, OneThatIsFrozenLaterFailsTheNextAveragedPass) {
   TensorJob job(ranks(1));
   Net net(0);

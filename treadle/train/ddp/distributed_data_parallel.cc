@@ -77,7 +77,7 @@ std::shared_ptr<Reducer> makeReducer(const torch::nn::Module& module, const Proc
   return std::make_shared<Reducer>(module, group, options, std::move(claim));
 }
 
-void checkDtypes(const Reducer& reducer) { reducer.checkDtypes(); }
+void checkForward(const Reducer& reducer) { reducer.checkForward(); }
 
 void setWeight(Reducer& reducer, double weight) { reducer.setWeight(weight); }
 

@@ -9,10 +9,12 @@
 // the others wait for it until the group's timeout.
 //
 // The parameters that require a gradient when it is constructed are averaged, each tensor once however many modules
-// share it. An averaged pass throws StateError, on the ranks concerned, when one has been frozen or unfrozen since,
-// and ArgumentError when a gradient has a history (backward with create_graph). A change that is undone before the next
-// averaged pass is not noticed: gradients that the parameter got meanwhile stay local. Convert the module to another
-// dtype before: `forward` and averaged passes throw StateError where that was done since.
+// share it. An averaged pass throws StateError, on the ranks concerned, when one has been frozen, unfrozen, replaced or
+// added since, and ArgumentError when a gradient has a history (backward with create_graph). A change that is undone
+// before the next averaged pass is not noticed: gradients that the parameter got meanwhile stay local. A pass over
+// other parameters alone begins no averaged pass. `forward` throws StateError where no other pass is possible, and
+// `pendingPasses` in any case. Convert the module to another dtype before: libtorch drops hooks then, so `forward`,
+// `pendingPasses` and averaged passes throw StateError. The module's own forward (`ddp->forward`) checks nothing.
 //
 // Gradients may be sparse (COO), as torch::nn::Embedding makes them with EmbeddingOptions::sparse. Their average is
 // sparse, coalesced, and has the rows that some rank has. If the gradient of a parameter is dense on some rank, or
@@ -118,7 +120,7 @@ std::shared_ptr<Reducer> makeReducer(const torch::nn::Module& module, const Proc
 // Puts another reducer, for `group`, in its place when all has gone well.
 bool rebind(std::shared_ptr<Reducer>& reducer, const torch::nn::Module& module, const DdpOptions& options,
             const ProcessGroup& before, const ProcessGroup& group);
-void checkDtypes(const Reducer& reducer);
+void checkForward(const Reducer& reducer);
 void setWeight(Reducer& reducer, double weight);
 size_t pendingPasses(Reducer& reducer);
 std::vector<std::string> bucketOrder(Reducer& reducer);
@@ -176,6 +178,7 @@ class DistributedDataParallel {
   // own gradients unless it is 0. Passes whose gradients were cleared since by `zero_grad()`, which makes `.grad`
   // undefined, do not count, and neither do those of a context in which one has failed, or of which a program has
   // replaced all gradients. It counts passes over the place of the last one: `.grad`, or that context. Sends nothing.
+  // StateError: a parameter that is not averaged requires a gradient now, or one that is has another dtype.
   size_t pendingPasses() const { return ddp::pendingPasses(*reducer_); }
 
   // Averages the gradients of passes under noSync without another batch, in `.grad` or in `context`. Every rank calls
@@ -281,10 +284,11 @@ class DistributedDataParallel {
   // tensor that differs, and the ranks; on one rank, that it is called within a pass.
   void verifyReplicas() const { ddp::verifyReplicas(*reducer_, *module_, group_, options_.buffers != Buffers::kOnce); }
 
-  // The module's own forward, called locally; nothing is sent. StateError: a parameter has another dtype now.
+  // The module's own forward, called locally; nothing is sent. StateError: a parameter has another dtype now; or all
+  // trained ones are frozen now, and another one requires a gradient.
   template <class... A>
   auto forward(A&&... arguments) {
-    ddp::checkDtypes(*reducer_);
+    ddp::checkForward(*reducer_);
     return module_->forward(std::forward<A>(arguments)...);
   }
   Module* operator->() { return module_.get(); }

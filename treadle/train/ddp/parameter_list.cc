@@ -1,20 +1,29 @@
 #include "treadle/train/ddp/parameter_list.h"
 
+#include <algorithm>
 #include <unordered_map>
 #include <utility>
 
 #include "treadle/train/ddp/named_tensors.h"
 
 namespace treadle::ddp {
+namespace {
 
-ParameterList::ParameterList(const torch::nn::Module& module) {
+constexpr const char* kRemedy =
+    ", unlike when DistributedDataParallel was constructed: construct it again after parameters are frozen, unfrozen, "
+    "replaced or added";
+
+}  // namespace
+
+ParameterList::ParameterList(const torch::nn::Module& module) : module_(module.weak_from_this()) {
   for (NamedTensor& parameter : parametersOf(module)) {
     const bool isTrained = parameter.tensor.requires_grad();
     if (isTrained) {
       firstNames_.push_back(parameter.name);
+      names_.push_back(std::move(parameter.names));
       dtypes_.push_back(parameter.tensor.scalar_type());
+      isTrained_.insert(parameter.tensor.unsafeGetTensorImpl());
     }
-    (isTrained ? names_ : frozenNames_).push_back(std::move(parameter.names));
     (isTrained ? trained_ : frozen_).push_back(std::move(parameter.tensor));
   }
 }
@@ -33,16 +42,29 @@ Result<std::vector<size_t>> ParameterList::placesOf(const std::vector<std::strin
 }
 
 Status ParameterList::checkUnchanged() const {
-  static const std::string kRemedy =
-      ", unlike when DistributedDataParallel was constructed: construct it again after parameters are frozen or "
-      "unfrozen";
-  for (size_t i = 0; i < frozen_.size(); ++i)
-    if (frozen_[i].requires_grad())
-      return failedPrecondition("parameter " + frozenNames_[i] + " requires a gradient now" + kRemedy);
+  TREADLE_RETURN_IF_ERROR(checkNoOtherIsTrained());
   for (size_t i = 0; i < trained_.size(); ++i)
     if (!trained_[i].requires_grad())
       return failedPrecondition("parameter " + names_[i] + " requires no gradient any more" + kRemedy);
   return checkDtypes();
+}
+
+Status ParameterList::checkNoOtherIsTrained() const {
+  const auto module = module_.lock();
+  if (!module) return {};
+  const auto isOther = [&](const at::Tensor& parameter) {
+    return parameter.requires_grad() && !isTrained_.contains(parameter.unsafeGetTensorImpl());
+  };
+  const std::vector<at::Tensor> now = module->parameters();
+  if (std::ranges::none_of(now, isOther)) return {};
+  const std::vector<NamedTensor> named = parametersOf(*module);
+  const auto other = std::ranges::find_if(named, isOther, &NamedTensor::tensor);
+  return failedPrecondition("parameter " + other->names + " requires a gradient now" + kRemedy);
+}
+
+Status ParameterList::checkPassIsNoticed() const {
+  const auto requiresGrad = [](const at::Tensor& parameter) { return parameter.requires_grad(); };
+  return std::ranges::any_of(trained_, requiresGrad) ? Status() : checkNoOtherIsTrained();
 }
 
 Status ParameterList::checkDtypes() const {

@@ -1,10 +1,12 @@
 #pragma once
 // The parameters of a module that DDP averages, and those that it leaves alone. A tensor that several modules share has
-// several names and is one parameter. Immutable; any thread.
+// several names and is one parameter. Immutable; any thread. Checks also look at the module as it is now.
 
 #include <torch/nn/module.h>
 
+#include <memory>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "treadle/core/base/status.h"
@@ -26,16 +28,23 @@ class ParameterList {
   // The places of those with these first names. InvalidArgument: not each trained parameter once.
   Result<std::vector<size_t>> placesOf(const std::vector<std::string>& firstNames) const;
 
-  // FailedPrecondition, naming the first parameter that requires a gradient now and did not when the list was made, or
-  // the other way round, or has another dtype.
+  // FailedPrecondition: any of the checks below fails, or a trained parameter requires no gradient any more. Names the
+  // first parameter.
   Status checkUnchanged() const;
-  // The same for dtypes alone: libtorch drops the hooks of a parameter whose dtype changes.
+  // FailedPrecondition: a parameter has another dtype. libtorch has dropped its hooks.
   Status checkDtypes() const;
+  // FailedPrecondition: a parameter of the module requires a gradient now, and is not trained. It was unfrozen, or is
+  // new in the module. Costs a walk over the module.
+  Status checkNoOtherIsTrained() const;
+  // FailedPrecondition: likewise, and no trained one requires a gradient any more: no hook would notice the pass.
+  Status checkPassIsNoticed() const;
 
  private:
+  std::weak_ptr<const torch::nn::Module> module_;
   std::vector<at::Tensor> trained_, frozen_;
+  std::unordered_set<const c10::TensorImpl*> isTrained_;
   std::vector<at::ScalarType> dtypes_;  // of those trained
-  std::vector<std::string> names_, firstNames_, frozenNames_;
+  std::vector<std::string> names_, firstNames_;
 };
 
 }  // namespace treadle::ddp

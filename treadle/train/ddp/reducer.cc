@@ -111,9 +111,14 @@ Status Reducer::lastFailure() {
   return failure_;
 }
 
-void Reducer::checkDtypes() const { throwIfError(list_.checkDtypes()); }
+void Reducer::checkForward() const {
+  throwIfError(list_.checkDtypes());
+  if (at::GradMode::is_enabled()) throwIfError(list_.checkPassIsNoticed());
+}
 
 size_t Reducer::pendingPasses() {
+  throwIfError(list_.checkDtypes());
+  throwIfError(list_.checkNoOtherIsTrained());
   MutexLock lock(mutex_);
   if (tracker_.role() == Role::kNone) pending_.forgetCleared();
   return pending_.count();

@@ -58,8 +58,8 @@ class Reducer final : public PassEvents, public std::enable_shared_from_this<Red
 
   // empty_loss.h
   at::Tensor emptyLoss() const { return emptyLoss_->make(); }
-  // StateError: a parameter has another dtype, so libtorch has dropped its hook.
-  void checkDtypes() const;
+  // StateError: what comes of a forward would be trained, and its pass be averaged in part or not at all.
+  void checkForward() const;
   // StateError: a pass is under way, or one that begins now is left alone, and `function` needs one that is averaged.
   void checkAverages(const char* function);
   // StateError: a pass is under way, or a guard of join() lives, so the group is not free for `function`.
