@@ -34,6 +34,7 @@ struct Cell {
   size_t chunkBytes = 64;
   group::DataType dataType = group::DataType::kInt32;  // of reductions; the others copy bytes
   ReduceOp reduceOp = ReduceOp::kSum;
+  std::string shape = {};  // as in Description
 
   bool isSend() const { return operation == group::OperationKind::kSend; }
   bool isBarrier() const { return operation == group::OperationKind::kBarrier; }
@@ -75,6 +76,7 @@ struct Cell {
     what.smallBytes = options({}).smallBytes;
     what.chunkBytes = chunkBytes;
     what.algorithm = algorithm;
+    what.shape = shape;
     return what;
   }
   // "broadcast from the group's rank 1 of 336 uint8 by ring"; of a send what the sender calls.
@@ -100,7 +102,7 @@ struct Cell {
   uint64_t chunkElements() const { return small() ? UINT64_MAX : chunkBytes * unit() / 4; }
 
   CellData dataOf(int rank) const;
-  Future<void> start(const ProcessGroup& group, CellData& data) const;
+  Future<void> start(const ProcessGroup& withoutShape, CellData& data) const;
 
  private:
   // Elements of the plan for each of `count`.
@@ -163,7 +165,8 @@ inline CellData Cell::dataOf(int rank) const {
   return {};
 }
 
-inline Future<void> Cell::start(const ProcessGroup& group, CellData& data) const {
+inline Future<void> Cell::start(const ProcessGroup& withoutShape, CellData& data) const {
+  const ProcessGroup group = withoutShape.withShape(shape);
   const Bytes input = std::as_bytes(std::span(data.input));
   const MutableBytes output = std::as_writable_bytes(std::span(data.output));
   switch (operation) {

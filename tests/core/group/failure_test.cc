@@ -44,6 +44,22 @@ TEST_F(MismatchTest, OfASmallAndALargeOne) {
                  "100000 float32", "of 1 float32");
 }
 
+// A shape is a text of the callers; plain memory has none.
+TEST_F(MismatchTest, OfShapesOfAsManyElements) {
+  const std::vector<std::string> two = {"float32 [10, 10]", "float32 [100]"};
+  const auto meet = [&](const std::string& shape, const std::string& other) {
+    return std::vector<Future<void>>{allReduce(groups_[0].withShape(shape), std::span(a_).first(100)),
+                                     allReduce(groups_[1].withShape(shape), std::span(b_).first(100)),
+                                     allReduce(groups_[2].withShape(other), std::span(c_).first(100))};
+  };
+  expectMismatch(meet(two[0], two[1]), "calls allReduce (sum) of " + two[0], "calls allReduce (sum) of " + two[1]);
+  expectMismatch(meet(two[0], ""), "calls allReduce (sum) of " + two[0], "calls allReduce (sum) of 100 float32");
+  std::vector<Future<void>> alike = meet(two[0], two[0]);
+  test::waitAll(alike);
+  EXPECT_THROW(groups_[0].withShape(std::string(2049, '1')), ArgumentError);
+  EXPECT_THROW(ProcessGroup().withShape(""), StateError);
+}
+
 TEST_F(MismatchTest, OfRootsOfWhichEachIsOne) {
   auto futures =
       std::vector<Future<void>>{broadcast(groups_[0], std::span(a_), 0), broadcast(groups_[1], std::span(b_), 1),

@@ -72,6 +72,23 @@ TEST(GroupMessagesTest, TheStartOfASparseAllReduceHasItsShape) {
   EXPECT_FALSE(parse(received(encode(sent))).ok());
 }
 
+TEST(GroupMessagesTest, AStartSaysWhatItsDataIs) {
+  Message sent = example(MessageKind::kStart);
+  sent.description.shape = "float32 [5, 50]";
+  for (const auto& [operation, text] : std::initializer_list<std::pair<OperationKind, std::string>>{
+           {OperationKind::kAllReduce, "allReduce (max) of float32 [5, 50]"},
+           {OperationKind::kBroadcast, "broadcast from the group's rank 3 of float32 [5, 50]"},
+           {OperationKind::kGather, "gather to the group's rank 3 of float32 [5, 50]"},
+           {OperationKind::kAllToAll, "allToAll of float32 [5, 50]"},
+           {OperationKind::kSend, "recv of float32 [5, 50]"}}) {
+    sent.description.operation = operation;
+    Result<Message> got = parse(received(encode(sent)));
+    ASSERT_TRUE(got.ok()) << got.status().toString();
+    EXPECT_EQ(got->description, sent.description);
+    EXPECT_EQ(describe(got->description), text);
+  }
+}
+
 TEST(GroupMessagesTest, EveryOtherLengthIsRefused) {
   for (MessageKind kind : kKinds) {
     std::vector<std::byte> whole = encode(example(kind));

@@ -1,5 +1,6 @@
 // The fault matrix: one member of a group calls something else than the others, in each phase of each operation by each
-// algorithm that can do it: another size, type, reduction, root or operation, or two operations in the other order. The
+// algorithm that can do it: another size, shape, type, reduction, root or operation, or two operations in the other
+// order. The
 // call fails on all members, each error names that member and both calls, and the group goes on: what was under way
 // before ends well.
 
@@ -48,6 +49,7 @@ std::vector<Cell> othersOf(const Cell& cell) {
     return others;
   }
   add([](Cell& other) { --other.count; });
+  add([](Cell& other) { other.shape = "float32 [2, 3]"; });
   if (!cell.isSend()) add([](Cell& other) { other.operation = OperationKind::kBarrier, other.count = 0; });
   if (cell.hasRoot()) add([](Cell& other) { other.root = (other.root + 1) % other.size; });
   if (cell.reduces()) {
@@ -126,13 +128,13 @@ class DifferentCall : public ::testing::TestWithParam<Setting> {
     seat.waitForMore(index, startsTo(seat.rank(), meeting));
   }
 
-  // The victim has called `victims`, and the others `others`. The message of an all-to-all's difference has elements:
-  // each member alone knows the sizes of its blocks.
+  // The victim has called `victims`, and the others `others`. Where only the sizes of an all-to-all differ, the message
+  // has elements: each member alone knows the sizes of its blocks.
   void expectMismatch(const Cell& victims, const Cell& others, const Future<void>& future) {
     const Status why = failureOf(future);
     EXPECT_EQ(why.code(), Code::kInvalidArgument) << why.toString();
     EXPECT_TRUE(contains(why.message(), job_->nameOf(victim())));
-    if (victims.operation == OperationKind::kAllToAll && others.operation == OperationKind::kAllToAll) {
+    if (victims.operation == OperationKind::kAllToAll && victims.description() == others.description()) {
       EXPECT_TRUE(contains(why.message(), " elements to worker '") && contains(why.message(), ", which expects "));
       return;
     }

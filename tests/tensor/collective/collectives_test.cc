@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <treadle/group.h>
 
+#include "tests/support/expect_error.h"
 #include "tests/support/tensor_job.h"
 
 namespace treadle::test::collectives_test {
@@ -53,11 +54,11 @@ TEST_F(Collectives, SendReachesItsRecvInAnyStrides) {
     ProcessGroup group = ProcessGroup::make(worker, job.names());
     const int rank = worker.self().rank, next = (rank + 1) % 3, previous = (rank + 2) % 3;
     at::Tensor mine = at::full({3, 4}, c10::complex<double>(rank, 1), at::kComplexDouble).conj().t();
-    at::Tensor base = at::zeros({3, 8}, at::kComplexDouble), got = base.slice(1, 0, 8, 2);
+    at::Tensor base = at::zeros({4, 6}, at::kComplexDouble), got = base.slice(1, 0, 6, 2);
     Future<void> sent = send(group, mine, next);
     recv(group, got, previous).wait();
     sent.wait();
-    EXPECT_TRUE(at::equal(got, at::full({3, 4}, c10::complex<double>(previous, -1), at::kComplexDouble)));
+    EXPECT_TRUE(at::equal(got, at::full({4, 3}, c10::complex<double>(previous, -1), at::kComplexDouble)));
     EXPECT_EQ(base.select(1, 1).abs().sum().item<double>(), 0) << "what lies between is left alone";
   });
 }
@@ -289,6 +290,92 @@ TEST_F(Collectives, TensorsThatDoNotFitAreRefused) {
   EXPECT_TRUE(contains(messageOf<ArgumentError>([&] { reduceScatter(group, three, two); }), "the input has 12 bytes"));
   EXPECT_TRUE(contains(messageOf<ArgumentError>([&] { allToAll(group, none, none); }), "0 tensors were given"));
   EXPECT_TRUE(contains(messageOf<ArgumentError>([&] { reduce(group, two, 1); }), "there is no rank 1"));
+}
+
+// Each begins an operation with this tensor; what else it needs is in `others`, which lives as long.
+using Begin = std::function<Future<void>(const ProcessGroup&, at::Tensor&, std::vector<at::Tensor>& others)>;
+struct NamedBegin {
+  std::string name;
+  Begin begin;
+  bool comparesShapes = true;
+};
+
+std::vector<NamedBegin> operations() {
+  const auto like = [](const at::Tensor& tensor, int64_t rows) {
+    return at::zeros({rows, tensor.numel()}, tensor.options());
+  };
+  return {
+      {"allReduce", [](auto& group, auto& tensor, auto&) { return allReduce(group, tensor); }},
+      {"reduce", [](auto& group, auto& tensor, auto&) { return reduce(group, tensor, 1); }},
+      {"reduceScatter",
+       [](auto& group, auto& tensor, auto& others) {
+         others = {at::zeros({tensor.numel() / group.size()}, tensor.options())};
+         return reduceScatter(group, tensor, others[0]);
+       }},
+      {"allGather",
+       [like](auto& group, auto& tensor, auto& others) {
+         others = {like(tensor, group.size())};
+         return allGather(group, tensor, others[0]);
+       }},
+      {"gather",
+       [like](auto& group, auto& tensor, auto& others) {
+         others = {group.rank() == 0 ? like(tensor, group.size()) : at::Tensor()};
+         return gather(group, tensor, others[0], 0);
+       }},
+      {"scatter",
+       [like](auto& group, auto& tensor, auto& others) {
+         others = {group.rank() == 0 ? like(tensor, group.size()) : at::Tensor()};
+         return scatter(group, others[0], tensor, 0);
+       }},
+      {"allToAll",
+       [](auto& group, auto& tensor, auto& others) {
+         others = {at::zeros_like(tensor)};
+         return allToAll(group, tensor, others[0]);
+       }},
+      {"broadcast", [](auto& group, auto& tensor, auto&) { return broadcast(group, tensor, 0); }},
+      {"send", [](auto& group, auto& tensor,
+                  auto&) { return group.rank() == 0 ? send(group, tensor, 1) : recv(group, tensor, 0); }},
+      {"allGather of tensors of any sizes",
+       [](auto& group, auto& tensor, auto& others) {
+         others = {at::zeros_like(tensor), at::zeros_like(tensor)};
+         return allGather(group, tensor, others);
+       },
+       false},
+      {"allToAll of tensors of any sizes",
+       [](auto& group, auto& tensor, auto& others) {
+         others = {at::zeros_like(tensor), at::zeros_like(tensor)};
+         return allToAll(group, {tensor, tensor}, others);
+       },
+       false},
+  };
+}
+
+// Of as many bytes. The group goes on.
+TEST(TensorsThatDiffer, FailOnAllMembersWithWhatBothAre) {
+  TensorJob job({"r0", "r1"});
+  for (const size_t smallBytes : {GroupOptions{}.smallBytes, size_t{0}})
+    job.onAll([&](Worker& worker) {
+      const int rank = worker.self().rank;
+      const ProcessGroup group = ProcessGroup::make(worker, job.names(), {.smallBytes = smallBytes});
+      for (const NamedBegin& operation : operations())
+        for (const bool isShape : {true, false}) {
+          SCOPED_TRACE(operation.name + (isShape ? ", other shapes" : ", other dtypes"));
+          if (isShape && !operation.comparesShapes) continue;
+          at::Tensor tensor = at::ones({4, 3}, at::kFloat);
+          if (rank == 1) tensor = isShape ? at::ones({3, 4}, at::kFloat) : at::ones({4, 3}, at::kInt);
+          std::vector<at::Tensor> others;
+          const std::string why = messageOf<ArgumentError>([&] { operation.begin(group, tensor, others).wait(); });
+          for (const char* part : {"'r0' (rank 0) calls", "'r1' (rank 1) calls", "of float32"})
+            EXPECT_TRUE(contains(why, part)) << why;
+          if (isShape) {
+            EXPECT_TRUE(contains(why, "float32 [4, 3]") && contains(why, "float32 [3, 4]")) << why;
+          } else {
+            EXPECT_TRUE(contains(why, "of int32")) << why;
+          }
+          tensor = at::ones({4, 3}, at::kFloat);
+          operation.begin(group, tensor, others).wait();
+        }
+    });
 }
 
 TEST_F(Collectives, WhatCannotBeReducedIsRefused) {

@@ -23,9 +23,23 @@ ProcessGroup ProcessGroup::withTimeout(Duration timeout) const {
   return group;
 }
 
-Future<void> ProcessGroup::start(Call call) const { return core().start(std::move(call), timeout_); }
+ProcessGroup ProcessGroup::withShape(std::string shape) const {
+  core();
+  if (shape.size() > kMostShapeBytes)
+    raise(invalidArgument("a shape's text has " + std::to_string(shape.size()) + " bytes, and may have " +
+                          std::to_string(kMostShapeBytes)));
+  ProcessGroup group = *this;
+  group.shape_ = std::move(shape);
+  return group;
+}
+
+Future<void> ProcessGroup::start(Call call) const {
+  if (call.description.shape.empty()) call.description.shape = shape_;
+  return core().start(std::move(call), timeout_);
+}
 
 Future<void> ProcessGroup::startWith(int peer, Stream stream, Call call) const {
+  call.description.shape = shape_;
   return core().startWith(peer, stream, std::move(call), timeout_);
 }
 

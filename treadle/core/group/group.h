@@ -52,6 +52,11 @@ class ProcessGroup {
   // The same group; operations that are called through this handle have this limit in place of GroupOptions::timeout:
   // `allReduce(group.withTimeout(5s), tensor)`. Members may use different ones. ArgumentError: not positive.
   ProcessGroup withTimeout(Duration timeout) const;
+  // The same group; operations that are called through this handle say what their data is, such as "float32 [2, 3]",
+  // where others have a number of elements or bytes. Members whose texts differ fail as where these numbers differ, and
+  // the error has both texts. Operations on tensors use it, so a tensor meets no plain memory. pushPull and
+  // sparseAllReduce have texts of their own. ArgumentError: more than 2,048 bytes.
+  ProcessGroup withShape(std::string shape) const;
 
   // For operations on groups.
   GroupCore& core() const;
@@ -64,6 +69,7 @@ class ProcessGroup {
 
   std::shared_ptr<GroupCore> core_;
   Duration timeout_{};  // of operations
+  std::string shape_;
 };
 
 // data[i] becomes the sum (or the reduction `op`) of data[i] of all members; `count` elements of `type`, aligned for

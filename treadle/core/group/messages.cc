@@ -12,7 +12,6 @@ namespace treadle::group {
 namespace {
 
 constexpr size_t kReasonBytes = 4096;
-constexpr size_t kShapeBytes = 2048;  // 64 sizes of 20 digits
 
 void write(wire::Writer& writer, const Description& description) {
   writer.number(static_cast<uint8_t>(description.operation));
@@ -24,7 +23,7 @@ void write(wire::Writer& writer, const Description& description) {
   writer.number(description.smallBytes);
   writer.number(description.chunkBytes);
   writer.number(static_cast<uint8_t>(description.algorithm));
-  if (description.operation == OperationKind::kSparseAllReduce) writer.string(description.shape);
+  writer.string(description.shape);
 }
 
 Description readDescription(wire::Reader& reader) {
@@ -44,30 +43,31 @@ Description readDescription(wire::Reader& reader) {
   auto algorithm = reader.number<uint8_t>();
   if (!isAlgorithm(algorithm)) reader.fail();
   description.algorithm = static_cast<Algorithm>(algorithm);
-  if (description.operation == OperationKind::kSparseAllReduce) description.shape = reader.string(kShapeBytes);
+  description.shape = reader.string(kMostShapeBytes);
   return description;
 }
 
 }  // namespace
 
 std::string describe(const Description& description, int caller) {
-  const std::string elements =
-      " of " + std::to_string(description.count) + " " + std::string(nameOf(description.dataType));
+  const std::string count = std::to_string(description.count), type(nameOf(description.dataType));
+  const std::string data = " of " + (description.shape.empty() ? count + " " + type : description.shape);
   const std::string root = " the group's rank " + std::to_string(description.root);
   const std::string op = " (" + std::string(nameOf(description.reduceOp)) + ")";
   switch (description.operation) {
-    case OperationKind::kAllReduce: return "allReduce" + op + elements;
-    case OperationKind::kBroadcast: return "broadcast from" + root + elements;
-    case OperationKind::kReduce: return "reduce" + op + " to" + root + elements;
-    case OperationKind::kReduceScatter: return "reduceScatter" + op + elements;
-    case OperationKind::kAllGather: return "allGather" + elements;
-    case OperationKind::kGather: return "gather to" + root + elements;
-    case OperationKind::kScatter: return "scatter from" + root + elements;
-    case OperationKind::kAllToAll: return "allToAll";
+    case OperationKind::kAllReduce: return "allReduce" + op + data;
+    case OperationKind::kBroadcast: return "broadcast from" + root + data;
+    case OperationKind::kReduce: return "reduce" + op + " to" + root + data;
+    case OperationKind::kReduceScatter: return "reduceScatter" + op + data;
+    case OperationKind::kAllGather: return "allGather" + data;
+    case OperationKind::kGather: return "gather to" + root + data;
+    case OperationKind::kScatter: return "scatter from" + root + data;
+    case OperationKind::kAllToAll: return "allToAll" + (description.shape.empty() ? "" : data);
     case OperationKind::kSend:
-      return (caller == static_cast<int>(description.root) ? "send of " : "recv of ") +
-             std::to_string(description.count) + " bytes";
-    case OperationKind::kSparseAllReduce: return "sparseAllReduce" + op + elements + " in " + description.shape;
+      return (caller == static_cast<int>(description.root) ? "send" : "recv") +
+             (description.shape.empty() ? " of " + count + " bytes" : data);
+    case OperationKind::kSparseAllReduce:
+      return "sparseAllReduce" + op + " of " + count + " " + type + " in " + description.shape;
     case OperationKind::kBarrier: break;
   }
   return "barrier";

@@ -62,6 +62,8 @@ enum class Stream : uint8_t {
 // An abort with this number is for the group: all its operations, the later ones too.
 inline constexpr uint64_t kWholeGroup = UINT64_MAX;
 
+inline constexpr size_t kMostShapeBytes = 2048;  // 64 sizes of 20 digits and more
+
 // What all members of an operation must agree on.
 struct Description {
   OperationKind operation = OperationKind::kBarrier;
@@ -74,7 +76,9 @@ struct Description {
   uint64_t blocks = 0;  // a hash of the elements of each member's block; 0 where there are no blocks
   uint64_t smallBytes = 0, chunkBytes = 0;
   Algorithm algorithm = Algorithm::kAutomatic;  // set when it is called
-  std::string shape = {};  // of a sparse all-reduce, as messages have it: "[4, 3] with 1 sparse dimension"
+  // What the data is to the callers, as messages have it: "float32 [2, 3]", or "[4, 3] with 1 sparse dimension" of a
+  // sparse all-reduce. Empty: no more than elements or bytes.
+  std::string shape = {};
 
   uint64_t sizeBytes() const { return count * sizeOf(dataType); }
   // Small data may travel with the starts; see options.h.

@@ -130,7 +130,7 @@ Status Operation::mismatch(int member, const Description& theirs) const {
     other += " with " + describeOptions(theirs);
   }
   const char* rule = description().operation == OperationKind::kSend
-                         ? "the n-th send meets the n-th recv, which has the same size"
+                         ? "the n-th send meets the n-th recv, which has the same size and shape"
                          : "all members must call the same operations in the same order";
   return invalidArgument("operation " + std::to_string(sequence()) + " of " + setup_.group +
                          " differs: " + link().nameOf(link().self()) + " calls " + mine + ", " + link().nameOf(member) +

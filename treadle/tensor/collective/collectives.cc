@@ -17,6 +17,8 @@ using collective::checkDense;
 using collective::dataTypeOf;
 using collective::flatOf;
 using collective::memoryOf;
+using collective::nameOf;
+using collective::shapeOf;
 
 // The tensor lives until the operation has ended. No `then`: its future would become ready on a thread of the pool,
 // later than the operation.
@@ -110,8 +112,8 @@ Future<void> cutInto(std::vector<at::Tensor>& outputs, const at::Tensor& all, Fu
 
 Future<void> allReduce(const ProcessGroup& group, at::Tensor& tensor, ReduceOp op) {
   return onContiguous(tensor, [&](const at::Tensor& flat) {
-    return group::allReduce(group, flat.data_ptr(), static_cast<size_t>(flat.numel()), dataTypeOf(flat.scalar_type()),
-                            op);
+    return group::allReduce(group.withShape(shapeOf(flat)), flat.data_ptr(), static_cast<size_t>(flat.numel()),
+                            dataTypeOf(flat.scalar_type()), op);
   });
 }
 
@@ -125,7 +127,8 @@ Future<void> pushPull(const ProcessGroup& group, std::string_view name, at::Tens
 
 Future<void> reduce(const ProcessGroup& group, at::Tensor& tensor, int root, ReduceOp op) {
   const auto start = [&](const at::Tensor& flat) {
-    return group::reduce(group, bytesOf(flat), memoryOf(flat), dataTypeOf(flat.scalar_type()), root, op);
+    return group::reduce(group.withShape(shapeOf(flat)), bytesOf(flat), memoryOf(flat), dataTypeOf(flat.scalar_type()),
+                         root, op);
   };
   if (group.rank() == root) return onContiguous(tensor, start);
   const at::Tensor flat = flatOf(tensor);
@@ -134,13 +137,14 @@ Future<void> reduce(const ProcessGroup& group, at::Tensor& tensor, int root, Red
 
 Future<void> reduceScatter(const ProcessGroup& group, const at::Tensor& input, at::Tensor& output, ReduceOp op) {
   return onContiguous(input, output, [&](const at::Tensor& from, const at::Tensor& to) {
-    return group::reduceScatter(group, bytesOf(from), memoryOf(to), dataTypeOf(to.scalar_type()), op);
+    return group::reduceScatter(group.withShape(shapeOf(from)), bytesOf(from), memoryOf(to),
+                                dataTypeOf(to.scalar_type()), op);
   });
 }
 
 Future<void> allGather(const ProcessGroup& group, const at::Tensor& input, at::Tensor& output) {
   return onContiguous(input, output, [&](const at::Tensor& from, const at::Tensor& to) {
-    return group::allGather(group, bytesOf(from), memoryOf(to));
+    return group::allGather(group.withShape(shapeOf(from)), bytesOf(from), memoryOf(to));
   });
 }
 
@@ -148,20 +152,21 @@ Future<void> gather(const ProcessGroup& group, const at::Tensor& input, at::Tens
   checkDense(input);
   at::Tensor into = orNone(output, input);
   return onContiguous(input, into, [&](const at::Tensor& from, const at::Tensor& to) {
-    return group::gather(group, bytesOf(from), memoryOf(to), root);
+    return group::gather(group.withShape(shapeOf(from)), bytesOf(from), memoryOf(to), root);
   });
 }
 
 Future<void> scatter(const ProcessGroup& group, const at::Tensor& input, at::Tensor& output, int root) {
   checkDense(output);
   return onContiguous(orNone(input, output), output, [&](const at::Tensor& from, const at::Tensor& to) {
-    return group::scatter(group, bytesOf(from), memoryOf(to), root);
+    return group::scatter(group.withShape(shapeOf(to)), bytesOf(from), memoryOf(to), root);
   });
 }
 
 Future<void> allToAll(const ProcessGroup& group, const at::Tensor& input, at::Tensor& output) {
   return onContiguous(input, output, [&](const at::Tensor& from, const at::Tensor& to) {
-    return group::allToAll(group, bytesOf(from), memoryOf(to), partsOf(group, from), partsOf(group, to));
+    return group::allToAll(group.withShape(shapeOf(from)), bytesOf(from), memoryOf(to), partsOf(group, from),
+                           partsOf(group, to));
   });
 }
 
@@ -169,7 +174,9 @@ Future<void> allGather(const ProcessGroup& group, const at::Tensor& input, std::
   const std::vector<uint64_t> sizes = sizesOf(group, outputs);
   checkSameType(input, outputs.front());
   const at::Tensor from = flatOf(input), all = emptyFor(outputs);
-  return keeping(from, cutInto(outputs, all, group::allGather(group, bytesOf(from), memoryOf(all), sizes)));
+  return keeping(from, cutInto(outputs, all,
+                               group::allGather(group.withShape(nameOf(from.scalar_type())), bytesOf(from),
+                                                memoryOf(all), sizes)));
 }
 
 Future<void> allToAll(const ProcessGroup& group, const std::vector<at::Tensor>& inputs,
@@ -177,20 +184,26 @@ Future<void> allToAll(const ProcessGroup& group, const std::vector<at::Tensor>& 
   const std::vector<uint64_t> sent = sizesOf(group, inputs), received = sizesOf(group, outputs);
   checkSameType(inputs.front(), outputs.front());
   const at::Tensor from = joined(inputs), all = emptyFor(outputs);
-  return keeping(from, cutInto(outputs, all, group::allToAll(group, bytesOf(from), memoryOf(all), sent, received)));
+  return keeping(from, cutInto(outputs, all,
+                               group::allToAll(group.withShape(nameOf(from.scalar_type())), bytesOf(from),
+                                               memoryOf(all), sent, received)));
 }
 
 Future<void> broadcast(const ProcessGroup& group, at::Tensor& tensor, int root) {
-  return onContiguous(tensor, [&](const at::Tensor& flat) { return group::broadcast(group, memoryOf(flat), root); });
+  return onContiguous(tensor, [&](const at::Tensor& flat) {
+    return group::broadcast(group.withShape(shapeOf(flat)), memoryOf(flat), root);
+  });
 }
 
 Future<void> send(const ProcessGroup& group, const at::Tensor& tensor, int to) {
   const at::Tensor flat = flatOf(tensor);
-  return keeping(flat, group::send(group, bytesOf(flat), to));
+  return keeping(flat, group::send(group.withShape(shapeOf(flat)), bytesOf(flat), to));
 }
 
 Future<void> recv(const ProcessGroup& group, at::Tensor& tensor, int from) {
-  return onContiguous(tensor, [&](const at::Tensor& flat) { return group::recv(group, memoryOf(flat), from); });
+  return onContiguous(tensor, [&](const at::Tensor& flat) {
+    return group::recv(group.withShape(shapeOf(flat)), memoryOf(flat), from);
+  });
 }
 
 }  // namespace treadle

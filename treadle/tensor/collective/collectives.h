@@ -7,7 +7,8 @@
 // would detect the change. A contiguous tensor is used directly; another tensor is copied to a contiguous one, and an
 // output copied back at the end, which may still happen once after `cancel`. Inputs stay as they are, and do not
 // overlap outputs. Failures are those of core/group (group.h): TimeoutError, PeerLostError, ArgumentError when the
-// members' calls differ. After a failure the contents are unspecified.
+// members' calls differ, also in the shapes or dtypes of their tensors: it names two members and what they call. After
+// a failure the contents are unspecified.
 
 #include <ATen/core/Tensor.h>
 
@@ -19,7 +20,7 @@
 namespace treadle {
 
 // tensor[i] becomes the sum (or the reduction `op`) of tensor[i] of all members, in place, with the same bits on all.
-// Members give the same number of elements of the same dtype; shapes are not compared. float16, bfloat16, float32,
+// Members give the same shape and dtype. float16, bfloat16, float32,
 // float64, int8 to int64, uint8 to uint64; complex64 and complex128 without kMin and kMax; bool with these alone (and,
 // or). ArgumentError at once for other dtypes, devices and layouts.
 Future<void> allReduce(const ProcessGroup& group, at::Tensor& tensor, ReduceOp op = ReduceOp::kSum);
@@ -84,12 +85,12 @@ Future<void> allGather(const ProcessGroup& group, const at::Tensor& input, std::
 Future<void> allToAll(const ProcessGroup& group, const std::vector<at::Tensor>& inputs,
                       std::vector<at::Tensor>& outputs);
 
-// Copies `tensor` of the group's rank `root` to all members, in place. Any dtype: bytes are copied. Members give the
-// same number of bytes. ArgumentError when the group has no such rank.
+// Copies `tensor` of the group's rank `root` to all members, in place. Any dtype. Members give the same shape and
+// dtype. ArgumentError when the group has no such rank.
 Future<void> broadcast(const ProcessGroup& group, at::Tensor& tensor, int root);
 
-// Sends the numbers of a tensor to the group's rank `to`, whose `recv` gives a tensor of as many bytes. Any dtype;
-// shape and dtype do not travel. Matching and failures are those of core/group.
+// Sends the numbers of a tensor to the group's rank `to`, whose `recv` gives a tensor of the same shape and dtype. Any
+// dtype. Matching and failures are those of core/group.
 Future<void> send(const ProcessGroup& group, const at::Tensor& tensor, int to);
 Future<void> recv(const ProcessGroup& group, at::Tensor& tensor, int from);
 

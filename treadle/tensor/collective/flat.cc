@@ -1,10 +1,14 @@
 #include "treadle/tensor/collective/flat.h"
 
+#include <optional>
+
 #include "treadle/core/base/error.h"
 
 namespace treadle::collective {
 
-group::DataType dataTypeOf(at::ScalarType type) {
+namespace {
+
+std::optional<group::DataType> reducibleTypeOf(at::ScalarType type) {
   switch (type) {
     case at::kHalf: return group::DataType::kFloat16;
     case at::kBFloat16: return group::DataType::kBFloat16;
@@ -21,9 +25,26 @@ group::DataType dataTypeOf(at::ScalarType type) {
     case at::kUInt64: return group::DataType::kUint64;
     case at::kComplexFloat: return group::DataType::kComplex64;
     case at::kComplexDouble: return group::DataType::kComplex128;
-    default: break;
+    default: return std::nullopt;
   }
+}
+
+}  // namespace
+
+group::DataType dataTypeOf(at::ScalarType type) {
+  if (const auto reducible = reducibleTypeOf(type)) return *reducible;
   raise(invalidArgument(std::string("a tensor of dtype ") + c10::toString(type) + " cannot be reduced"));
+}
+
+std::string nameOf(at::ScalarType type) {
+  const auto reducible = reducibleTypeOf(type);
+  return reducible ? std::string(group::nameOf(*reducible)) : c10::toString(type);
+}
+
+std::string shapeOf(const at::Tensor& tensor) {
+  std::string text = nameOf(tensor.scalar_type()) + " [";
+  for (int64_t dim = 0; dim < tensor.dim(); ++dim) text += (dim == 0 ? "" : ", ") + std::to_string(tensor.size(dim));
+  return text + "]";
 }
 
 bool isDenseOnCpu(const at::Tensor& tensor) {

@@ -3,6 +3,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <string>
+
 #include "treadle/core/base/buffer.h"
 #include "treadle/core/group/data_type.h"
 
@@ -11,6 +13,11 @@ namespace treadle::collective {
 // The types that core/group reduces: no 8-bit floats, whose sums overflow, no quantized or packed numbers.
 // ArgumentError for others.
 group::DataType dataTypeOf(at::ScalarType type);
+
+// "float32", or libtorch's name of a type that core/group does not reduce.
+std::string nameOf(at::ScalarType type);
+// "float32 [2, 3]": what members must give alike.
+std::string shapeOf(const at::Tensor& tensor);
 
 bool isDenseOnCpu(const at::Tensor& tensor);
 // ArgumentError: not a dense tensor on the CPU.
