@@ -98,8 +98,8 @@ TEST_F(Loss, endsTheCallsThatWaitForTheLostWorker) {
   namesB(statusOf<PeerLostError>([&] { fetched.wait(); }));
 }
 
-// And not that a call of the handler failed because its worker has left. There are several jobs as it is a matter of
-// microseconds; of those that b leaves first, `c` comes before `a`.
+// And not that a call of the handler failed because its worker has left. Farewells go out in the order of ranks, so `c`
+// hears b's before `a`. Several jobs, as it is a matter of microseconds.
 TEST(LossOfACallee, isWhatTheCallerHearsWhateverTheHandlerCalled) {
   for (const char* peer : {"c", "a", "b"}) {
     for (int i = 0; i < 20; ++i) {

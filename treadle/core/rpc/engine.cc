@@ -110,8 +110,7 @@ void Engine::onLost(int rank, const Status& why) {
   tellIfIdle();
 }
 
-// Handlers that still run see themselves cancelled; their answers go to closed connections, which is where
-// they end.
+// Handlers that still run see themselves cancelled. Their answers are not sent (stopAnswering).
 void Engine::close(const Status& why) {
   std::vector<uint64_t> pending;
   std::vector<std::shared_ptr<IncomingCall>> incoming;
