@@ -14,7 +14,7 @@ void expectApartAndRebind(DistributedDataParallel<M>& ddp, Worker& worker, const
   EXPECT_EQ(why.worker(), behind);
   EXPECT_TRUE(contains(why.message(), "worker '" + behind + "' (rank ")) << why.message();
   EXPECT_EQ(ddp.state().condition, DdpCondition::kApart);
-  EXPECT_EQ(ddp.state().reason, why.message());
+  EXPECT_TRUE(contains(why.message(), ddp.state().reason)) << ddp.state().reason;
   EXPECT_FALSE(ddp.rebind(ProcessGroup::make(worker, ddp.group().members()))) << "one has made a step alone";
   EXPECT_EQ(ddp.state().condition, DdpCondition::kUsable);
 }

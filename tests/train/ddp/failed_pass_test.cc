@@ -186,8 +186,9 @@ TEST(ExactChannel, NamesARankThatHasHadFewerAverages) {
     EXPECT_TRUE(checkWith({kMany, kMany, kMany, kMany}).ok());
     const Status apart = checkWith({2, kMany, 1, 1});
     EXPECT_EQ(apart.worker(), "rank2");
-    EXPECT_TRUE(contains(apart.message(), "'rank2' (rank 2 of the group) has had 1 averages")) << apart.message();
-    EXPECT_TRUE(contains(apart.message(), "'rank1' (rank 1 of the group) has had 4294967297")) << apart.message();
+    EXPECT_TRUE(contains(apart.message(), "'rank2' (rank 2 of the group) has made 1 averaged passes"))
+        << apart.message();
+    EXPECT_TRUE(contains(apart.message(), "'rank1' (rank 1 of the group) has made 4294967297")) << apart.message();
   });
 }
 

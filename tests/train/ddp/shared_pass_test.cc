@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "tests/support/expect_error.h"
+#include "tests/train/ddp/apart.h"
 #include "tests/train/ddp/net.h"
 
 namespace treadle::test::ddp_test {
@@ -83,6 +84,37 @@ TEST(FailedSharedPass, NamesTheMessageWithoutAGradient) {
     EXPECT_TRUE(contains(failure.message(), "never got a gradient"));
   }
   for (int rank : {0, 1}) replicas().put(rank, nullptr);
+}
+
+at::Tensor leafThere() { return at::ones({2}, at::kDouble).requires_grad_(); }
+
+// In FAST mode the server alone knows that what it sent got no gradient, and rank 1 has its averages by then.
+TEST(FailureOnAServer, LeavesTheRankBehindWhoseContextItIs) {
+  std::vector<std::string> names = ranks(2);
+  names.emplace_back("server");
+  TensorJob job(names, Functions().add<&leafThere>("leafThere"), {.mode = AutogradMode::kFast});
+  job.onAll([&](Worker& worker) {
+    const int rank = worker.self().rank;
+    if (rank == 2) return;
+    Net net(0);
+    DistributedDataParallel<Net> ddp(net, ProcessGroup::make(worker, ranks(2)), smallBuckets());
+    const auto pass = [&](int step, bool fails) {
+      AutogradContext context(worker);
+      if (fails) worker.call<&leafThere>("server");
+      context.backward({ddp.forward(inputOf(rank, step), false).square().mean()});
+      Net alone(0);
+      alone->forward(at::cat({inputOf(0, step), inputOf(1, step)}), false).square().mean().backward();
+      EXPECT_TRUE(close(context.gradient(net->first), alone->first.grad()));
+    };
+    pass(0, /*fails=*/false);
+    if (rank == 1) {
+      EXPECT_TRUE(contains(messageOf<StateError>([&] { pass(1, /*fails=*/true); }), "never got a gradient"));
+    } else {
+      pass(1, /*fails=*/false);
+    }
+    expectApartAndRebind(ddp, worker, "rank1", [&] { pass(2, /*fails=*/false); });
+    pass(3, /*fails=*/false);
+  });
 }
 
 std::vector<Case> cases() {

@@ -49,6 +49,34 @@ class TwoModules : public ::testing::TestWithParam<Order> {
   Net aloneA_{0}, aloneB_{1};
 };
 
+// All weights of A are 0, so it fails on all ranks after its channel, where B may have its averages already. No rank
+// makes a step.
+TEST_P(TwoModules, AreTogetherWhereOneFailsOnAllRanks) {
+  TensorJob job(ranks(2));
+  job.onAll([&](Worker& worker) {
+    Net a(0), b(1);
+    DdpOptions weighted = smallBuckets();
+    weighted.divisor = Divisor::kWeights;
+    DistributedDataParallel<Net> ddpA(a, ProcessGroup::make(worker, job.names()), weighted);
+    DistributedDataParallel<Net> ddpB(b, ProcessGroup::make(worker, job.names()), smallBuckets());
+    for (const double weight : {1, 0, 1}) {
+      a->zero_grad();
+      b->zero_grad();
+      std::optional<AutogradContext> context = contextOf(worker);
+      ddpA.setWeight(weight);
+      const at::Tensor loss = lossOf(ddpA, ddpB, worker);
+      const auto pass = [&] { context ? context->backward({loss}) : loss.backward(); };
+      if (weight == 0) {
+        EXPECT_TRUE(contains(messageOf<StateError>(pass), "all weights are 0"));
+        continue;
+      }
+      pass();
+      expectGradients(a, aloneA_, context);
+      expectGradients(b, aloneB_, context);
+    }
+  });
+}
+
 TEST_P(TwoModules, AreBothAveraged) {
   TensorJob job(ranks(2));
   job.onAll([&](Worker& worker) {

@@ -267,6 +267,20 @@ void Pass::onFinish(UniqueFunction<void(const Status&)> callback) {
   callbacks_.push_back(std::move(callback));
 }
 
+void Pass::onSuccess(UniqueFunction<void()> callback) {
+  std::lock_guard lock(mutex_);
+  successCallbacks_.push_back(std::move(callback));
+}
+
+void Pass::succeeded() {
+  std::vector<UniqueFunction<void()>> callbacks;
+  {
+    std::lock_guard lock(mutex_);
+    callbacks.swap(successCallbacks_);
+  }
+  for (auto& callback : callbacks) callback();
+}
+
 bool Pass::hasCallbacks() const {
   std::lock_guard lock(mutex_);
   return !callbacks_.empty();

@@ -141,6 +141,11 @@ class Pass : public std::enable_shared_from_this<Pass> {
   // which runs after all that were registered before: so several can each begin something first, and wait for it then.
   void onFinish(UniqueFunction<void(const Status&)> callback);
   bool hasCallbacks() const;
+  // `callback` runs once after all that, if the pass has ended well: here, and on the workers whose end this one waits
+  // for (pass_end.h). It must neither wait nor throw.
+  void onSuccess(UniqueFunction<void()> callback);
+  // Runs those.
+  void succeeded();
 
   // From such a callback: if the pass ends well, this is all that the context has for `leaf`, whatever it had before
   // and whatever `.grad` holds.
@@ -193,6 +198,7 @@ class Pass : public std::enable_shared_from_this<Pass> {
   size_t sends_ = 0;                              // that take part
   std::vector<int64_t> spent_;                    // of those, the ones that no later pass can go through
   std::vector<UniqueFunction<void(const Status&)>> callbacks_;
+  std::vector<UniqueFunction<void()>> successCallbacks_;
 };
 
 }  // namespace treadle::autograd

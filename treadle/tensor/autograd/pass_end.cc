@@ -95,7 +95,8 @@ Status endHere(Worker& worker, const ContextPtr& context, const FinishMessage& m
 bool finishHere(Worker& worker, const ContextPtr& context, const FinishMessage& message, Status& outcome) {
   std::shared_ptr<Pass> pass;
   const Left left = takeEnd(*context, message, pass);
-  if (left == Left::kEndHere) outcome = endHere(worker, context, message, std::move(pass));
+  if (left == Left::kEndHere) outcome = endHere(worker, context, message, pass);
+  if (pass && outcome.ok()) pass->succeeded();
   return left != Left::kNothing;
 }
 
@@ -121,13 +122,16 @@ Status finishEverywhere(Worker& worker, const ContextPtr& context, const FinishM
     }
   }
   Status outcome;
-  if (left == Left::kEndHere) outcome = endHere(worker, context, message, std::move(pass));
+  if (left == Left::kEndHere) outcome = endHere(worker, context, message, pass);
   if (outcome.ok()) outcome = std::move(notTold);
   for (auto& [rank, other] : ending) {
     Status ended = endedBy(deadline, other, worker.peer(rank));
     outcome = outcome.ok() ? std::move(ended) : both(std::move(outcome), ended);
   }
-  if (outcome.ok()) return {};
+  if (outcome.ok()) {
+    if (pass) pass->succeeded();
+    return {};
+  }
   MutexLock lock(context->mutex);
   context->broken = outcome;
   return outcome;

@@ -70,7 +70,8 @@ class CommHook {
   // It has gone well on this rank, and the averages are put. `isUsed`: which parameters had a gradient on some rank,
   // and their average from a bucket. Others keep what they have, or have a sparse average or one outside of
   // buckets, which no hook sees: their places in buckets are not used. What the pass has changed in the state holds
-  // from here on, and not before. What this throws fails the pass on this rank alone, with averages that are put.
+  // from here on, and not before. What this throws fails the pass on this rank alone, with averages that are put; the
+  // next one fails on all (kApart).
   virtual void passAveraged(const std::vector<bool>& isUsed);
 
  protected:

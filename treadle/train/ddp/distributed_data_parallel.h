@@ -12,9 +12,10 @@
 // share it. An averaged pass throws StateError, on the ranks concerned, when one has been frozen, unfrozen, replaced or
 // added since, and ArgumentError when a gradient has a history (backward with create_graph). A change that is undone
 // before the next averaged pass is not noticed: gradients that the parameter got meanwhile stay local. A pass over
-// other parameters alone begins no averaged pass. `forward` throws StateError where no other pass is possible, and
-// `pendingPasses` in any case. Convert the module to another dtype before: libtorch drops hooks then, so `forward`,
-// `pendingPasses` and averaged passes throw StateError. The module's own forward (`ddp->forward`) checks nothing.
+// other parameters alone begins no averaged pass. `forward` throws StateError where all averaged parameters are frozen
+// now and another one requires a gradient, and `pendingPasses` where any other one does. Convert the module to another
+// dtype before: libtorch drops hooks then, so `forward`, `pendingPasses` and averaged passes throw StateError. The
+// module's own forward (`ddp->forward`) checks nothing.
 //
 // Gradients may be sparse (COO), as torch::nn::Embedding makes them with EmbeddingOptions::sparse. Their average is
 // sparse, coalesced, and has the rows that some rank has. If the gradient of a parameter is dense on some rank, or
@@ -24,13 +25,15 @@
 // such parameters whole too, and so does the one after a dense average.
 //
 // A pass that fails on a rank before all of its gradients have come there throws CancelledError on the others, which
-// names the worker. A later failure may fail the pass on its rank alone: an all-reduce that times out only there,
-// another callback at the end of the pass that throws, or the end of a distributed pass on other workers (a lost
-// worker, the time limit, in FAST mode a message without a gradient). The others may step then. So the next averaged
-// pass throws StateError on all ranks, which names a rank that is behind (DdpCondition::kApart): make a new group and
-// call `rebind` with it, or load the last checkpoint, on all ranks. A callback that throws after the averages are put
-// is not noticed: make the step all the same. A pass that fails before its first gradient is unknown to the others:
-// they wait for this rank's next pass, and average with that.
+// names the worker. A later failure may fail the pass on its rank alone: an all-reduce that times out only there, the
+// code of a hook or another callback at the end of the pass that throws, or the end of a distributed pass on other
+// workers (a lost worker, the time limit, in FAST mode a message without a gradient). A program makes no step where
+// `backward` throws, and the others may step. So each rank counts the passes that went well, and where they differ, the
+// next averaged pass throws StateError on all ranks, which names a rank that is behind (DdpCondition::kApart): call
+// `rebind` with a new group, of all modules in the pass, or load the last checkpoint into a new
+// DistributedDataParallel, on all ranks. Not noticed: a callback that throws and was registered at the end of the pass;
+// in a replica that another worker's `backward` reaches, a failure on a third worker. A pass that fails before its
+// first gradient is unknown to the others: they wait for this rank's next pass, and average with that.
 //
 // A rank on which the last all-reduce of a pass fails, as by its timeout, cannot know what the others do next; neither
 // can one on which an operation of DdpOptions::hook fails, or its code throws. So the group fails on all

@@ -154,13 +154,13 @@ Status ExactChannel::checkSameAverages() const {
   if (fewest->averages == most->averages) return {};
   const auto inWords = [&](auto of) {
     const auto rank = static_cast<size_t>(of - all.begin());
-    return "worker '" + group_.members()[rank] + "' (rank " + std::to_string(rank) + " of the group) has had " +
-           std::to_string(of->averages);
+    return "worker '" + group_.members()[rank] + "' (rank " + std::to_string(rank) + " of the group) has made " +
+           std::to_string(of->averages) + " averaged passes";
   };
-  return failedPrecondition(inWords(fewest) + " averages, and " + inWords(most) +
-                            ": a pass has failed on the first one alone, and the other one may have made its step. "
-                            "Make a new group and call rebind() of the DistributedDataParallel with it, or load the "
-                            "last checkpoint, on all ranks")
+  return failedPrecondition(inWords(fewest) + ", and " + inWords(most) +
+                            ": a pass has failed on some ranks, and the others may have made its step. Call rebind() "
+                            "of all modules in the pass with new groups, or load the last checkpoint into a new "
+                            "DistributedDataParallel, on all ranks")
       .withWorker(group_.members()[static_cast<size_t>(fewest - all.begin())]);
 }
 

@@ -51,15 +51,14 @@ Status ParameterList::checkUnchanged() const {
 
 Status ParameterList::checkNoOtherIsTrained() const {
   const auto module = module_.lock();
-  if (!module) return {};
   const auto isOther = [&](const at::Tensor& parameter) {
     return parameter.requires_grad() && !isTrained_.contains(parameter.unsafeGetTensorImpl());
   };
-  const std::vector<at::Tensor> now = module->parameters();
-  if (std::ranges::none_of(now, isOther)) return {};
-  const std::vector<NamedTensor> named = parametersOf(*module);
+  if (std::ranges::none_of(module ? module->parameters() : frozen_, isOther)) return {};
+  const std::vector<NamedTensor> named = module ? parametersOf(*module) : std::vector<NamedTensor>();
   const auto other = std::ranges::find_if(named, isOther, &NamedTensor::tensor);
-  return failedPrecondition("parameter " + other->names + " requires a gradient now" + kRemedy);
+  const std::string which = other == named.end() ? "that was frozen" : other->names;
+  return failedPrecondition("parameter " + which + " requires a gradient now" + kRemedy);
 }
 
 Status ParameterList::checkPassIsNoticed() const {

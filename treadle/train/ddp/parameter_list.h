@@ -40,7 +40,7 @@ class ParameterList {
   Status checkPassIsNoticed() const;
 
  private:
-  std::weak_ptr<const torch::nn::Module> module_;
+  std::weak_ptr<const torch::nn::Module> module_;  // null if no shared_ptr owns it
   std::vector<at::Tensor> trained_, frozen_;
   std::unordered_set<const c10::TensorImpl*> isTrained_;
   std::vector<at::ScalarType> dtypes_;  // of those trained

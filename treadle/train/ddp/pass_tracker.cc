@@ -41,6 +41,10 @@ class Token {
     ended_ = !events || !events->passEnds();
     return !ended_;
   }
+  bool hasEnded() const { return ended_; }
+  void passWentWell() {
+    if (auto events = events_.lock()) events->passWentWell();
+  }
 
  private:
   std::weak_ptr<PassEvents> events_;
@@ -50,9 +54,11 @@ class Token {
 // The engine takes new callbacks while it runs them, and runs them last. `token` is a copy: the list that has the
 // callback may move it then.
 void queueStep(const std::shared_ptr<Token>& owned) {
-  torch::autograd::Engine::get_default_engine().queue_callback([owned] {
+  auto& engine = torch::autograd::Engine::get_default_engine();
+  engine.queue_callback([owned, &engine] {
     const std::shared_ptr<Token> token = owned;
-    if (token->passDone()) queueStep(token);
+    if (token->passDone()) return queueStep(token);
+    if (token->hasEnded()) engine.queue_callback([token] { token->passWentWell(); });
   });
 }
 
@@ -62,19 +68,26 @@ void watchLocalPass(std::weak_ptr<PassEvents> events) {
   token->watch();
 }
 
-// The pass may live on where its context is ended late: on a worker whose program has let go of its modules.
-void watchDistributedPass(autograd::Pass& pass, std::weak_ptr<PassEvents> events) {
+void watchSteps(autograd::Pass& pass, std::weak_ptr<PassEvents> events) {
   pass.onFinish([&pass, events = std::move(events)](const Status& status) {
     auto alive = events.lock();
     if (!alive) return;
     if (!status.ok()) return alive->passFailed();
     if (!alive->passEnds()) return;
     try {
-      watchDistributedPass(pass, events);
+      watchSteps(pass, events);
     } catch (...) {
       alive->passFailed();
       throw;
     }
+  });
+}
+
+// The pass may live on where its context is ended late: on a worker whose program has let go of its modules.
+void watchDistributedPass(autograd::Pass& pass, const std::weak_ptr<PassEvents>& events) {
+  watchSteps(pass, events);
+  pass.onSuccess([events] {
+    if (auto alive = events.lock()) alive->passWentWell();
   });
 }
 

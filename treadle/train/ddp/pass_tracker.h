@@ -21,6 +21,9 @@ class PassEvents {
   virtual bool passEnds() = 0;
   // Before the first step or between two. Also called from a destructor.
   virtual void passFailed() noexcept = 0;
+  // After the last step, if nothing of the pass has failed: no other module, no callback that was registered by then,
+  // and in a distributed pass no worker whose end this one waits for.
+  virtual void passWentWell() = 0;
 };
 
 class PassTracker {

@@ -183,6 +183,7 @@ Operations Reducer::beginPass() {
   isBehind_ = false;
   recorder_.turnTo(Activity::kExposed);
   phase_ = Phase::kGradients;
+  hasPut_ = false;
   return std::exchange(operations_, {});
 }
 
@@ -381,8 +382,13 @@ void Reducer::putAverages() {
   if (exchange_.channel().anyUsed()) pending_.averaged();  // also if what follows fails
   buffers_.put();
   exchange_.passAveraged();
-  // Last: where something of this throws, so does backward(), and the program makes no step.
-  if (!optimizer_.exists()) ++progress_.averages;
+  hasPut_ = !optimizer_.exists();
+}
+
+// Only here, as the program makes a step if backward() does not throw. An optimizer within the pass has made it.
+void Reducer::passWentWell() {
+  MutexLock lock(mutex_);
+  progress_.averages += std::exchange(hasPut_, false) ? 1 : 0;
 }
 
 // Those to be waited for: none where the pass has failed, as its averages are of no use.

@@ -58,7 +58,8 @@ class Reducer final : public PassEvents, public std::enable_shared_from_this<Red
 
   // empty_loss.h
   at::Tensor emptyLoss() const { return emptyLoss_->make(); }
-  // StateError: what comes of a forward would be trained, and its pass be averaged in part or not at all.
+  // StateError: a parameter has another dtype now; or all that are averaged are frozen now, and another one requires a
+  // gradient.
   void checkForward() const;
   // StateError: a pass is under way, or one that begins now is left alone, and `function` needs one that is averaged.
   void checkAverages(const char* function);
@@ -125,6 +126,7 @@ class Reducer final : public PassEvents, public std::enable_shared_from_this<Red
 
   bool passEnds() override;
   void passFailed() noexcept override;
+  void passWentWell() override;
   bool makeStep();
   Phase phase();
   void over(bool hasFailed);
@@ -167,6 +169,7 @@ class Reducer final : public PassEvents, public std::enable_shared_from_this<Red
   Operations operations_ TREADLE_GUARDED_BY(mutex_);  // as begun
   Status failure_ TREADLE_GUARDED_BY(mutex_);         // the first one on this rank
   Shares shares_ TREADLE_GUARDED_BY(mutex_);
+  bool hasPut_ TREADLE_GUARDED_BY(mutex_) = false;                         // averages, which are not counted yet
   std::optional<io::Executor::Permit> permit_ TREADLE_GUARDED_BY(mutex_);  // for all waits after the exact channel
   // The other ranks may begin operations of which this one does not know, or that it has not begun: the result of the
   // exact channel is not here, or the hook cannot go on here. Or an optimizer within the pass steps on the others, and
