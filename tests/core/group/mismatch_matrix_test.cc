@@ -1,8 +1,7 @@
 // The fault matrix: one member of a group calls something else than the others, in each phase of each operation by each
 // algorithm that can do it: another size, shape, type, reduction, root or operation, or two operations in the other
-// order. The
-// call fails on all members, each error names that member and both calls, and the group goes on: what was under way
-// before ends well.
+// order. The call fails on all members, each error names that member and both calls, and the group goes on: what was
+// under way before ends well.
 
 #include "tests/core/group/fault_job.h"
 

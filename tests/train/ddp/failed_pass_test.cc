@@ -1,13 +1,14 @@
 // A pass that fails on one rank fails on all, whenever it does, and the next one is right.
 
+#include <torch/csrc/autograd/engine.h>
+
 #include <algorithm>
 #include <limits>
 #include <optional>
 #include <stdexcept>
 #include <utility>
 
-#include "tests/support/expect_error.h"
-#include "tests/train/ddp/net.h"
+#include "tests/train/ddp/apart.h"
 
 namespace treadle::test::ddp_test {
 namespace {
@@ -130,6 +131,45 @@ TEST(DestroyedReplica, WithinItsPassGivesThePassUp) {
     } else {
       EXPECT_EQ(statusOf<CancelledError>([&] { loss.backward(); }).worker(), "rank0");
     }
+  });
+}
+
+// Throws so many rounds of callbacks later.
+void throwAfter(int rounds) {
+  torch::autograd::Engine::get_default_engine().queue_callback([rounds] {
+    if (rounds == 1) throw std::runtime_error("another callback");
+    throwAfter(rounds - 1);
+  });
+}
+
+// On rank 1 another callback throws when the averages are there. A pass that is not averaged comes in between.
+TEST(FailedPass, IsNotCountedByALaterOneUnderNoSync) {
+  TensorJob job(ranks(2));
+  job.onAll([&](Worker& worker) {
+    const int rank = worker.self().rank;
+    Net net(0), alone(0);
+    alone->forward(at::cat({inputOf(0, 0), inputOf(1, 0)}), false).square().mean().backward();
+    DistributedDataParallel<Net> ddp(net, ProcessGroup::make(worker, job.names()), smallBuckets());
+    bool fails = rank == 1;
+    net->bias.register_hook([&](const at::Tensor&) {
+      if (std::exchange(fails, false)) throwAfter(3);
+    });
+    const auto pass = [&](int step) {
+      net->zero_grad();
+      ddp.forward(inputOf(rank, step), false).square().mean().backward();
+    };
+    if (rank == 1) {
+      EXPECT_THROW(pass(0), std::runtime_error);
+    } else {
+      pass(0);
+    }
+    EXPECT_TRUE(close(net->first.grad(), alone->first.grad())) << "it fails after the averages are put";
+    {
+      const auto unaveraged = ddp.noSync();
+      pass(1);
+    }
+    expectApartAndRebind(ddp, worker, "rank1", [&] { pass(2); });
+    pass(3);
   });
 }
 

@@ -34,7 +34,8 @@ ProcessGroup ProcessGroup::withShape(std::string shape) const {
 }
 
 Future<void> ProcessGroup::start(Call call) const {
-  if (call.description.shape.empty()) call.description.shape = shape_;
+  const bool hasData = call.description.operation != OperationKind::kBarrier;
+  if (hasData && call.description.shape.empty()) call.description.shape = shape_;
   return core().start(std::move(call), timeout_);
 }
 

@@ -123,7 +123,10 @@ std::string Operation::namesOf(const std::set<int>& members) const {
 
 Status Operation::mismatch(int member, const Description& theirs) const {
   std::string mine = describe(description(), link().self()), other = describe(theirs, member);
-  if (mine == other && theirs.blocks != description().blocks) {
+  if (mine == other && theirs.count != description().count) {
+    mine += " with " + std::to_string(description().count) + " elements";
+    other += " with " + std::to_string(theirs.count);
+  } else if (mine == other && theirs.blocks != description().blocks) {
     other += " in blocks of other sizes";
   } else if (mine == other) {
     mine += " with " + describeOptions(description());

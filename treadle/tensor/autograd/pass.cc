@@ -272,13 +272,9 @@ void Pass::onSuccess(UniqueFunction<void()> callback) {
   successCallbacks_.push_back(std::move(callback));
 }
 
-void Pass::succeeded() {
-  std::vector<UniqueFunction<void()>> callbacks;
-  {
-    std::lock_guard lock(mutex_);
-    callbacks.swap(successCallbacks_);
-  }
-  for (auto& callback : callbacks) callback();
+std::vector<UniqueFunction<void()>> Pass::takeSuccessCallbacks() {
+  std::lock_guard lock(mutex_);
+  return std::exchange(successCallbacks_, {});
 }
 
 bool Pass::hasCallbacks() const {

@@ -142,10 +142,10 @@ class Pass : public std::enable_shared_from_this<Pass> {
   void onFinish(UniqueFunction<void(const Status&)> callback);
   bool hasCallbacks() const;
   // `callback` runs once after all that, if the pass has ended well: here, and on the workers whose end this one waits
-  // for (pass_end.h). It must neither wait nor throw.
+  // for (pass_end.h). It must neither wait nor throw. Call this from a callback of onFinish.
   void onSuccess(UniqueFunction<void()> callback);
-  // Runs those.
-  void succeeded();
+  // Those, after finish(): the caller runs them, and needs the pass for it no longer.
+  std::vector<UniqueFunction<void()>> takeSuccessCallbacks();
 
   // From such a callback: if the pass ends well, this is all that the context has for `leaf`, whatever it had before
   // and whatever `.grad` holds.

@@ -61,8 +61,11 @@ Left takeEnd(ContextState& context, const FinishMessage& message, std::shared_pt
   return Left::kEndHere;
 }
 
-// Once takeEnd has said so.
-Status endHere(Worker& worker, const ContextPtr& context, const FinishMessage& message, std::shared_ptr<Pass> pass) {
+using Callbacks = std::vector<UniqueFunction<void()>>;
+
+// Once takeEnd has said so. `onSuccess`: what is to run if the pass has ended well elsewhere too.
+Status endHere(Worker& worker, const ContextPtr& context, const FinishMessage& message, std::shared_ptr<Pass> pass,
+               Callbacks& onSuccess) {
   const bool smart = context->graph->mode() == AutogradMode::kSmart;
   Status outcome;
   // FAST mode: sends of this worker that no gradient reached; a pass over them alone finds and names them.
@@ -73,6 +76,7 @@ Status endHere(Worker& worker, const ContextPtr& context, const FinishMessage& m
   if (pass) {
     if (!message.failure.empty()) pass->fail(cancelled(message.failure));
     outcome = pass->finish();
+    onSuccess = pass->takeSuccessCallbacks();
   } else if (!message.failure.empty()) {
     outcome = cancelled(message.failure);
   }
@@ -95,8 +99,8 @@ Status endHere(Worker& worker, const ContextPtr& context, const FinishMessage& m
 bool finishHere(Worker& worker, const ContextPtr& context, const FinishMessage& message, Status& outcome) {
   std::shared_ptr<Pass> pass;
   const Left left = takeEnd(*context, message, pass);
-  if (left == Left::kEndHere) outcome = endHere(worker, context, message, pass);
-  if (pass && outcome.ok()) pass->succeeded();
+  Callbacks onSuccess;  // none, as nobody ends a pass with callbacks by itself
+  if (left == Left::kEndHere) outcome = endHere(worker, context, message, std::move(pass), onSuccess);
   return left != Left::kNothing;
 }
 
@@ -122,14 +126,15 @@ Status finishEverywhere(Worker& worker, const ContextPtr& context, const FinishM
     }
   }
   Status outcome;
-  if (left == Left::kEndHere) outcome = endHere(worker, context, message, pass);
+  Callbacks onSuccess;
+  if (left == Left::kEndHere) outcome = endHere(worker, context, message, std::move(pass), onSuccess);
   if (outcome.ok()) outcome = std::move(notTold);
   for (auto& [rank, other] : ending) {
     Status ended = endedBy(deadline, other, worker.peer(rank));
     outcome = outcome.ok() ? std::move(ended) : both(std::move(outcome), ended);
   }
   if (outcome.ok()) {
-    if (pass) pass->succeeded();
+    for (auto& callback : onSuccess) callback();
     return {};
   }
   MutexLock lock(context->mutex);

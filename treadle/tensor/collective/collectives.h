@@ -20,9 +20,9 @@
 namespace treadle {
 
 // tensor[i] becomes the sum (or the reduction `op`) of tensor[i] of all members, in place, with the same bits on all.
-// Members give the same shape and dtype. float16, bfloat16, float32,
-// float64, int8 to int64, uint8 to uint64; complex64 and complex128 without kMin and kMax; bool with these alone (and,
-// or). ArgumentError at once for other dtypes, devices and layouts.
+// Members give the same shape and dtype. float16, bfloat16, float32, float64, int8 to int64, uint8 to uint64; complex64
+// and complex128 without kMin and kMax; bool with these alone (and, or). ArgumentError at once for other dtypes,
+// devices and layouts.
 Future<void> allReduce(const ProcessGroup& group, at::Tensor& tensor, ReduceOp op = ReduceOp::kSum);
 
 // As allReduce, but members match the tensors by name and not by the order of their calls: each offers the same names,

@@ -26,8 +26,8 @@ enum class DdpCondition {
   // The same, and DdpOptions::optimizerInBackward has stepped some parameters of this rank, and others not. rebind
   // takes the values of a rank that is not torn.
   kTorn,
-  // Ranks have had different numbers of averages, as a pass has failed on some alone. Averaged passes throw, on all
-  // ranks; DistributedDataParallel::rebind gives all the values of one, and goes on with a new group.
+  // Averaged passes have failed on some ranks and gone well on others, so some have made a step more. Averaged passes
+  // throw, on all ranks; DistributedDataParallel::rebind gives all the values of one, and goes on with a new group.
   kApart,
 };
 

@@ -21,7 +21,7 @@ struct RankReport {
   double weight = 0;    // of these batches (Divisor::kWeights)
   JoinReport join = {};
   Duration elapsed = {};  // since its last averages; sent in microseconds, at most 71 minutes
-  uint64_t averages = 0;  // received so far
+  uint64_t averages = 0;  // averaged passes that have gone well
 };
 
 class ExactChannel {

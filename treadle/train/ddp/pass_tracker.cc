@@ -11,6 +11,8 @@
 namespace treadle::ddp {
 namespace {
 
+using Step = PassEvents::Step;
+
 void watchLocalPass(std::weak_ptr<PassEvents> events);
 
 // Owned by a callback of a local pass, which libtorch's GraphTask owns: it is destroyed with the pass, before the
@@ -33,15 +35,15 @@ class Token {
   Token& operator=(const Token&) = delete;
 
   void watch() { watches_ = true; }
-  // The local pass has gone well, which may be one within another. Returns whether the end has another step.
-  bool passDone() {
-    if (autograd::backwardDepth() > 1) return false;
+  // The local pass has gone well, which may be one within another, whose end is left to the pass around it.
+  Step passDone() {
+    if (autograd::backwardDepth() > 1) return Step::kLast;
     ended_ = true;  // also if the step throws
     auto events = events_.lock();
-    ended_ = !events || !events->passEnds();
-    return !ended_;
+    const Step step = events ? events->passEnds() : Step::kLast;
+    ended_ = step != Step::kOneOfSeveral;
+    return step;
   }
-  bool hasEnded() const { return ended_; }
   void passWentWell() {
     if (auto events = events_.lock()) events->passWentWell();
   }
@@ -54,11 +56,12 @@ class Token {
 // The engine takes new callbacks while it runs them, and runs them last. `token` is a copy: the list that has the
 // callback may move it then.
 void queueStep(const std::shared_ptr<Token>& owned) {
-  auto& engine = torch::autograd::Engine::get_default_engine();
-  engine.queue_callback([owned, &engine] {
+  torch::autograd::Engine::get_default_engine().queue_callback([owned] {
     const std::shared_ptr<Token> token = owned;
-    if (token->passDone()) return queueStep(token);
-    if (token->hasEnded()) engine.queue_callback([token] { token->passWentWell(); });
+    const Step step = token->passDone();
+    if (step == Step::kOneOfSeveral) queueStep(token);
+    if (step == Step::kLastOfAverage)
+      torch::autograd::Engine::get_default_engine().queue_callback([token] { token->passWentWell(); });
   });
 }
 
@@ -68,26 +71,24 @@ void watchLocalPass(std::weak_ptr<PassEvents> events) {
   token->watch();
 }
 
-void watchSteps(autograd::Pass& pass, std::weak_ptr<PassEvents> events) {
+// The pass may live on where its context is ended late: on a worker whose program has let go of its modules.
+void watchDistributedPass(autograd::Pass& pass, std::weak_ptr<PassEvents> events) {
   pass.onFinish([&pass, events = std::move(events)](const Status& status) {
     auto alive = events.lock();
     if (!alive) return;
     if (!status.ok()) return alive->passFailed();
-    if (!alive->passEnds()) return;
+    const Step step = alive->passEnds();
+    if (step == Step::kLastOfAverage)
+      pass.onSuccess([events] {
+        if (auto owner = events.lock()) owner->passWentWell();
+      });
+    if (step != Step::kOneOfSeveral) return;
     try {
-      watchSteps(pass, events);
+      watchDistributedPass(pass, events);
     } catch (...) {
       alive->passFailed();
       throw;
     }
-  });
-}
-
-// The pass may live on where its context is ended late: on a worker whose program has let go of its modules.
-void watchDistributedPass(autograd::Pass& pass, const std::weak_ptr<PassEvents>& events) {
-  watchSteps(pass, events);
-  pass.onSuccess([events] {
-    if (auto alive = events.lock()) alive->passWentWell();
   });
 }
 

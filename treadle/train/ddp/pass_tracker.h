@@ -15,14 +15,18 @@ namespace treadle::ddp {
 class PassEvents {
  public:
   virtual ~PassEvents() = default;
-  // All gradients of the pass have come. Makes the next step of the end, and returns whether another one is left: that
-  // is made when all modules in the pass have made this one. So a step may wait for what earlier steps begin on other
-  // ranks, in whatever order these have the modules. Throwing fails the pass and ends the steps.
-  virtual bool passEnds() = 0;
+  enum class Step {
+    kOneOfSeveral,  // another one is left: it is made when all modules in the pass have made this one
+    kLast,
+    kLastOfAverage,  // the last one, and passWentWell() is to be called
+  };
+  // All gradients of the pass have come. Makes the next step of the end. It may wait for what earlier steps begin on
+  // other ranks, in whatever order these have the modules. Throwing fails the pass and ends the steps.
+  virtual Step passEnds() = 0;
   // Before the first step or between two. Also called from a destructor.
   virtual void passFailed() noexcept = 0;
-  // After the last step, if nothing of the pass has failed: no other module, no callback that was registered by then,
-  // and in a distributed pass no worker whose end this one waits for.
+  // After the last step, if nothing of the pass has failed: no callback that was registered by then, so no other module
+  // with as many steps or fewer, and in a distributed pass no worker whose end this one waits for.
   virtual void passWentWell() = 0;
 };
 

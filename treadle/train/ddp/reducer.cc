@@ -183,7 +183,6 @@ Operations Reducer::beginPass() {
   isBehind_ = false;
   recorder_.turnTo(Activity::kExposed);
   phase_ = Phase::kGradients;
-  hasPut_ = false;
   return std::exchange(operations_, {});
 }
 
@@ -221,29 +220,26 @@ void Reducer::refuseUnless(const Status& ok) {
   throwIfError(ok);
 }
 
-bool Reducer::passEnds() {
+PassEvents::Step Reducer::passEnds() {
   try {
-    const bool isAnotherLeft = makeStep();
-    if (!isAnotherLeft) over(/*hasFailed=*/false);
-    return isAnotherLeft;
+    const Step step = makeStep();
+    if (step != Step::kOneOfSeveral) over(/*hasFailed=*/false);
+    return step;
   } catch (...) {
     over(/*hasFailed=*/true);
     throw;
   }
 }
 
-bool Reducer::makeStep() {
+PassEvents::Step Reducer::makeStep() {
   at::NoGradGuard noGrad;
   switch (phase()) {
     case Phase::kNone: break;
-    case Phase::kGradients: beginLast({}); return true;
-    case Phase::kLast: beginAgain(); return true;
-    case Phase::kAgain:
-      if (beginNextRound()) return true;
-      putOrDrop();
-      break;
+    case Phase::kGradients: beginLast({}); return Step::kOneOfSeveral;
+    case Phase::kLast: beginAgain(); return Step::kOneOfSeveral;
+    case Phase::kAgain: return beginNextRound() ? Step::kOneOfSeveral : putOrDrop();
   }
-  return false;
+  return Step::kLast;
 }
 
 Reducer::Phase Reducer::phase() {
@@ -359,12 +355,14 @@ Status Reducer::conclude() {
 
 // A pass that join() drops is no failure. Its gradients go on all ranks, so that no optimizer makes a step by those of
 // this rank alone.
-void Reducer::putOrDrop() {
+PassEvents::Step Reducer::putOrDrop() {
   {
     MutexLock lock(mutex_);
-    if (join_.isDropped()) return clearGradients();
+    if (join_.isDropped()) return clearGradients(), Step::kLast;
   }
   putAverages();
+  // An optimizer within the pass has made its step, and counted it.
+  return optimizer_.exists() ? Step::kLast : Step::kLastOfAverage;
 }
 
 void Reducer::putAverages() {
@@ -382,13 +380,12 @@ void Reducer::putAverages() {
   if (exchange_.channel().anyUsed()) pending_.averaged();  // also if what follows fails
   buffers_.put();
   exchange_.passAveraged();
-  hasPut_ = !optimizer_.exists();
 }
 
-// Only here, as the program makes a step if backward() does not throw. An optimizer within the pass has made it.
+// Not before: the program makes a step if backward() does not throw.
 void Reducer::passWentWell() {
   MutexLock lock(mutex_);
-  progress_.averages += std::exchange(hasPut_, false) ? 1 : 0;
+  ++progress_.averages;
 }
 
 // Those to be waited for: none where the pass has failed, as its averages are of no use.

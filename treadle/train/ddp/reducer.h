@@ -124,10 +124,10 @@ class Reducer final : public PassEvents, public std::enable_shared_from_this<Red
   Status take(std::optional<size_t> index, bool begins) TREADLE_REQUIRES(mutex_);
   void refuseUnless(const Status& ok) TREADLE_REQUIRES(mutex_);
 
-  bool passEnds() override;
+  Step passEnds() override;
   void passFailed() noexcept override;
   void passWentWell() override;
-  bool makeStep();
+  Step makeStep();
   Phase phase();
   void over(bool hasFailed);
   std::string whyBehind() TREADLE_REQUIRES(mutex_);
@@ -135,7 +135,7 @@ class Reducer final : public PassEvents, public std::enable_shared_from_this<Red
   void beginAgain();
   bool beginNextRound();
   Status conclude() TREADLE_REQUIRES(mutex_);
-  void putOrDrop();
+  Step putOrDrop();
   void putAverages();
   void stepAsBucketsCome();
   void stepPart(const std::vector<size_t>& averaged);
@@ -169,7 +169,6 @@ class Reducer final : public PassEvents, public std::enable_shared_from_this<Red
   Operations operations_ TREADLE_GUARDED_BY(mutex_);  // as begun
   Status failure_ TREADLE_GUARDED_BY(mutex_);         // the first one on this rank
   Shares shares_ TREADLE_GUARDED_BY(mutex_);
-  bool hasPut_ TREADLE_GUARDED_BY(mutex_) = false;                         // averages, which are not counted yet
   std::optional<io::Executor::Permit> permit_ TREADLE_GUARDED_BY(mutex_);  // for all waits after the exact channel
   // The other ranks may begin operations of which this one does not know, or that it has not begun: the result of the
   // exact channel is not here, or the hook cannot go on here. Or an optimizer within the pass steps on the others, and

@@ -16,7 +16,7 @@ namespace treadle::ddp {
 namespace {
 
 // The rules for what ranks exchange in a pass, and in which order. Raise the number when they change.
-constexpr const char* kRules = "version 4 of the rules of DistributedDataParallel";
+constexpr const char* kRules = "version 5 of the rules of DistributedDataParallel";
 
 // Their names in words are "parameter 'first'" and "buffer 'offset'".
 std::vector<NamedTensor> tensorsOf(const torch::nn::Module& module, bool buffers) {
