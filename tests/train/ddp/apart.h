@@ -1,10 +1,23 @@
 #pragma once
-// What ranks do that have had different numbers of averages.
+// Passes that fail late on one rank, and what ranks do that have had different numbers of averages.
+
+#include <torch/csrc/autograd/engine.h>
+
+#include <stdexcept>
 
 #include "tests/support/expect_error.h"
 #include "tests/train/ddp/net.h"
 
 namespace treadle::test::ddp_test {
+
+// Within a backward pass: a callback at its end throws, after so many rounds of callbacks. A DistributedDataParallel
+// makes one step of its end in each: after the first its channel has gone, and after the third the averages are put.
+inline void throwAfter(int rounds) {
+  torch::autograd::Engine::get_default_engine().queue_callback([rounds] {
+    if (rounds == 1) throw std::runtime_error("another callback");
+    throwAfter(rounds - 1);
+  });
+}
 
 // A pass has failed on the rank called `behind` alone, so the next one fails on all, which go on with another group.
 template <class M, class Pass>

@@ -1,8 +1,6 @@
 // Hooks of programs: whatever a hook begins and in however many rounds, all kinds of passes train as without it, and
 // one that cannot go on ends in clear errors.
 
-#include <torch/csrc/autograd/engine.h>
-
 #include <algorithm>
 #include <latch>
 #include <optional>
@@ -409,9 +407,7 @@ TEST(CommHook, GoesOnWhereAPassFailsAfterItsExactChannel) {
     DistributedDataParallel<Net> ddp(net, ProcessGroup::make(worker, job.names()), smallBucketsWith(hook));
     bool fails = rank == 1;
     net->bias.register_hook([&](const at::Tensor&) {
-      if (std::exchange(fails, false))
-        torch::autograd::Engine::get_default_engine().queue_callback(
-            [] { throw std::runtime_error("another callback"); });
+      if (std::exchange(fails, false)) throwAfter(1);
     });
     for (int step = 0; step < 3; ++step) {
       net->zero_grad();

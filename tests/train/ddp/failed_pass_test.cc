@@ -1,7 +1,5 @@
 // A pass that fails on one rank fails on all, whenever it does, and the next one is right.
 
-#include <torch/csrc/autograd/engine.h>
-
 #include <algorithm>
 #include <limits>
 #include <optional>
@@ -131,14 +129,6 @@ TEST(DestroyedReplica, WithinItsPassGivesThePassUp) {
     } else {
       EXPECT_EQ(statusOf<CancelledError>([&] { loss.backward(); }).worker(), "rank0");
     }
-  });
-}
-
-// Throws so many rounds of callbacks later.
-void throwAfter(int rounds) {
-  torch::autograd::Engine::get_default_engine().queue_callback([rounds] {
-    if (rounds == 1) throw std::runtime_error("another callback");
-    throwAfter(rounds - 1);
   });
 }
 

@@ -1,7 +1,5 @@
 // Buckets that were planned anew, where a rank fails meanwhile, and with parameters of several dtypes.
 
-#include <torch/csrc/autograd/engine.h>
-
 #include <stdexcept>
 #include <utility>
 
@@ -83,9 +81,7 @@ TEST(RebuiltBuckets, AreThoseOfARankWhosePassFailsBetweenTheStepsToo) {
     DistributedDataParallel<MixedDtypes> ddp(net, ProcessGroup::make(worker, job.names()), averagingBuffers());
     bool fails = rank == 1;
     net->doubles[1].register_hook([&](const at::Tensor&) {
-      if (std::exchange(fails, false))
-        torch::autograd::Engine::get_default_engine().queue_callback(
-            [] { throw std::runtime_error("another callback"); });
+      if (std::exchange(fails, false)) throwAfter(1);
     });
     auto pass = [&](int step) {
       net->zero_grad();

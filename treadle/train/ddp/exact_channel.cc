@@ -9,6 +9,7 @@
 
 #include "treadle/core/base/error.h"
 #include "treadle/tensor/collective/collectives.h"
+#include "treadle/train/ddp/member_in_words.h"
 
 namespace treadle::ddp {
 namespace {
@@ -141,27 +142,25 @@ Status ExactChannel::outcome() const {
   for (size_t rank = 0; rank < all.size(); ++rank)
     if (all[rank].failed) failed.push_back(rank);
   if (failed.empty()) return {};
-  const std::string worker = group_.members()[failed.front()];
   const std::string more = failed.size() > 1 ? " and on " + std::to_string(failed.size() - 1) + " more" : "";
-  return cancelled("the backward pass failed on worker '" + worker + "' (rank " + std::to_string(failed.front()) +
-                   " of the group)" + more + ", so there are no averages of its gradients: see the error there")
-      .withWorker(worker);
+  return cancelled("the backward pass failed on " + memberInWords(failed.front(), group_) + more +
+                   ", so there are no averages of its gradients: see the error there")
+      .withWorker(group_.members()[failed.front()]);
 }
 
 Status ExactChannel::checkSameAverages() const {
   const std::vector<RankReport> all = reports();
   const auto [fewest, most] = std::ranges::minmax_element(all, {}, &RankReport::averages);
   if (fewest->averages == most->averages) return {};
-  const auto inWords = [&](auto of) {
-    const auto rank = static_cast<size_t>(of - all.begin());
-    return "worker '" + group_.members()[rank] + "' (rank " + std::to_string(rank) + " of the group) has made " +
-           std::to_string(of->averages) + " averaged passes";
+  const auto rankOf = [&](auto report) { return static_cast<size_t>(report - all.begin()); };
+  const auto inWords = [&](auto report) {
+    return memberInWords(rankOf(report), group_) + " has made " + std::to_string(report->averages) + " averaged passes";
   };
   return failedPrecondition(inWords(fewest) + ", and " + inWords(most) +
                             ": a pass has failed on some ranks, and the others may have made its step. Call rebind() "
                             "of all modules in the pass with new groups, or load the last checkpoint into a new "
                             "DistributedDataParallel, on all ranks")
-      .withWorker(group_.members()[static_cast<size_t>(fewest - all.begin())]);
+      .withWorker(group_.members()[rankOf(fewest)]);
 }
 
 }  // namespace treadle::ddp

@@ -8,6 +8,7 @@
 #include "treadle/train/ddp/distributed_data_parallel.h"
 #include "treadle/train/ddp/error_feedback_hook.h"
 #include "treadle/train/ddp/first_difference.h"
+#include "treadle/train/ddp/member_in_words.h"
 #include "treadle/train/ddp/of_all_ranks.h"
 #include "treadle/train/ddp/reducer.h"
 #include "treadle/train/ddp/replica_mean.h"
@@ -71,10 +72,6 @@ std::vector<std::string> settingsOfLocalSgd(const LocalSgdOptions& options, cons
   return {"LocalSgdOptions::period " + std::to_string(options.period),
           "LocalSgdOptions::startAfter " + std::to_string(options.startAfter),
           std::string("DdpOptions::buffers ") + nameOf(ddp.buffers)};
-}
-
-std::string memberInWords(size_t rank, const ProcessGroup& group) {
-  return "worker '" + group.members()[rank] + "' (rank " + std::to_string(rank) + " of the group)";
 }
 
 // The same on all ranks.
