@@ -305,7 +305,7 @@ class Play {
     message.group = groupId_;
     message.sequence = choices_.below(8) == 7 ? group::kWholeGroup : choices_.below(4);
     message.kind = group::MessageKind{static_cast<uint8_t>(1 + choices_.below(7))};
-    message.description = {group::OperationKind{static_cast<uint8_t>(1 + choices_.below(11))},
+    message.description = {group::OperationKind{static_cast<uint8_t>(1 + choices_.below(12))},
                            group::DataType::kFloat32,
                            group::ReduceOp::kSum,
                            static_cast<uint32_t>(choices_.below(3)),

@@ -50,7 +50,7 @@ struct Cell {
   bool hasBlocks() const {
     using enum group::OperationKind;
     return operation == kReduceScatter || operation == kAllGather || operation == kGather || operation == kScatter ||
-           operation == kAllToAll;
+           operation == kAllToAll || operation == kAllToAllV;
   }
   // Its data travels with the starts, or it has none.
   bool small() const { return algorithm == group::Algorithm::kExchange || algorithm == group::Algorithm::kTree; }
@@ -71,7 +71,7 @@ struct Cell {
     what.dataType = reduces() ? dataType : group::DataType::kUint8;
     if (reduces()) what.reduceOp = reduceOp;
     if (hasRoot()) what.root = static_cast<uint32_t>(root);
-    const bool hasCount = !isBarrier() && operation != group::OperationKind::kAllToAll;
+    const bool hasCount = !isBarrier() && operation != group::OperationKind::kAllToAllV;
     if (hasCount) what.count = count * unit() * (hasBlocks() ? static_cast<size_t>(size) : 1);
     what.smallBytes = options({}).smallBytes;
     what.chunkBytes = chunkBytes;
@@ -89,7 +89,9 @@ struct Cell {
     const group::Placement all = group::Placement::spread(size, hosts);
     return isSend() ? all.pair(root, receiver) : all;
   }
-  bool isServed() const { return group::serves(algorithm, description(), placement()); }
+  bool isServed() const {
+    return operation != group::OperationKind::kSparseAllReduce && group::serves(algorithm, description(), placement());
+  }
 
   // The plan of one member.
   group::Plan planOf(int rank) const {
@@ -156,6 +158,7 @@ inline CellData Cell::dataOf(int rank) const {
     case group::OperationKind::kScatter:
       return {isRoot ? all(root) : Values(), Values(count), cellValues(root, self * count, count)};
     case group::OperationKind::kAllToAll:
+    case group::OperationKind::kAllToAllV:
       return {all(rank), Values(allCount), join([&](int from) { return cellValues(from, self * count, count); })};
     case group::OperationKind::kSend:
       if (isRoot) return {cellValues(root, 0, count), {}, {}};
@@ -180,6 +183,10 @@ inline Future<void> Cell::start(const ProcessGroup& withoutShape, CellData& data
     case group::OperationKind::kGather: return gather(group, input, output, root);
     case group::OperationKind::kScatter: return scatter(group, input, output, root);
     case group::OperationKind::kAllToAll: return allToAll(group, input, output);
+    case group::OperationKind::kAllToAllV: {
+      const std::vector<uint64_t> sizes(static_cast<size_t>(size), count * sizeof(int32_t));
+      return allToAll(group, input, output, sizes, sizes);
+    }
     case group::OperationKind::kSend:
       return group.rank() == root ? send(group, input, receiver) : recv(group, output, root);
   }
@@ -220,7 +227,7 @@ inline std::vector<Cell> cellsOf(const Setting& setting) {
   std::vector<Cell> cells;
   const int next = (setting.victim + 1) % setting.size;
   const int previous = (setting.victim + setting.size - 1) % setting.size;
-  for (uint8_t operation = 1; operation <= static_cast<uint8_t>(group::OperationKind::kSend); ++operation)
+  for (uint8_t operation = 1; group::isOperation(operation); ++operation)
     for (uint8_t algorithm = 1; group::isAlgorithm(algorithm); ++algorithm)
       for (int root : std::set<int>{setting.victim, next, previous}) {
         Cell cell{.operation = static_cast<group::OperationKind>(operation),

@@ -34,8 +34,9 @@ Algorithm automatic(const Description& what, int size) { return *choose({}, what
 TEST(ChoiceTest, GoesByOperationSizeAndMembers) {
   constexpr uint64_t kSmall = 100, kLarge = 1'000'000;
   for (int size : {2, 16}) {
-    for (OperationKind operation : {OperationKind::kAllReduce, OperationKind::kBroadcast, OperationKind::kReduce,
-                                    OperationKind::kAllGather, OperationKind::kBarrier, OperationKind::kSend})
+    for (OperationKind operation :
+         {OperationKind::kAllReduce, OperationKind::kBroadcast, OperationKind::kReduce, OperationKind::kAllGather,
+          OperationKind::kAllToAll, OperationKind::kBarrier, OperationKind::kSend})
       EXPECT_EQ(automatic(of(operation, operation == OperationKind::kBarrier ? 0 : kSmall), size),
                 Algorithm::kExchange);
     EXPECT_EQ(automatic(reduction(kLarge), size), Algorithm::kRing);
@@ -55,14 +56,15 @@ TEST(ChoiceTest, GoesByOperationSizeAndMembers) {
   EXPECT_EQ(automatic(of(OperationKind::kBroadcast, kLarge), 17), Algorithm::kRing);
   for (int size : {2, 17}) {
     EXPECT_EQ(automatic(reduction(kLarge, DataType::kBFloat16), size), Algorithm::kDirect);
-    EXPECT_EQ(automatic(of(OperationKind::kAllToAll, 0), size), Algorithm::kDirect);
+    EXPECT_EQ(automatic(of(OperationKind::kAllToAll, kLarge), size), Algorithm::kDirect);
+    EXPECT_EQ(automatic(of(OperationKind::kAllToAllV, 0), size), Algorithm::kDirect);
     EXPECT_EQ(automatic(of(OperationKind::kSparseAllReduce, kSmall), size), Algorithm::kDirect);
   }
 }
 
 TEST(ChoiceTest, ChoosesOnlyAlgorithmsThatServe) {
   for (int size : {2, 3, 16, 17, 64})
-    for (uint8_t operation = 1; operation <= static_cast<uint8_t>(OperationKind::kSparseAllReduce); ++operation)
+    for (uint8_t operation = 1; isOperation(operation); ++operation)
       for (uint64_t count : {0, 1, 16'384, 16'385})
         for (DataType type : {DataType::kFloat32, DataType::kFloat16}) {
           Description what = reduction(count, type);

@@ -73,8 +73,9 @@ TEST_P(CostTest, OfDirectOperations) {
   expect(cost(Algorithm::kDirect, OperationKind::kReduceScatter), starts_ + others_, others_ * blockBytes_,
          agreed_ + 1);
   expect(cost(Algorithm::kDirect, OperationKind::kAllGather), starts_ + others_, others_ * blockBytes_, agreed_ + 1);
-  const uint64_t toAll = others_ + others_;  // an all-to-all always begins with a start to each
-  expect(cost(Algorithm::kDirect, OperationKind::kAllToAll), toAll, others_ * blockBytes_, 2);
+  expect(cost(Algorithm::kDirect, OperationKind::kAllToAll), starts_ + others_, others_ * blockBytes_, agreed_ + 1);
+  const uint64_t toAll = others_ + others_;  // a start to each says how large its block is
+  expect(cost(Algorithm::kDirect, OperationKind::kAllToAllV), toAll, others_ * blockBytes_, 2);
 }
 
 TEST_P(CostTest, OfOneMemberThatCombines) {

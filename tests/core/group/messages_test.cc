@@ -80,6 +80,7 @@ TEST(GroupMessagesTest, AStartSaysWhatItsDataIs) {
            {OperationKind::kBroadcast, "broadcast from the group's rank 3 of float32 [5, 50]"},
            {OperationKind::kGather, "gather to the group's rank 3 of float32 [5, 50]"},
            {OperationKind::kAllToAll, "allToAll of float32 [5, 50]"},
+           {OperationKind::kAllToAllV, "allToAll of float32 [5, 50] in blocks of any sizes"},
            {OperationKind::kSend, "recv of float32 [5, 50]"}}) {
     sent.description.operation = operation;
     Result<Message> got = parse(received(encode(sent)));

@@ -50,6 +50,9 @@ std::vector<Cell> othersOf(const Cell& cell) {
   add([](Cell& other) { --other.count; });
   add([](Cell& other) { other.shape = "float32 [2, 3]"; });
   if (!cell.isSend()) add([](Cell& other) { other.operation = OperationKind::kBarrier, other.count = 0; });
+  if (cell.operation == OperationKind::kAllToAll && !cell.small()) {
+    add([](Cell& other) { other.operation = OperationKind::kAllToAllV; });
+  }
   if (cell.hasRoot()) add([](Cell& other) { other.root = (other.root + 1) % other.size; });
   if (cell.reduces()) {
     add([](Cell& other) { other.dataType = group::DataType::kFloat32; });
@@ -127,13 +130,13 @@ class DifferentCall : public ::testing::TestWithParam<Setting> {
     seat.waitForMore(index, startsTo(seat.rank(), meeting));
   }
 
-  // The victim has called `victims`, and the others `others`. Where only the sizes of an all-to-all differ, the message
-  // has elements: each member alone knows the sizes of its blocks.
+  // The victim has called `victims`, and the others `others`. Where only the sizes of an all-to-all with blocks of any
+  // sizes differ, the message has elements: each member alone knows the sizes of its blocks.
   void expectMismatch(const Cell& victims, const Cell& others, const Future<void>& future) {
     const Status why = failureOf(future);
     EXPECT_EQ(why.code(), Code::kInvalidArgument) << why.toString();
     EXPECT_TRUE(contains(why.message(), job_->nameOf(victim())));
-    if (victims.operation == OperationKind::kAllToAll && victims.description() == others.description()) {
+    if (victims.operation == OperationKind::kAllToAllV && victims.description() == others.description()) {
       EXPECT_TRUE(contains(why.message(), " elements to worker '") && contains(why.message(), ", which expects "));
       return;
     }

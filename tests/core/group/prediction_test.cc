@@ -20,7 +20,8 @@ constexpr std::array kAlgorithms = {Algorithm::kExchange,    Algorithm::kTree,  
                                     Algorithm::kHierarchical};
 constexpr std::array kOperations = {OperationKind::kAllReduce, OperationKind::kReduce,        OperationKind::kBroadcast,
                                     OperationKind::kAllGather, OperationKind::kReduceScatter, OperationKind::kGather,
-                                    OperationKind::kScatter,   OperationKind::kAllToAll,      OperationKind::kBarrier};
+                                    OperationKind::kScatter,   OperationKind::kAllToAll,      OperationKind::kAllToAllV,
+                                    OperationKind::kBarrier};
 
 Description called(OperationKind operation, uint64_t count, uint64_t chunkBytes = 262'144,
                    DataType type = DataType::kFloat32) {

@@ -57,7 +57,8 @@ Plan directPlan(OperationKind operation, const Shape& shape) {
     case OperationKind::kAllGather: return directAllGather(shape);
     case OperationKind::kGather: return directGather(shape);
     case OperationKind::kScatter: return directScatter(shape);
-    case OperationKind::kAllToAll: return directAllToAll(shape);
+    case OperationKind::kAllToAll:
+    case OperationKind::kAllToAllV: return directAllToAll(shape);
     case OperationKind::kBroadcast:
     case OperationKind::kSend:
     case OperationKind::kSparseAllReduce:

@@ -25,8 +25,8 @@ struct Call {
   std::shared_ptr<Staging> staging = {};             // of an all-reduce, in place of input and output
 };
 
-// Up to this many members an operation begins with a message from each to each. Above, only those do whose data goes so
-// as well: all-to-all and sparse all-reduce.
+// Up to this many members an operation begins with a message from each to each. Above, only those do in which a member
+// has to know from each other one how much will come: all-to-all with blocks of any sizes, and sparse all-reduce.
 inline constexpr int kMostAllToAll = 16;
 
 Agreement::Kind agreementOf(const Description& description, int size);

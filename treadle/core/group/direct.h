@@ -5,6 +5,8 @@
 
 namespace treadle::group {
 
+// All need at least two members. All reductions are by rank, and those of 16-bit floats are rounded once.
+
 // Chunks that may be under way on each channel: twice a ring's for all others together. So what is under way, and kept,
 // grows with the group only above 17 members.
 uint64_t directWindow(int size);
@@ -34,7 +36,9 @@ Plan directScatter(const Shape& shape);
 Plan directAllToAll(const Shape& shape);
 
 // Small data in one step, which sends (n-1) times the data: the one chunk of each channel travels with the start of the
-// operation, before anything is taken.
+// operation, before anything is taken. Needs starts from each to each, so at most 16 members (kMostAllToAll), and data
+// of at most GroupOptions::smallBytes. So do gather, scatter, all-gather, reduce-scatter and all-to-all by exchange,
+// whose plans are the direct ones.
 Plan exchangeAllReduce(const Shape& shape);  // reduced by rank, as above
 Plan exchangeReduce(const Shape& shape);
 Plan exchangeBroadcast(const Shape& shape);

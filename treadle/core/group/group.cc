@@ -182,10 +182,11 @@ Future<void> scatter(const ProcessGroup& group, Bytes input, MutableBytes output
   return group.start(callOf(OperationKind::kScatter, input, output, std::move(sizes), root));
 }
 
-// Only the two members concerned know the size of a block, so the description has none.
+// Where sizes are given only the two members concerned know that of a block, so the description has none.
 Future<void> allToAll(const ProcessGroup& group, Bytes input, MutableBytes output, std::vector<uint64_t> sent,
                       std::vector<uint64_t> received) {
   const auto members = static_cast<size_t>(group.size());
+  const bool sizesVary = !sent.empty() || !received.empty();
   sent = blocksOf(group, std::move(sent), input.size() / members);
   received = blocksOf(group, std::move(received), output.size() / members);
   checkSize(group, "input", input.size(), sumOf(sent));
@@ -194,8 +195,8 @@ Future<void> allToAll(const ProcessGroup& group, Bytes input, MutableBytes outpu
   if (sent[self] != received[self])
     raise(invalidArgument("this member sends itself " + std::to_string(sent[self]) + " bytes in " +
                           group.core().text() + " and expects " + std::to_string(received[self])));
-  Call call{{OperationKind::kAllToAll}, input, output, std::move(sent), std::move(received)};
-  return group.start(std::move(call));
+  if (sizesVary) return group.start({{OperationKind::kAllToAllV}, input, output, std::move(sent), std::move(received)});
+  return group.start(callOf(OperationKind::kAllToAll, input, output, std::move(sent)));
 }
 
 Future<void> broadcast(const ProcessGroup& group, MutableBytes bytes, int root) {

@@ -136,8 +136,9 @@ Future<void> scatter(const ProcessGroup& group, Bytes input, MutableBytes output
                      std::vector<uint64_t> sizes = {});
 
 // Block m of the input goes to the group's rank m, where it becomes the block of this member in the output. `sent` and
-// `received` are the sizes of the blocks of the input and of the output, which differ from member to member. A member
-// that expects another size than is sent gets ArgumentError naming both, and so do members that have not ended by then.
+// `received` are the sizes of the blocks of the input and of the output, which differ from member to member; either all
+// members give sizes or none does. A member that expects another size than is sent gets ArgumentError naming both, and
+// so do members that have not ended by then. Without sizes a difference fails on all members.
 Future<void> allToAll(const ProcessGroup& group, Bytes input, MutableBytes output, std::vector<uint64_t> sent = {},
                       std::vector<uint64_t> received = {});
 

@@ -28,8 +28,7 @@ void write(wire::Writer& writer, const Description& description) {
 
 Description readDescription(wire::Reader& reader) {
   auto operation = reader.number<uint8_t>(), dataType = reader.number<uint8_t>(), reduceOp = reader.number<uint8_t>();
-  bool known = operation >= 1 && operation <= static_cast<uint8_t>(OperationKind::kSparseAllReduce) &&
-               isDataType(dataType) && isReduceOp(reduceOp);
+  bool known = isOperation(operation) && isDataType(dataType) && isReduceOp(reduceOp);
   if (!known) return reader.fail(), Description{};
   Description description;
   description.operation = static_cast<OperationKind>(operation);
@@ -62,7 +61,9 @@ std::string describe(const Description& description, int caller) {
     case OperationKind::kAllGather: return "allGather" + data;
     case OperationKind::kGather: return "gather to" + root + data;
     case OperationKind::kScatter: return "scatter from" + root + data;
-    case OperationKind::kAllToAll: return "allToAll" + (description.shape.empty() ? "" : data);
+    case OperationKind::kAllToAll: return "allToAll" + data;
+    case OperationKind::kAllToAllV:
+      return "allToAll of " + (description.shape.empty() ? "" : description.shape + " in ") + "blocks of any sizes";
     case OperationKind::kSend:
       return (caller == static_cast<int>(description.root) ? "send" : "recv") +
              (description.shape.empty() ? " of " + count + " bytes" : data);

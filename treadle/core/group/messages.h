@@ -37,7 +37,11 @@ enum class OperationKind : uint8_t {
   kAllToAll = 9,
   kSend = 10,  // between two members
   kSparseAllReduce = 11,
+  kAllToAllV = 12,  // all-to-all with blocks of any sizes
 };
+constexpr bool isOperation(uint8_t value) {
+  return value >= 1 && value <= static_cast<uint8_t>(OperationKind::kAllToAllV);
+}
 enum class MessageKind : uint8_t {
   kStart = 1,  // "I have begun this operation": what exactly, and small data
   kChunk = 2,  // a part of the data of a large operation
@@ -71,7 +75,8 @@ struct Description {
   ReduceOp reduceOp = ReduceOp::kSum;
   uint32_t root = 0;
   // Elements of the whole data. Each member of a reduction gives so many; of a sparse one, so many if its data were
-  // dense. Operations on blocks count all blocks together. An all-to-all has none: its members agree on no number.
+  // dense. Operations on blocks count all blocks together. 0 of an all-to-all with blocks of any sizes: its members
+  // agree on no number.
   uint64_t count = 0;
   uint64_t blocks = 0;  // a hash of the elements of each member's block; 0 where there are no blocks
   uint64_t smallBytes = 0, chunkBytes = 0;
@@ -85,7 +90,7 @@ struct Description {
   bool small() const { return !sizesVary() && sizeBytes() <= smallBytes; }
   // What members send to each other is of any size, which no third member knows.
   bool sizesVary() const {
-    return operation == OperationKind::kAllToAll || operation == OperationKind::kSparseAllReduce;
+    return operation == OperationKind::kAllToAllV || operation == OperationKind::kSparseAllReduce;
   }
   bool operator==(const Description&) const = default;
 };

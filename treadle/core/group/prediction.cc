@@ -99,13 +99,14 @@ class Forms {
       case OperationKind::kReduce: bytes(all(), others() * all(), others() * all(), outside() * all()); break;
       case OperationKind::kReduceScatter:
       case OperationKind::kAllGather:
+      case OperationKind::kAllToAll:
         bytes(others() * block(), n() * others() * block(), others() * block(), together_ * outside() * block());
         break;
       case OperationKind::kGather: bytes(block(), others() * block(), others() * block(), outside() * block()); break;
       case OperationKind::kScatter:
         bytes(others() * block(), others() * block(), others() * block(), outside() * block());
         break;
-      case OperationKind::kAllToAll:
+      case OperationKind::kAllToAllV:
       case OperationKind::kSparseAllReduce:
       case OperationKind::kBarrier: break;
     }
@@ -225,7 +226,8 @@ class Forms {
       case OperationKind::kReduce: return directReduce();
       case OperationKind::kReduceScatter:
       case OperationKind::kAllGather:
-      case OperationKind::kAllToAll: return blocksFromEachToEach(1);
+      case OperationKind::kAllToAll:
+      case OperationKind::kAllToAllV: return blocksFromEachToEach(1);
       case OperationKind::kGather: return blocksOfOne(1);
       case OperationKind::kScatter: return blocksOfOne(others());
       case OperationKind::kBroadcast:

@@ -73,12 +73,11 @@ std::vector<uint64_t> sizesOf(const ProcessGroup& group, const std::vector<at::T
   return sizes;
 }
 
-// The bytes of the parts for the members, all of as many elements.
-std::vector<uint64_t> partsOf(const ProcessGroup& group, const at::Tensor& flat) {
+// There is a part for each member, of as many elements.
+void checkParts(const ProcessGroup& group, const at::Tensor& flat) {
   if (flat.numel() % group.size() != 0)
     raise(invalidArgument(std::to_string(flat.numel()) + " elements cannot be cut into parts for " +
                           std::to_string(group.size()) + " members"));
-  return std::vector<uint64_t>(static_cast<size_t>(group.size()), flat.nbytes() / static_cast<size_t>(group.size()));
 }
 
 // As large as all of the tensors.
@@ -165,8 +164,9 @@ Future<void> scatter(const ProcessGroup& group, const at::Tensor& input, at::Ten
 
 Future<void> allToAll(const ProcessGroup& group, const at::Tensor& input, at::Tensor& output) {
   return onContiguous(input, output, [&](const at::Tensor& from, const at::Tensor& to) {
-    return group::allToAll(group.withShape(shapeOf(from)), bytesOf(from), memoryOf(to), partsOf(group, from),
-                           partsOf(group, to));
+    checkParts(group, from);
+    checkParts(group, to);
+    return group::allToAll(group.withShape(shapeOf(from)), bytesOf(from), memoryOf(to));
   });
 }
 
