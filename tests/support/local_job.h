@@ -10,11 +10,14 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "tests/support/readable.h"
 #include "treadle/core/base/error.h"
 #include "treadle/core/cluster/membership.h"
 #include "treadle/core/io/executor.h"
+#include "treadle/core/io/socket.h"
 
 namespace treadle::test {
 
@@ -36,6 +39,7 @@ struct LocalJobOptions {
   cluster::MembershipOptions membership{.heartbeatTimeout = std::chrono::seconds(60), .connection = {}};
   io::ExecutorOptions executor = {};
   int sendBufferBytes = 0;  // of the sockets; 0: the system's
+  bool tcp = false;         // over the loopback, in place of socket pairs
 };
 
 class LocalJob {
@@ -48,7 +52,7 @@ class LocalJob {
       addHandlers(*workers_.back());
     }
     for (int from = 0; from < size; ++from)
-      for (int to = 0; to < size; ++to) join(from, to, options.sendBufferBytes);
+      for (int to = 0; to < size; ++to) join(from, to, options);
   }
 
   ~LocalJob() {
@@ -80,13 +84,26 @@ class LocalJob {
   }
 
  private:
-  void join(int from, int to, int sendBufferBytes) {
-    int ends[2];
-    ASSERT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), 0);
-    io::Fd caller(ends[0]), serving(ends[1]);
-    for (int end : ends) {
-      if (sendBufferBytes == 0) continue;
-      ASSERT_EQ(::setsockopt(end, SOL_SOCKET, SO_SNDBUF, &sendBufferBytes, sizeof sendBufferBytes), 0);
+  static std::pair<io::Fd, io::Fd> connectedByTcp() {
+    const io::Fd listener = valueOrThrow(io::listenOn(valueOrThrow(io::Address::parse("tcp://127.0.0.1:0"))));
+    const io::Address address = valueOrThrow(io::Address::ofSocket(listener.get()));
+    io::Fd caller = valueOrThrow(io::connectTo(address, deadlineAfter(kHangs)));
+    EXPECT_TRUE(readable(listener.get(), "a connection"));
+    return {std::move(caller), valueOrThrow(io::acceptFrom(listener.get()))};
+  }
+
+  static std::pair<io::Fd, io::Fd> connectedPair() {
+    int ends[2] = {-1, -1};
+    EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends), 0);
+    return {io::Fd(ends[0]), io::Fd(ends[1])};
+  }
+
+  void join(int from, int to, const LocalJobOptions& options) {
+    auto [caller, serving] = options.tcp ? connectedByTcp() : connectedPair();
+    for (const io::Fd* end : {&caller, &serving}) {
+      if (options.sendBufferBytes == 0) continue;
+      const int bytes = options.sendBufferBytes;
+      ASSERT_EQ(::setsockopt(end->get(), SOL_SOCKET, SO_SNDBUF, &bytes, sizeof bytes), 0);
     }
     attach(to, from, std::move(serving), link::Connection::Kind::kServing);
     attach(from, to, std::move(caller), link::Connection::Kind::kCalls);
