@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/engine.h>
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <memory>
 #include <stdexcept>
@@ -105,8 +106,14 @@ struct Replica {
     return areEqual;
   }
 
+  static Net netWithBuffer() {
+    Net net(0);
+    net->register_buffer("seen", at::zeros({2}, at::kDouble));
+    return net;
+  }
+
   const int rank;
-  Net net{0};
+  Net net = netWithBuffer();
   DistributedDataParallel<Net> ddp;
   std::unique_ptr<torch::optim::SGD> optimizer;
 };
@@ -302,6 +309,7 @@ class ThrowingHook final : public CommHook {
 
   int agreements = 0;
   Where where = Where::kNowhere;
+  std::function<void()> fails = [] { throw std::runtime_error("the hook fails"); };
 
  private:
   static Future<void> noticesLoss() {
@@ -310,7 +318,7 @@ class ThrowingHook final : public CommHook {
     return operation.future();
   }
   void throwIn(Where here) const {
-    if (where == here) throw std::runtime_error("the hook fails");
+    if (where == here) fails();
   }
 };
 
@@ -389,6 +397,38 @@ TEST(DdpState, IsUsableAfterAPassThatFailsBeforeItsChannel) {
     own.train(0, 2);
     own.ddp.verifyReplicas();
   });
+}
+
+// The averages of the others wait for its next round, and their buffers for its own.
+TEST(LostWorker, BetweenTheRoundsOfAHookIsLeftOutByTheOthers) {
+  constexpr int kLost = 2;
+  TensorJob job(ranks(3));
+  Meeting faultBegins(3);
+  std::vector<End> ends(3);
+  job.onAll([&](Worker& worker) {
+    const auto hook = std::make_shared<ThrowingHook>();
+    DdpOptions options = smallBucketsWith(hook);
+    options.buffers = Buffers::kAverage;
+    Replica own(worker, ranks(3), options);
+    own.train(0, kFault);
+    at::Tensor seen = own.net->named_buffers()["seen"];
+    seen.fill_(own.rank);
+    faultBegins.come();
+    if (own.rank == kLost) {
+      hook->where = ThrowingHook::Where::kBetweenRounds;
+      hook->fails = [&] { job.kill(kLost); };
+      EXPECT_THROW(own.backward(kFault), std::exception);
+      return;
+    }
+    End& end = ends[static_cast<size_t>(own.rank)];
+    end.isAveraged = own.trainInFault("rank2");
+    EXPECT_FALSE(end.isAveraged);
+    EXPECT_TRUE(at::equal(seen, at::full({2}, own.rank, at::kDouble)));
+    own.expectGroupIsLost("rank2", "rank2");
+    end.areEqual = own.goOnWith(ProcessGroup::make(worker, ranks(2)));
+    end.state = own.state();
+  });
+  expectAsOneProcess({0, 1, 2}, {0, 1}, ends);
 }
 
 // What rank 0 holds back stays what it was, when its pass fails and when it goes on alone.
