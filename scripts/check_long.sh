@@ -8,7 +8,8 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 long() { # PRESET: its tests of a moment of soak and chaos
   scripts/build.sh "$1" && "$TREADLE_PYTHON" tools/run_tests.py "build/$1" -L long
 }
-export -f long
+stated() { "$TREADLE_PYTHON" tests/jobs/examples.py --build build/release --stated; }
+export -f long stated
 
 finish() { finishStages 165; exit; }
 
@@ -31,4 +32,5 @@ runStage 'coverage' 8 3600 make coverage
 runStage 'release' 8 3600 make release
 runStage 'installed release' 1 300 make install-test PRESET=release
 runStage 'demo of the release' 1 300 make demo PRESET=release
+runStage 'char_gpt as stated' 2 900 bash -c stated
 finish

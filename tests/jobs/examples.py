@@ -3,7 +3,9 @@
 that its loss fell, and ends with an error that names the worker when one is killed; char_gpt ends with the validation loss of
 one process.
 
-usage: examples.py [--build FOLDER]
+usage: examples.py [--build FOLDER] [--stated]
+
+--stated trains only char_gpt, as its README does, to the validation loss that is stated there: 80 s on two cores of a release.
 """
 import argparse
 import json
@@ -26,8 +28,11 @@ EXAMPLES = [("two_workers", 2, 0.001, "worker1"),
 # Program, workers, options for a training of a second or two, and the worker of rank 1.
 DATA_PARALLEL = [("data_parallel_text", 2, "--layers 2 --width 32 --length 32 --lr 0.005".split(), "worker1"),
                  ("data_parallel_digits", 2, [], "worker1")]
-# A char_gpt that takes seconds: its workers, how far apart its trainings may end, and the option for the type of the weights.
-CHAR_GPT = [(2, 1e-4, []), (2, 1e-10, ["--float64"]), (3, 1e-10, ["--float64"])]
+# A char_gpt that takes seconds: its workers, how far apart its trainings may end, what both losses are below, and options.
+# A model that guesses all 86 characters alike has a loss of log 86 = 4.45.
+CHAR_GPT = [(2, 1e-4, 3, ["--quick"]), (2, 1e-10, 3, ["--quick", "--float64"]), (3, 1e-10, 3, ["--quick", "--float64"])]
+# That of examples/char_gpt/README.md, whose losses are 1.6052. Rounding in another order moves them by some 1e-5.
+STATED = (2, 1e-3, 1.610, [])
 # Options with which char_gpt does not start, what each worker reports, and the exit code. The text "short" has 200 characters.
 REFUSED = [(["--text", "missing"], "missing: cannot be read; name a text with --text", 1),
            (["--text", "short", "--batch", "200"], "the text for the training has 180 characters, and a step needs 216; name a "
@@ -35,8 +40,6 @@ REFUSED = [(["--text", "missing"], "missing: cannot be read; name a text with --
            (["--run-folder", "old"], "old: this folder already holds a run (metrics.jsonl); name another with --run-folder", 1),
            (["--width", "30", "--heads", "4"], "--width: 30 is not a multiple of --heads 4 (char_gpt --help lists the "
             "options)", 2)]
-# A model that guesses all 86 characters alike has a loss of log 86 = 4.45.
-CHAR_GPT_LOSS = 3
 LIMIT_S = 300  # ends a hang
 ATTEMPTS = 5
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -93,16 +96,16 @@ def trains_replicas(binaries, folder, name, workers, options, _):
     return job, found
 
 
-def trains_as_one_process(binaries, folder, workers, limit, options):
+def trains_as_one_process(binaries, folder, workers, limit, below, options):
     """The replicas and one process have the same losses at each step that has a line."""
-    job, _, found = run(binaries, folder, "char_gpt", workers, False, ["--quick", "--run-folder", "run", *options], ["run"])
+    job, _, found = run(binaries, folder, "char_gpt", workers, False, ["--run-folder", "run", *options], ["run"])
     last = [line for _, stream, line in job.lines if stream == "out"][-1:]
     result = re.fullmatch(rf"\[0\] char_gpt: validation loss (\S+) with {workers} workers, (\S+) in one process, "
                           r"difference (\S+); \S+ s and \S+ s", "".join(last))
     if job.launcher.returncode != 0:
         found.append(f"exit code {job.launcher.returncode}")
-    if not result or not float(result[3]) <= limit or not max(float(result[1]), float(result[2])) < CHAR_GPT_LOSS:
-        return job, [*found, f"the last line does not report losses below {CHAR_GPT_LOSS} that differ by {limit} at most"]
+    if not result or not float(result[3]) <= limit or not max(float(result[1]), float(result[2])) < below:
+        return job, [*found, f"the last line does not report losses below {below} that differ by {limit} at most"]
     return job, found + checked(curve_problems, folder, f"{workers} workers", limit)
 
 
@@ -213,19 +216,23 @@ def report(name, started, job, found):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", default="build/dev", help="the build folder [build/dev]")
-    binaries = os.path.join(os.path.abspath(parser.parse_args().build), "bin")
+    parser.add_argument("--stated", action="store_true", help="only the training that the README of char_gpt states")
+    arguments = parser.parse_args()
+    binaries = os.path.join(os.path.abspath(arguments.build), "bin")
     cases = [("hello", says_hello, ()), ("hello", names_the_launcher_that_is_missing, ())]
     cases += [(example[0], case, example) for example in EXAMPLES for case in (trains, loses_a_worker)]
     cases += [(example[0], case, example) for example in DATA_PARALLEL for case in (trains_replicas, loses_a_replica)]
     cases += [("char_gpt", trains_as_one_process, case) for case in CHAR_GPT]
     cases += [("char_gpt", draws_its_losses, ()), ("char_gpt", loses_a_replica, ("char_gpt", 2, ["--quick"], "worker1"))]
     cases += [("char_gpt", refuses, refused) for refused in REFUSED]
+    if arguments.stated:
+        cases = [("char_gpt", trains_as_one_process, STATED)]
     os.environ.setdefault("TREADLE_PYTHON", os.path.join(ROOT, ".venv", "bin", "python"))  # as make demo sets it
     failed = False
-    for name, case, arguments in cases:
+    for name, case, values in cases:
         started = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="treadle-examples-") as folder:
-            job, found = case(binaries, folder, *arguments)
+            job, found = case(binaries, folder, *values)
         failed = failed or bool(found)
         report(f"{name} {case.__name__}", started, job, found)
     print(f"examples: {'FAILED' if failed else 'ok'}")

@@ -1,9 +1,15 @@
 #include "treadle/core/link/handshake_messages.h"
 
+#include <fstream>
+#include <iterator>
+
+#include "tests/support/places.h"
 #include "tests/support/seeds.h"
 
 namespace treadle::link::handshake_messages_test {
 namespace {
+
+using test::sourcePath;
 
 Nonce nonceOf(int value) {
   Nonce nonce;
@@ -96,6 +102,15 @@ TEST(HandshakeMessages, ofAnotherVersionNameBothVersions) {
       EXPECT_NE(std::string::npos, status.message().find("version " + std::to_string(kProtocolVersion)));
     }
   }
+}
+
+// The pages of the protocol are those of this version, and say what it changed.
+TEST(ProtocolVersion, isTheOneThatThePagesDescribe) {
+  std::ifstream file(sourcePath("docs/protocol/README.md"));
+  const std::string page{std::istreambuf_iterator<char>(file), {}}, version = std::to_string(kProtocolVersion);
+  EXPECT_NE(std::string::npos, page.find("These pages describe version " + version + " ("));
+  EXPECT_NE(std::string::npos, page.find("\n| " + version + " | "));
+  EXPECT_EQ(std::string::npos, page.find("\n| " + std::to_string(kProtocolVersion + 1) + " | "));
 }
 
 TEST(HandshakeMessages, surviveAHundredThousandMutations) {
