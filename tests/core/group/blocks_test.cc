@@ -193,6 +193,36 @@ TEST_P(Blocks, AreEqualWithoutSizes) {
     EXPECT_EQ(back[rank], std::vector<float>(100, static_cast<float>(kMembers * rank)));
 }
 
+TEST_P(Blocks, OfAnAllToAllAreEqualWithoutSizes) {
+  std::vector<std::vector<std::byte>> inputs, outputs(kMembers, std::vector<std::byte>(kMembers * 100));
+  for (size_t rank = 0; rank < kMembers; ++rank) inputs.push_back(bytesOf(rank, 0, kMembers * 100));
+  onAll([&](const ProcessGroup& group, size_t rank) { return allToAll(group, inputs[rank], outputs[rank]); });
+  for (size_t rank = 0; rank < kMembers; ++rank) {
+    std::vector<std::byte> wanted;
+    for (size_t from = 0; from < kMembers; ++from) append(wanted, bytesOf(from, rank * 100, 100));
+    EXPECT_EQ(outputs[rank], wanted);
+  }
+}
+
+// Rank 2 gives blocks of another size, or names the sizes that the others leave out.
+TEST_P(Blocks, OfAnAllToAllThatOneMemberCallsOtherwiseFailEverywhere) {
+  for (const bool namesSizes : {false, true}) {
+    std::vector<std::vector<std::byte>> inputs(kMembers, std::vector<std::byte>(40)), outputs = inputs;
+    if (!namesSizes) inputs[2].resize(44), outputs[2].resize(44);
+    std::vector<Future<void>> futures;
+    for (size_t rank = 0; rank < kMembers; ++rank) {
+      const Sizes sizes = rank == 2 && namesSizes ? Sizes{10, 10, 10, 10} : Sizes{};
+      futures.push_back(allToAll(groups_[rank], inputs[rank], outputs[rank], sizes, sizes));
+    }
+    for (auto& future : futures) {
+      const Status why = failureOf(future);
+      EXPECT_EQ(why.code(), Code::kInvalidArgument) << why.toString();
+      EXPECT_TRUE(contains(why.message(), "allToAll of 40 uint8") && contains(why.message(), "worker 'w2' (rank 2)"));
+      EXPECT_TRUE(contains(why.message(), namesSizes ? "allToAll of blocks of any sizes" : "allToAll of 44 uint8"));
+    }
+  }
+}
+
 TEST_P(Blocks, OfOtherSizesOnAnotherMemberFailEverywhere) {
   std::vector<std::byte> input(10);
   std::vector<std::vector<std::byte>> outputs(kMembers, std::vector<std::byte>(40));

@@ -262,10 +262,14 @@ TEST_F(ManyMembers, EachSendsToFewOthers) {
 // One member calls something else.
 TEST_F(ManyMembers, ThatDifferAreNamed) {
   std::vector<std::byte> bytes(kMembers), other(kMembers);
+  const std::vector<uint64_t> ones(kMembers, 1);
   const std::vector<std::pair<const char*, std::function<Future<void>(const ProcessGroup&)>>> others = {
       {"11 uint8", [&](const ProcessGroup& group) { return broadcast(group, std::span(bytes).first(11), 0); }},
       {"rank 1", [&](const ProcessGroup& group) { return broadcast(group, std::span(bytes).first(10), 1); }},
-      {"allToAll", [&](const ProcessGroup& group) { return allToAll(group, bytes, other); }}};
+      {"allToAll of 21 uint8", [&](const ProcessGroup& group) { return allToAll(group, bytes, other); }},
+      // Its starts go to all, and those of the others along the tree.
+      {"allToAll of blocks of any sizes",
+       [&](const ProcessGroup& group) { return allToAll(group, bytes, other, ones, ones); }}};
   for (size_t strange : {size_t{0}, size_t{1}, size_t{12}, size_t{20}})
     for (const auto& [what, call] : others) {
       std::vector<std::vector<std::byte>> data(kMembers, std::vector<std::byte>(10));

@@ -72,6 +72,14 @@ TEST(GroupMessagesTest, TheStartOfASparseAllReduceHasItsShape) {
   EXPECT_FALSE(parse(received(encode(sent))).ok());
 }
 
+TEST(GroupMessagesTest, AStartOfNoOperationIsRefused) {
+  for (uint8_t operation : {0, 1, 12, 13, 255}) {
+    Message sent = example(MessageKind::kStart);
+    sent.description.operation = static_cast<OperationKind>(operation);
+    EXPECT_EQ(parse(received(encode(sent))).ok(), operation == 1 || operation == 12) << int{operation};
+  }
+}
+
 TEST(GroupMessagesTest, AStartSaysWhatItsDataIs) {
   Message sent = example(MessageKind::kStart);
   sent.description.shape = "float32 [5, 50]";
@@ -162,6 +170,9 @@ TEST(GroupMessagesTest, NoBytesHarmTheReader) {
       bytes[random() % bytes.size()] = static_cast<std::byte>(random());
     Result<Message> got = parse(received(bytes, random() % 3));
     if (!got.ok()) continue;
+    if (got->kind == MessageKind::kStart) {
+      EXPECT_TRUE(isOperation(static_cast<uint8_t>(got->description.operation)));
+    }
     EXPECT_TRUE(isDataType(static_cast<uint8_t>(got->description.dataType)));
     EXPECT_TRUE(isReduceOp(static_cast<uint8_t>(got->description.reduceOp)));
     EXPECT_EQ(got->status.ok(), got->kind != MessageKind::kAbort);

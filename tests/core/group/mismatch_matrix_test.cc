@@ -50,8 +50,9 @@ std::vector<Cell> othersOf(const Cell& cell) {
   add([](Cell& other) { --other.count; });
   add([](Cell& other) { other.shape = "float32 [2, 3]"; });
   if (!cell.isSend()) add([](Cell& other) { other.operation = OperationKind::kBarrier, other.count = 0; });
-  if (cell.operation == OperationKind::kAllToAll && !cell.small()) {
-    add([](Cell& other) { other.operation = OperationKind::kAllToAllV; });
+  const bool sizesVary = cell.operation == OperationKind::kAllToAllV;
+  if ((cell.operation == OperationKind::kAllToAll && !cell.small()) || sizesVary) {
+    add([=](Cell& other) { other.operation = sizesVary ? OperationKind::kAllToAll : OperationKind::kAllToAllV; });
   }
   if (cell.hasRoot()) add([](Cell& other) { other.root = (other.root + 1) % other.size; });
   if (cell.reduces()) {

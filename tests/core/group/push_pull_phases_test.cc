@@ -23,7 +23,7 @@ class PushPullPhase : public ::testing::Test {
     for (size_t rank = 0; rank < kMembers; ++rank)
       futures_.push_back(pushPull(job.groups()[rank], "a", std::span(data_[rank])));
   }
-  static test::Tap::Rule kinds(std::set<MessageKind> kinds) {
+  static test::Tap::Rule ofKinds(std::set<MessageKind> kinds) {
     return [kinds = std::move(kinds)](int, const Message& message) { return kinds.contains(message.kind); };
   }
 
@@ -51,7 +51,7 @@ TEST_F(PushPullPhase, OffersThatHaveNotReachedRankZero) {
 
 TEST_F(PushPullPhase, OffersToARankZeroThatIsLost) {
   TappedJob job(kMembers);
-  job.hold(0, kinds({MessageKind::kOffers}));
+  job.hold(0, ofKinds({MessageKind::kOffers}));
   offerAll(job, kSmall);
   job.waitUntilHeld(0, 2);
   job.kill(0);
@@ -62,7 +62,7 @@ TEST_F(PushPullPhase, OrdersThatHaveNotReachedTheMember) {
   for (size_t count : {kSmall, kLarge}) {
     data_.clear(), futures_.clear();
     TappedJob job(kMembers);
-    job.hold(2, kinds({MessageKind::kOrders}));
+    job.hold(2, ofKinds({MessageKind::kOrders}));
     offerAll(job, count);
     job.waitUntilHeld(2, 1);
     job.kill(2);
@@ -72,7 +72,7 @@ TEST_F(PushPullPhase, OrdersThatHaveNotReachedTheMember) {
 
 TEST_F(PushPullPhase, OrdersOfARankZeroThatIsLost) {
   TappedJob job(kMembers);
-  job.hold(1, kinds({MessageKind::kOrders}));
+  job.hold(1, ofKinds({MessageKind::kOrders}));
   offerAll(job, kSmall);
   job.waitUntilHeld(1, 1);
   job.kill(0);
@@ -84,7 +84,7 @@ TEST_F(PushPullPhase, ASmallSumThatTheMemberHasBegun) {
   for (int victim : {0, 2}) {
     data_.clear(), futures_.clear();
     TappedJob job(kMembers);
-    job.hold(victim, kinds({MessageKind::kStart}));
+    job.hold(victim, ofKinds({MessageKind::kStart}));
     offerAll(job, kSmall);
     job.waitUntilHeld(victim, 2);
     for (int rank = 0; rank < 3; ++rank)
@@ -97,7 +97,7 @@ TEST_F(PushPullPhase, ALargeSumWhoseChunksDoNotReachTheMember) {
   for (int victim : {0, 2}) {
     data_.clear(), futures_.clear();
     TappedJob job(kMembers);
-    job.hold(victim, kinds({MessageKind::kChunk}));
+    job.hold(victim, ofKinds({MessageKind::kChunk}));
     offerAll(job, kLarge);
     job.waitUntilHeld(victim, 1);
     job.kill(victim);

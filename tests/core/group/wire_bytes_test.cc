@@ -25,11 +25,12 @@ using test::GroupJob;
 
 constexpr size_t kMiB = 1U << 20;
 
-// What this process has handed to the network by TCP so far, without what was sent again. Nothing: this kernel does not
-// count it.
+// How many bytes this process has handed to the network by TCP so far, without those that were sent again. Nothing
+// where this kernel does not count them.
 std::optional<uint64_t> sentByTcp() {
   uint64_t bytes = 0;
   const std::unique_ptr<DIR, int (*)(DIR*)> folder(::opendir("/proc/self/fd"), ::closedir);
+  if (!folder) return std::nullopt;
   while (const dirent* entry = ::readdir(folder.get())) {
     const int fd = std::atoi(entry->d_name);
     int protocol = 0;
@@ -44,7 +45,8 @@ std::optional<uint64_t> sentByTcp() {
   return bytes;
 }
 
-// Of all members together, by the formula of the algorithm (group.h), where each gives or gets so many bytes.
+// How many bytes all members together send by the formula of the algorithm (group.h), where each has so many, in one
+// block for each member where it has blocks for all.
 double theoryOf(const Cell& cell, double bytes) {
   const double n = cell.size, h = cell.hosts, m = n / h;
   switch (cell.operation) {
@@ -55,9 +57,9 @@ double theoryOf(const Cell& cell, double bytes) {
     case OperationKind::kReduce:
       return (n - 1) * bytes + (cell.algorithm == Algorithm::kDirect ? (n - 1) / n * bytes : 0);
     case OperationKind::kReduceScatter:
+    case OperationKind::kAllGather:
     case OperationKind::kAllToAll:
     case OperationKind::kAllToAllV: return (n - 1) * bytes;
-    case OperationKind::kAllGather: return n * (n - 1) * bytes;
     case OperationKind::kGather:
     case OperationKind::kScatter:
     case OperationKind::kBroadcast: return (n - 1) * bytes;
@@ -71,7 +73,8 @@ double theoryOf(const Cell& cell, double bytes) {
 // The elements of 4 bytes by which a cell counts: of a block where a member gives one to each.
 size_t countOf(const Cell& cell, size_t bytes) {
   const bool isOneForEach = cell.operation == OperationKind::kReduceScatter ||
-                            cell.operation == OperationKind::kAllToAll || cell.operation == OperationKind::kAllToAllV;
+                            cell.operation == OperationKind::kAllGather || cell.operation == OperationKind::kAllToAll ||
+                            cell.operation == OperationKind::kAllToAllV;
   return bytes / 4 / (isOneForEach ? static_cast<size_t>(cell.size) : 1);
 }
 
@@ -94,7 +97,12 @@ class WireBytes : public ::testing::TestWithParam<Amount> {
       if (cell.takesPart(rank))
         futures.push_back(cell.start(groups[static_cast<size_t>(rank)], data[static_cast<size_t>(rank)]));
     test::waitAll(futures);
-    return *sentByTcp() - before;
+    const uint64_t sent = *sentByTcp() - before;
+    for (int rank = 0; rank < cell.size; ++rank)
+      if (const CellData& mine = data[static_cast<size_t>(rank)]; cell.takesPart(rank)) {
+        EXPECT_TRUE(mine.output == mine.wanted) << "rank " << rank;
+      }
+    return sent;
   }
 
   void expectTheory(uint64_t sent, double theory) {
@@ -127,6 +135,7 @@ TEST_P(WireBytes, AreThoseOfTheAlgorithmAndHalfAPercent) {
 TEST_P(WireBytes, OfTensorsByNameAreThoseOfAllReduces) {
   if (!sentByTcp()) GTEST_SKIP() << "this kernel does not count the bytes of a TCP connection";
   const Amount amount = GetParam();
+  if (amount.hosts > 1) GTEST_SKIP() << "no algorithm is chosen by the hosts of so few members";
   std::vector<ProcessGroup> groups = job_.makeAll();
   std::vector<std::vector<float>> data(groups.size(), std::vector<float>(amount.bytes / 4, 1));
   const uint64_t before = *sentByTcp();
