@@ -31,7 +31,8 @@ DATA_PARALLEL = [("data_parallel_text", 2, "--layers 2 --width 32 --length 32 --
 # A char_gpt that takes seconds: its workers, how far apart its trainings may end, what both losses are below, and options.
 # A model that guesses all 86 characters alike has a loss of log 86 = 4.45.
 CHAR_GPT = [(2, 1e-4, 3, ["--quick"]), (2, 1e-10, 3, ["--quick", "--float64"]), (3, 1e-10, 3, ["--quick", "--float64"])]
-# That of examples/char_gpt/README.md, whose losses are 1.6052. Rounding in another order moves them by some 1e-5.
+# That of examples/char_gpt/README.md, whose losses are 1.6052: of the licences of Debian 12. Rounding in another order moves them
+# by some 1e-5.
 STATED = (2, 1e-3, 1.610, [])
 # Options with which char_gpt does not start, what each worker reports, and the exit code. The text "short" has 200 characters.
 REFUSED = [(["--text", "missing"], "missing: cannot be read; name a text with --text", 1),

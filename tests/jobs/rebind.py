@@ -28,8 +28,11 @@ def problems(job, victim):
         found.append(f"the others do not all end with the same parameters, but {ends}")
     elif {members for members, _ in ends.values()} != {WORKERS - 1}:
         found.append(f"the others do not end as {WORKERS - 1} members, but as {ends}")
-    if job.launcher.returncode == 0 or not any("SIGKILL" in line for line in job.error_lines()):
-        found.append(f"exit code {job.launcher.returncode}, and no line about SIGKILL but {job.error_lines()}")
+    last = job.error_lines()[-1] if job.error_lines() else ""
+    said = re.search(r"was killed by SIGKILL first; ranks \d and \d ended well$", last)
+    if job.launcher.returncode != 128 + signal.SIGKILL or not said:
+        found.append(f"exit code {job.launcher.returncode}, and the others did not end well")
+    found += [f"'{line}' was said" for _, _, line in job.lines if "rebind_program: " in line]
     return found
 
 

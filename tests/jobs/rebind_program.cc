@@ -1,4 +1,5 @@
-// Trains by averaged gradients with all workers of its job until one is lost, and then fifty steps with the others.
+// Trains by averaged gradients with all workers of its job until one is lost, and then fifty steps with the others. One
+// loss is all that it goes on after.
 // Says "step N" after each, and at the end "done with M members" and the sum of its parameters.
 
 #include <ATen/Parallel.h>
@@ -12,6 +13,7 @@
 #include <exception>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace {
@@ -26,22 +28,21 @@ class Training {
     renewOptimizer();
   }
 
-  void run() {
+  // Returns whether a worker was lost.
+  bool run() {
     bool isLost = false;
     for (int64_t next = 0; next <= end_;) {
       try {
         if (isLost) next = goOn(next);
         isLost = false;
-        next < end_ ? step(next) : treadle::barrier(ddp_->group()).wait();
+        next < end_ ? step(next) : end();
         ++next;
       } catch (const treadle::PeerLostError& error) {
         if (std::erase(members_, error.worker()) == 0) throw;
         isLost = true;
       }
     }
-    double sum = 0;
-    for (const at::Tensor& parameter : net_->parameters()) sum += parameter.detach().sum().item<double>();
-    std::printf("done with %zu members: %.17g\n", members_.size(), sum);
+    return end_ < kMostSteps;
   }
 
  private:
@@ -59,13 +60,23 @@ class Training {
     std::fflush(stdout);
   }
 
+  // The others may leave, and so end the barrier, when they have ended it.
+  void end() {
+    if (!std::exchange(hasReported_, true)) {
+      double sum = 0;
+      for (const at::Tensor& parameter : net_->parameters()) sum += parameter.detach().sum().item<double>();
+      std::printf("done with %zu members: %.17g\n", members_.size(), sum);
+    }
+    treadle::barrier(ddp_->group()).wait();
+  }
+
   // The step that is next on all members; some may have made one more.
   int64_t goOn(int64_t next) {
     const treadle::ProcessGroup group = newGroup();
     if (!ddp_->rebind(group)) renewOptimizer();
     at::Tensor latest = at::full({1}, next, at::kLong);
     treadle::allReduce(group, latest, treadle::ReduceOp::kMax).wait();
-    end_ = latest.item<int64_t>() + kStepsAfterALoss;
+    if (!hasReported_) end_ = latest.item<int64_t>() + kStepsAfterALoss;
     return latest.item<int64_t>();
   }
 
@@ -75,6 +86,7 @@ class Training {
   std::unique_ptr<treadle::DistributedDataParallel<torch::nn::Linear>> ddp_;
   std::unique_ptr<torch::optim::SGD> optimizer_;
   int64_t end_ = kMostSteps;
+  bool hasReported_ = false;
 
   static torch::nn::Linear makeNet() {
     torch::nn::Linear net(8, 4);
@@ -93,8 +105,12 @@ int main() {
     options.name = "worker" + std::to_string(options.launch->rank);
     const int size = options.launch->worldSize;
     const auto worker = treadle::join(std::move(options));
-    Training(*worker, size).run();
-    worker->shutdown();
+    const bool isOneLost = Training(*worker, size).run();
+    try {
+      worker->shutdown();
+    } catch (const treadle::PeerLostError&) {
+      if (!isOneLost) throw;  // else it throws that loss once more
+    }
     return 0;
   } catch (const std::exception& error) {
     std::fprintf(stderr, "rebind_program: %s\n", error.what());

@@ -65,7 +65,7 @@ Future<void> allGather(const ProcessGroup& group, const at::Tensor& input, at::T
 
 // The n-th part of the input goes to the group's rank n, where it becomes the part of this member in the output: of
 // [n, ...] that is a transposition across the members. Any dtype. ArgumentError: elements that cannot be cut into as
-// many for each member, dtypes that differ; and, on a member that expects another size than is sent, naming both.
+// many for each member, dtypes that differ; and on all members if another one gives another size, naming both.
 Future<void> allToAll(const ProcessGroup& group, const at::Tensor& input, at::Tensor& output);
 
 // As allGather, but only the group's rank `root` has an output; the others give an undefined or empty tensor.
@@ -81,7 +81,9 @@ Future<void> scatter(const ProcessGroup& group, const at::Tensor& input, at::Ten
 // outputs[m] becomes the input of the group's rank m, and has its size.
 Future<void> allGather(const ProcessGroup& group, const at::Tensor& input, std::vector<at::Tensor>& outputs);
 
-// inputs[m] goes to the group's rank m; outputs[m] becomes what comes from there, and has its size.
+// inputs[m] goes to the group's rank m; outputs[m] becomes what comes from there, and has its size. Either all members
+// give lists or none does. ArgumentError: on a member that expects another size than is sent, naming both, and on those
+// that have not ended by then.
 Future<void> allToAll(const ProcessGroup& group, const std::vector<at::Tensor>& inputs,
                       std::vector<at::Tensor>& outputs);
 
