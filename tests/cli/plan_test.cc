@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "tests/cli/launcher.h"
+#include "tests/support/places.h"
 
 namespace treadle::cli::plan_test {
 namespace {
@@ -72,6 +73,34 @@ TEST(Plan, takesTheCostsAsAJobPrintsThem) {
   EXPECT_EQ(text, planOf(options));
 }
 
+// As the job's rank 0 does: where that is told the costs, these are measured no more.
+TEST(PlanMeasure, takesTheCostsOfAJobOfTwoProcessesOfThisMachine) {
+  const std::string text = planOf({"--measure", "--members", "8"});
+  expectHas(text, "allReduce (sum) of 262144 float32 among 8 members\nwith --hosts 1 --latency ");
+  expectHas(text, "-> ");
+  Launcher told({"plan", "--measure"}, {{"TREADLE_COSTS", "--latency 3 --cores 7"}});
+  EXPECT_EQ(0, told.finish()) << told.err();
+  expectHas(told.out(), "among 4 members\nwith --hosts 1 --latency 3 --bandwidth 6000 ");
+  expectHas(told.out(), "--cores 7\n");
+}
+
+TEST(PlanMeasure, hasTheMembersOfAJobWhoseRankZeroPrints) {
+  Launcher job({"run", "-n", "3", "--", test::treadleCommand(), "plan", "--measure", "--size", "400"},
+               {{"TREADLE_COSTS", "--latency 3"}});
+  EXPECT_EQ(0, job.finish()) << job.err();
+  expectHas(job.out(), "[0] allReduce (sum) of 100 float32 among 3 members\n[0] with --hosts 1 --latency 3 ");
+  EXPECT_EQ(std::string::npos, job.out().find("[1]")) << job.out();
+}
+
+TEST(PlanMeasure, saysWhyItCannot) {
+  Launcher alone({"run", "-n", "1", "--", test::treadleCommand(), "plan", "--measure"});
+  EXPECT_EQ(2, alone.finish());
+  expectHas(alone.err(), "--measure needs a job of a fixed number of workers, at least 2");
+  Launcher given({"run", "-n", "2", "--", test::treadleCommand(), "plan", "--measure", "--members", "4"});
+  EXPECT_EQ(2, given.finish());
+  expectHas(given.err(), "--measure has the members and hosts of its job: leave --members and --hosts out");
+}
+
 TEST(Plan, tellsTheSameAsJson) {
   const auto json = nlohmann::json::parse(planOf({"--members", "64", "--size", "400", "--json"}));
   EXPECT_EQ("tree", json["chosen"]);
@@ -90,6 +119,7 @@ TEST(Plan, knowsOperationsTypesAndOptions) {
   expectHas(planOf({"--operation", "allGather", "--members", "64", "--type", "uint8", "--size", "262144"}),
             "-> circulant     12        252 KiB    18 ");
   expectHas(planOf({"--operation", "barrier", "--members", "20"}), "-> tree ");
+  expectHas(planOf({"--operation", "allToAll", "--size", "4000"}), "-> exchange      3         2.9 KiB    1 ");
   expectHas(planOf({"--size", "4000", "--small-bytes", "0"}), "-> root ");
   expectHas(planOf({"--by-rank"}), "   ring          cannot: it does not add in the order of ranks\n");
 }
@@ -108,6 +138,7 @@ TEST(Plan, refusesWhatItCannotMean) {
       {{"plan", "--hosts", "0"}, "--hosts is '0'"},
       {{"plan", "--latency", "fast"}, "'--latency fast' is none of the costs, such as --latency 8 --bandwidth 6000"},
       {{"plan", "--bandwidth", "0"}, "'--bandwidth 0' is none of the costs"},
+      {{"plan", "--measure", "--cores", "4"}, "--measure is in place of costs such as --cores"},
       {{"plan", "--cores", "nan"}, "'--cores nan' is none of the costs"},
       {{"plan", "--type", "float16", "--algorithm", "ring"}, "these can: root, direct"},
   };

@@ -1,6 +1,7 @@
 #pragma once
-// Where `treadle doctor` and `treadle bench` take part: in the job that a launcher's variables describe, or in one of
-// two processes on this machine, the other of which is started here and ends with this one. One thread.
+// Where `treadle doctor`, `treadle bench` and `treadle plan --measure` take part: in the job that a launcher's
+// variables describe, or in one of two processes on this machine, the other of which is started here and ends with this
+// one. One thread.
 
 #include <optional>
 #include <string>

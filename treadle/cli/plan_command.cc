@@ -2,10 +2,14 @@
 
 #include <iostream>
 #include <memory>
+#include <optional>
 
+#include "treadle/cli/measure.h"
 #include "treadle/cli/numbers.h"
+#include "treadle/cli/place.h"
 #include "treadle/cli/plan.h"
 #include "treadle/cli/run.h"
+#include "treadle/core/base/error.h"
 #include "treadle/core/cluster/costs.h"
 #include "treadle/core/group/choice.h"
 #include "treadle/core/group/options.h"
@@ -25,24 +29,27 @@ constexpr const char* kPlanExplanation = R"(Examples:
   treadle plan --operation allGather --members 64 --type uint8 --size 262144     blocks of 4 KiB
   treadle plan --type bfloat16 --algorithm direct     with that algorithm forced, as GroupOptions::algorithm does
   treadle plan --members 8 --hosts 2 --network-latency 25 --network-bandwidth 10000
+  treadle plan --measure --members 8                  by the costs of this machine
+  treadle run -n 4 -- treadle plan --measure          by those of a job, for its members and hosts
 
 Prints for each algorithm what a member sends, how many messages wait for one another and how long it takes by
-the costs of links, or why it cannot do the operation; an arrow marks the one that a group takes. It starts
-nothing and sends nothing.
+the costs of links, or why it cannot do the operation; an arrow marks the one that a group takes.
 
-A job measures its costs when it starts. Its rank 0 prints them as these options with TREADLE_LOG=info. Latencies
-and the cost of a message are in microseconds, bandwidths in MB (10^6 bytes) per second.
+A job measures its costs when it starts. Its rank 0 prints them as these options with TREADLE_LOG=info. With
+--measure this command does the same: under a launcher as the workers of a job, else with a second process that
+it starts here. Without it nothing is started or sent. Latencies and the cost of a message are in microseconds,
+bandwidths in MB (10^6 bytes) per second.
 
-Operations: allReduce, reduce, reduceScatter, broadcast, allGather, gather, scatter, allToAll, barrier.
---size is that of the whole data in bytes: of a reduction what each member gives, else all blocks together.
+Operations: allReduce, reduce, reduceScatter, broadcast, allGather, gather, scatter, allToAll (of equal blocks),
+barrier. --size is that of the whole data in bytes: of a reduction and of allToAll what each member gives, else all
+blocks together.
 
-Exit code 2: wrong usage, or a forced algorithm that cannot do the operation.)";
+Exit code 2: wrong usage, or a forced algorithm that cannot do the operation; 1: it could not measure.)";
 
 struct PlanChoice {
-  std::string operation = "allReduce", members = "4", size = "1048576", type = "float32", reduction = "sum", algorithm,
-              smallBytes, chunkBytes, hosts = "1", latency, bandwidth, networkLatency, networkBandwidth, messageCost,
-              cores;
-  bool byRank = false, json = false;
+  std::string operation = "allReduce", members, size = "1048576", type = "float32", reduction = "sum", algorithm,
+              smallBytes, chunkBytes, hosts, latency, bandwidth, networkLatency, networkBandwidth, messageCost, cores;
+  bool measure = false, byRank = false, json = false;
 };
 
 Result<uint64_t> bytesIn(const std::string& option, const std::string& text) {
@@ -76,15 +83,17 @@ Result<cluster::Costs> readCosts(const PlanChoice& choice) {
                                std::pair("--network-bandwidth ", &choice.networkBandwidth),
                                std::pair("--message-cost ", &choice.messageCost), std::pair("--cores ", &choice.cores)})
     if (!value->empty()) text += option + *value + " ";
+  if (choice.measure && !text.empty())
+    return invalidArgument("--measure is in place of costs such as " + text.substr(0, text.find(' ')));
   return cluster::parseCosts(text);
 }
 
 Result<group::Surroundings> readSurroundings(const PlanChoice& choice) {
-  auto members = numberIn<int>(choice.members, 2, kMostMembers);
+  auto members = numberIn<int>(choice.members.empty() ? "4" : choice.members, 2, kMostMembers);
   if (!members)
     return invalidArgument("--members is '" + choice.members + "', not a number from 2 to " +
                            std::to_string(kMostMembers));
-  auto hosts = numberIn<int>(choice.hosts, 1, *members);
+  auto hosts = numberIn<int>(choice.hosts.empty() ? "1" : choice.hosts, 1, *members);
   if (!hosts)
     return invalidArgument("--hosts is '" + choice.hosts + "', not a number from 1 to " + std::to_string(*members) +
                            ", the members");
@@ -93,7 +102,13 @@ Result<group::Surroundings> readSurroundings(const PlanChoice& choice) {
   return group::Surroundings{group::Placement::spread(*members, *hosts), *costs};
 }
 
-Result<PlannedCall> readCall(const PlanChoice& choice, const CommandLine& line) {
+// What is to be planned, and in which group.
+struct Request {
+  PlannedCall call;
+  group::GroupOptions options;
+};
+
+Result<Request> readRequest(const PlanChoice& choice, const CommandLine& line) {
   if (line.separated) return invalidArgument("it starts no program");
   Result<group::OperationKind> operation = operationNamed(choice.operation);
   if (!operation.ok()) return std::move(operation).status();
@@ -112,17 +127,46 @@ Result<PlannedCall> readCall(const PlanChoice& choice, const CommandLine& line) 
   call.what.smallBytes = options->smallBytes;
   call.what.chunkBytes = options->chunkBytes;
   TREADLE_RETURN_IF_ERROR(checkReduces(*type, *reduction));
-  Result<group::Algorithm> algorithm = choose(*options, call.what, call.surroundings);
-  if (!algorithm.ok()) return std::move(algorithm).status();
-  call.what.algorithm = *algorithm;
-  return call;
+  return Request{std::move(call), std::move(*options)};
 }
 
-int runPlan(const PlanChoice& choice, const CommandLine& line) {
-  Result<PlannedCall> call = readCall(choice, line);
-  if (!call.ok()) return complain(kPlanCommand, call.status().message() + "; see `treadle plan --help`", kExitUsage);
-  std::cout << (choice.json ? planJson(*call) : planTable(*call)) << std::flush;
+// In a job all that a group of its workers has; otherwise the costs alone.
+Result<group::Surroundings> measured(const PlanChoice& choice, const Place& place, group::Surroundings given) {
+  const Launch& launch = place.launch();
+  if (launch.open() || launch.worldSize < 2)
+    return invalidArgument("--measure needs a job of a fixed number of workers, at least 2");
+  if (!place.startedOther() && !(choice.members.empty() && choice.hosts.empty()))
+    return invalidArgument("--measure has the members and hosts of its job: leave --members and --hosts out");
+  group::Surroundings found = measuredIn(launch);
+  if (place.startedOther()) found.placement = std::move(given.placement);
+  return found;
+}
+
+int refuse(const Status& why) {
+  return complain(kPlanCommand, why.message() + "; see `treadle plan --help`", kExitUsage);
+}
+
+int runPlan(const PlanChoice& choice, const CommandLine& line) try {
+  Result<Request> request = readRequest(choice, line);
+  if (!request.ok()) return refuse(request.status());
+  auto& [call, options] = *request;
+  std::optional<Place> place;
+  if (choice.measure) {
+    Result<Place> found = Place::find({"plan", "--measure"});
+    if (!found.ok()) return complain(kPlanCommand, found.status().message(), kExitCannotStart);
+    place = std::move(*found);
+    Result<group::Surroundings> surroundings = measured(choice, *place, call.surroundings);
+    if (!surroundings.ok()) return refuse(surroundings.status());
+    call.surroundings = std::move(*surroundings);
+    if (place->launch().rank != 0) return 0;
+  }
+  Result<group::Algorithm> algorithm = choose(options, call.what, call.surroundings);
+  if (!algorithm.ok()) return refuse(algorithm.status());
+  call.what.algorithm = *algorithm;
+  std::cout << (choice.json ? planJson(call) : planTable(call)) << std::flush;
   return 0;
+} catch (const Error& error) {
+  return complain(kPlanCommand, error.what(), kExitCannotStart);
 }
 
 }  // namespace
@@ -150,6 +194,7 @@ void addPlanCommand(CLI::App& app, const CommandLine& line, int* exitCode) {
   option("--network-bandwidth", choice->networkBandwidth, "between hosts, in MB/s (1180)", "MB/S");
   option("--message-cost", choice->messageCost, "processor time of a message, in us (10)", "US");
   option("--cores", choice->cores, "of each host (2)", "N");
+  command->add_flag("--measure", choice->measure, "the costs, in place of the options for them");
   command->add_flag("--by-rank", choice->byRank, "with GroupOptions::sumOrder = kRank");
   command->add_flag("--json", choice->json, "the same as JSON");
   command->callback([choice, &line, exitCode] { *exitCode = runPlan(*choice, line); });
