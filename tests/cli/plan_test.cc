@@ -73,7 +73,7 @@ TEST(Plan, takesTheCostsAsAJobPrintsThem) {
   EXPECT_EQ(text, planOf(options));
 }
 
-// As the job's rank 0 does: where that is told the costs, these are measured no more.
+// TREADLE_COSTS gives rank 0 of a job the costs, and then it does not measure them.
 TEST(PlanMeasure, takesTheCostsOfAJobOfTwoProcessesOfThisMachine) {
   const std::string text = planOf({"--measure", "--members", "8"});
   expectHas(text, "allReduce (sum) of 262144 float32 among 8 members\nwith --hosts 1 --latency ");

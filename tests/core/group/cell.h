@@ -71,8 +71,7 @@ struct Cell {
     what.dataType = reduces() ? dataType : group::DataType::kUint8;
     if (reduces()) what.reduceOp = reduceOp;
     if (hasRoot()) what.root = static_cast<uint32_t>(root);
-    const bool hasCount = !isBarrier() && operation != group::OperationKind::kAllToAllV;
-    if (hasCount) what.count = count * unit() * (hasBlocks() ? static_cast<size_t>(size) : 1);
+    if (!isBarrier() && !what.sizesVary()) what.count = count * unit() * (hasBlocks() ? static_cast<size_t>(size) : 1);
     what.smallBytes = options({}).smallBytes;
     what.chunkBytes = chunkBytes;
     what.algorithm = algorithm;

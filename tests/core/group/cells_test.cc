@@ -1,12 +1,12 @@
 // The cells of the fault matrix: none is missing, and each operation by each algorithm gives what it promises.
 
+#include "tests/core/group/cell_run.h"
 #include "tests/core/group/fault_job.h"
 
 namespace treadle::cells_test {
 namespace {
 
 using test::Cell;
-using test::CellData;
 using test::GroupJob;
 using test::Phase;
 using test::Setting;
@@ -14,8 +14,8 @@ using test::Setting;
 // "reduce by direct"; "allToAllV by direct" where blocks have any sizes.
 std::string textOf(const Cell& cell) {
   const std::string name = cell.name();
-  const bool sizesVary = cell.operation == group::OperationKind::kAllToAllV;
-  return name.substr(0, name.find(' ')) + (sizesVary ? "V" : "") + " by " + std::string(group::nameOf(cell.algorithm));
+  return name.substr(0, name.find(' ')) + (cell.description().sizesVary() ? "V" : "") + " by " +
+         std::string(group::nameOf(cell.algorithm));
 }
 
 using Names = std::vector<std::string>;
@@ -108,21 +108,6 @@ TEST(Cells, HaveDataOnTheirWayInAllPhasesUnlessTheyAreSmall) {
   EXPECT_EQ(cases.size(), 4U * (38 - 15));  // 15 are small; three numbers of messages while data moves
 }
 
-// All members call the cell's operation.
-void check(const Cell& cell, const std::vector<ProcessGroup>& groups) {
-  std::vector<CellData> data;
-  std::vector<Future<void>> futures;
-  for (int rank = 0; rank < cell.size; ++rank) data.push_back(cell.dataOf(rank));
-  for (int rank = 0; rank < cell.size; ++rank)
-    if (const auto self = static_cast<size_t>(rank); cell.takesPart(rank))
-      futures.push_back(cell.start(groups[self], data[self]));
-  test::waitAll(futures);
-  for (int rank = 0; rank < cell.size; ++rank)
-    if (const auto& mine = data[static_cast<size_t>(rank)]; cell.takesPart(rank)) {
-      EXPECT_EQ(mine.output, mine.wanted) << cell.name() << ", rank " << rank;
-    }
-}
-
 // Members, and hosts.
 class CellsAmong : public ::testing::TestWithParam<std::tuple<int, int>> {};
 
@@ -134,7 +119,7 @@ TEST_P(CellsAmong, GiveTheirClosedForms) {
     const std::vector<ProcessGroup> groups = job.makeAll(cell.options("closed forms"));
     for (size_t count : {size_t{0}, size_t{1}, size_t{1009}}) {
       cell.count = cell.isBarrier() ? 0 : count;
-      check(cell, groups);
+      test::runCell(cell, groups);
     }
   }
 }

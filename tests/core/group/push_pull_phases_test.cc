@@ -14,107 +14,84 @@ using group::MessageKind;
 using test::failureOf;
 using test::TappedJob;
 
-constexpr size_t kMembers = 3, kSmall = 10, kLarge = 300'000;  // floats: with the starts, or in several chunks
+constexpr int kMembers = 3;
+constexpr size_t kSmall = 10, kLarge = 300'000;  // floats: with the starts, or in several chunks
+
+// `holder` gets none of the messages of the rule. When it lacks so many, and the members that are done have the sum,
+// the victim is killed.
+struct Moment {
+  int victim, holder;
+  test::Tap::Rule rule;
+  int held = 1;
+  size_t count = kSmall;
+  std::vector<int> done = {};
+};
 
 class PushPullPhase : public ::testing::Test {
  protected:
-  void offerAll(TappedJob& job, size_t count) {
-    for (size_t rank = 0; rank < kMembers; ++rank) data_.push_back(test::valuesOf(rank, 0, count));
-    for (size_t rank = 0; rank < kMembers; ++rank)
-      futures_.push_back(pushPull(job.groups()[rank], "a", std::span(data_[rank])));
+  static test::Tap::Rule ofKind(MessageKind kind) {
+    return [kind](int, const Message& message) { return message.kind == kind; };
   }
-  static test::Tap::Rule ofKinds(std::set<MessageKind> kinds) {
-    return [kinds = std::move(kinds)](int, const Message& message) { return kinds.contains(message.kind); };
+  static test::Tap::Rule fromTwo(MessageKind kind) {
+    return [kind](int from, const Message& message) { return from == 2 && message.kind == kind; };
   }
 
-  void expectSumOf(int rank) {
-    const auto self = static_cast<size_t>(rank);
-    EXPECT_TRUE(failureOf(futures_[self]).ok());
-    EXPECT_EQ(data_[self], test::sumOf(kMembers, 0, data_[self].size()));
+  // The others than the victim that are not done fail with its loss.
+  static void expectLoss(const Moment& moment) {
+    test::Tensors data;
+    std::vector<Future<void>> futures;
+    TappedJob job(kMembers);
+    job.hold(moment.holder, moment.rule);
+    for (int rank = 0; rank < kMembers; ++rank)
+      data.push_back(test::valuesOf(static_cast<size_t>(rank), 0, moment.count));
+    for (int rank = 0; rank < kMembers; ++rank)
+      futures.push_back(pushPull(job.group(rank), "a", std::span(data[static_cast<size_t>(rank)])));
+    job.waitUntilHeld(moment.holder, moment.held);
+    std::set<int> failing = {0, 1, 2};
+    failing.erase(moment.victim);
+    for (int rank : moment.done) {
+      failing.erase(rank);
+      EXPECT_TRUE(failureOf(futures[static_cast<size_t>(rank)]).ok());
+      EXPECT_EQ(data[static_cast<size_t>(rank)], test::sumOf(kMembers, 0, moment.count));
+    }
+    job.kill(moment.victim);
+    for (int rank : failing) TappedJob::expectLoss(futures[static_cast<size_t>(rank)], moment.victim);
   }
-  void expectLossOn(const std::vector<int>& ranks, int lost) {
-    for (int rank : ranks) TappedJob::expectLoss(futures_[static_cast<size_t>(rank)], lost);
-  }
-
-  std::vector<std::vector<float>> data_;
-  std::vector<Future<void>> futures_;
 };
 
 TEST_F(PushPullPhase, OffersThatHaveNotReachedRankZero) {
-  TappedJob job(kMembers);
-  job.hold(0, [](int from, const Message& message) { return from == 2 && message.kind == MessageKind::kOffers; });
-  offerAll(job, kSmall);
-  job.waitUntilHeld(0, 1);
-  job.kill(2);
-  expectLossOn({0, 1}, 2);
+  expectLoss({.victim = 2, .holder = 0, .rule = fromTwo(MessageKind::kOffers)});
 }
 
 TEST_F(PushPullPhase, OffersToARankZeroThatIsLost) {
-  TappedJob job(kMembers);
-  job.hold(0, ofKinds({MessageKind::kOffers}));
-  offerAll(job, kSmall);
-  job.waitUntilHeld(0, 2);
-  job.kill(0);
-  expectLossOn({1, 2}, 0);
+  expectLoss({.victim = 0, .holder = 0, .rule = ofKind(MessageKind::kOffers), .held = 2});
 }
 
 TEST_F(PushPullPhase, OrdersThatHaveNotReachedTheMember) {
-  for (size_t count : {kSmall, kLarge}) {
-    data_.clear(), futures_.clear();
-    TappedJob job(kMembers);
-    job.hold(2, ofKinds({MessageKind::kOrders}));
-    offerAll(job, count);
-    job.waitUntilHeld(2, 1);
-    job.kill(2);
-    expectLossOn({0, 1}, 2);
-  }
+  for (size_t count : {kSmall, kLarge})
+    expectLoss({.victim = 2, .holder = 2, .rule = ofKind(MessageKind::kOrders), .count = count});
 }
 
 TEST_F(PushPullPhase, OrdersOfARankZeroThatIsLost) {
-  TappedJob job(kMembers);
-  job.hold(1, ofKinds({MessageKind::kOrders}));
-  offerAll(job, kSmall);
-  job.waitUntilHeld(1, 1);
-  job.kill(0);
-  expectLossOn({1, 2}, 0);
+  expectLoss({.victim = 0, .holder = 1, .rule = ofKind(MessageKind::kOrders)});
+}
+
+TEST_F(PushPullPhase, ALargeSumWhoseChunksDoNotReachTheMember) {
+  for (int victim : {0, 2})
+    expectLoss({.victim = victim, .holder = victim, .rule = ofKind(MessageKind::kChunk), .count = kLarge});
+}
+
+TEST_F(PushPullPhase, ASumThatTheMemberHasAndAnotherHasNot) {
+  expectLoss({.victim = 2, .holder = 1, .rule = fromTwo(MessageKind::kStart), .done = {0, 2}});
 }
 
 // Its values have gone with its starts.
 TEST_F(PushPullPhase, ASmallSumThatTheMemberHasBegun) {
   for (int victim : {0, 2}) {
-    data_.clear(), futures_.clear();
-    TappedJob job(kMembers);
-    job.hold(victim, ofKinds({MessageKind::kStart}));
-    offerAll(job, kSmall);
-    job.waitUntilHeld(victim, 2);
-    for (int rank = 0; rank < 3; ++rank)
-      if (rank != victim) expectSumOf(rank);
-    job.kill(victim);
+    std::vector<int> others = {0, 1, 2};
+    std::erase(others, victim);
+    expectLoss({.victim = victim, .holder = victim, .rule = ofKind(MessageKind::kStart), .held = 2, .done = others});
   }
-}
-
-TEST_F(PushPullPhase, ALargeSumWhoseChunksDoNotReachTheMember) {
-  for (int victim : {0, 2}) {
-    data_.clear(), futures_.clear();
-    TappedJob job(kMembers);
-    job.hold(victim, ofKinds({MessageKind::kChunk}));
-    offerAll(job, kLarge);
-    job.waitUntilHeld(victim, 1);
-    job.kill(victim);
-    for (int rank = 0; rank < 3; ++rank)
-      if (rank != victim) expectLossOn({rank}, victim);
-  }
-}
-
-TEST_F(PushPullPhase, ASumThatTheMemberHasAndAnotherHasNot) {
-  TappedJob job(kMembers);
-  job.hold(1, [](int from, const Message& message) { return from == 2 && message.kind == MessageKind::kStart; });
-  offerAll(job, kSmall);
-  job.waitUntilHeld(1, 1);
-  expectSumOf(0);
-  expectSumOf(2);
-  job.kill(2);
-  expectLossOn({1}, 2);
 }
 
 }  // namespace

@@ -61,9 +61,8 @@ class SparsePhase : public ::testing::TestWithParam<std::tuple<Case, int>> {
   // Starts it on this member, unless it is absent.
   void start(TappedJob& job, int rank, Duration timeout = kNoTimeout) {
     if (rank == victim() && phase() == Phase::kAbsent) return;
-    futureOf(rank) = member(rank).start(groupOf(job, rank).withTimeout(timeout), shape_);
+    futureOf(rank) = member(rank).start(job.group(rank).withTimeout(timeout), shape_);
   }
-  static ProcessGroup& groupOf(TappedJob& job, int rank) { return job.groups()[static_cast<size_t>(rank)]; }
   Future<void>& futureOf(int rank) { return futures_[static_cast<size_t>(rank)]; }
 
   // Whether the member has all that it needs. Large sums need acknowledgements of the victim too.
@@ -131,7 +130,7 @@ TEST_P(SparsePhase, InWhichAMemberIsKilledFailsThoseThatNeedIt) {
   for (int rank = 0; rank < kMembers; ++rank) {
     if (rank == victim()) continue;
     if (!endsWell(rank)) TappedJob::expectLoss(futureOf(rank), victim());
-    TappedJob::expectLoss(barrier(groupOf(job, rank)), victim());
+    TappedJob::expectLoss(barrier(job.group(rank)), victim());
   }
 }
 
@@ -155,7 +154,7 @@ TEST_P(SparsePhase, InWhichAMemberStopsIsNamedAtTheDeadlineAndTheGroupGoesOn) {
         named = std::move(victims);
     }
     job.letGo();
-    if (phase() == Phase::kAbsent) futureOf(victim()) = member(victim()).start(groupOf(job, victim()), shape_);
+    if (phase() == Phase::kAbsent) futureOf(victim()) = member(victim()).start(job.group(victim()), shape_);
     const Status late = failureOf(futureOf(victim()));
     EXPECT_TRUE(late.ok() || late.code() == Code::kDeadlineExceeded) << late.toString();
     test::sumOfAll(job.groups(), shape_, members_);

@@ -25,6 +25,7 @@ class TappedJob {
   }
 
   std::vector<ProcessGroup>& groups() { return groups_; }
+  ProcessGroup& group(int rank) { return groups_[static_cast<size_t>(rank)]; }
   static std::string nameOf(int rank) { return LocalJob::nameOf(rank); }
 
   // The member gets none of the messages for which the rule holds.

@@ -11,8 +11,7 @@
 #include <memory>
 #include <optional>
 
-#include "tests/core/group/cell.h"
-#include "tests/core/group/group_job.h"
+#include "tests/core/group/cell_run.h"
 
 namespace treadle::wire_bytes_test {
 namespace {
@@ -20,7 +19,6 @@ namespace {
 using group::Algorithm;
 using group::OperationKind;
 using test::Cell;
-using test::CellData;
 using test::GroupJob;
 
 constexpr size_t kMiB = 1U << 20;
@@ -72,9 +70,7 @@ double theoryOf(const Cell& cell, double bytes) {
 
 // The elements of 4 bytes by which a cell counts: of a block where a member gives one to each.
 size_t countOf(const Cell& cell, size_t bytes) {
-  const bool isOneForEach = cell.operation == OperationKind::kReduceScatter ||
-                            cell.operation == OperationKind::kAllGather || cell.operation == OperationKind::kAllToAll ||
-                            cell.operation == OperationKind::kAllToAllV;
+  const bool isOneForEach = cell.hasBlocks() && !cell.hasRoot();
   return bytes / 4 / (isOneForEach ? static_cast<size_t>(cell.size) : 1);
 }
 
@@ -86,23 +82,12 @@ struct Amount {
 
 class WireBytes : public ::testing::TestWithParam<Amount> {
  protected:
-  // Each member calls it; the bytes that all have sent meanwhile.
+  // Each member calls it. Returns the bytes that all have sent meanwhile.
   uint64_t sentBy(const Cell& cell) {
-    std::vector<ProcessGroup> groups = job_.makeAll(cell.options(""));
-    std::vector<CellData> data;
-    for (int rank = 0; rank < cell.size; ++rank) data.push_back(cell.dataOf(rank));
+    const std::vector<ProcessGroup> groups = job_.makeAll(cell.options(""));
     const uint64_t before = *sentByTcp();
-    std::vector<Future<void>> futures;
-    for (int rank = 0; rank < cell.size; ++rank)
-      if (cell.takesPart(rank))
-        futures.push_back(cell.start(groups[static_cast<size_t>(rank)], data[static_cast<size_t>(rank)]));
-    test::waitAll(futures);
-    const uint64_t sent = *sentByTcp() - before;
-    for (int rank = 0; rank < cell.size; ++rank)
-      if (const CellData& mine = data[static_cast<size_t>(rank)]; cell.takesPart(rank)) {
-        EXPECT_TRUE(mine.output == mine.wanted) << "rank " << rank;
-      }
-    return sent;
+    test::runCell(cell, groups);
+    return *sentByTcp() - before;
   }
 
   void expectTheory(uint64_t sent, double theory) {
