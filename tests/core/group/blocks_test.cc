@@ -19,8 +19,8 @@ std::byte byteOf(size_t rank, size_t i) { return static_cast<std::byte>(rank * 3
 
 // What each member gives, and what each shall get; all filled with what shows where it came from.
 std::vector<std::byte> bytesOf(size_t rank, size_t first, size_t count) {
-  std::vector<std::byte> bytes;
-  for (size_t i = 0; i < count; ++i) bytes.push_back(byteOf(rank, first + i));
+  std::vector<std::byte> bytes(count);
+  for (size_t i = 0; i < count; ++i) bytes[i] = byteOf(rank, first + i);
   return bytes;
 }
 
@@ -33,20 +33,86 @@ void append(std::vector<std::byte>& all, const std::vector<std::byte>& more) {
   all.insert(all.end(), more.begin(), more.end());
 }
 
+using Groups = std::vector<ProcessGroup>;
+using Operate = std::function<Future<void>(const ProcessGroup&, size_t rank)>;
+
+// `operate` starts the operation of one member.
+void onAll(const Groups& groups, const Operate& operate) {
+  std::vector<Future<void>> futures;
+  for (size_t rank = 0; rank < groups.size(); ++rank) futures.push_back(operate(groups[rank], rank));
+  test::waitAll(futures);
+}
+
+// The input of each member, as large as its block, and all of them one after the other.
+struct Inputs {
+  explicit Inputs(const Sizes& sizes) {
+    for (size_t rank = 0; rank < sizes.size(); ++rank) {
+      ofMember.push_back(bytesOf(rank, 0, sizes[rank]));
+      append(all, ofMember.back());
+    }
+  }
+  std::vector<std::vector<std::byte>> ofMember;
+  std::vector<std::byte> all;
+};
+
+void checkAllGather(const Groups& groups, const Sizes& sizes) {
+  const Inputs inputs(sizes);
+  std::vector<std::vector<std::byte>> outputs(groups.size(), std::vector<std::byte>(sumOf(sizes)));
+  onAll(groups, [&](const ProcessGroup& group, size_t rank) {
+    return allGather(group, inputs.ofMember[rank], outputs[rank], sizes);
+  });
+  for (const auto& output : outputs) ASSERT_EQ(output, inputs.all);
+}
+
+void checkGather(const Groups& groups, const Sizes& sizes, size_t root) {
+  const Inputs inputs(sizes);
+  std::vector<std::vector<std::byte>> outputs(groups.size());
+  outputs[root].resize(sumOf(sizes));
+  onAll(groups, [&](const ProcessGroup& group, size_t rank) {
+    return gather(group, inputs.ofMember[rank], outputs[rank], static_cast<int>(root), sizes);
+  });
+  ASSERT_EQ(outputs[root], inputs.all);
+}
+
+void checkScatter(const Groups& groups, const Sizes& sizes, size_t root) {
+  std::vector<std::vector<std::byte>> inputs(groups.size()), outputs;
+  inputs[root] = bytesOf(root, 0, sumOf(sizes));
+  for (uint64_t size : sizes) outputs.emplace_back(size);
+  onAll(groups, [&](const ProcessGroup& group, size_t rank) {
+    return scatter(group, inputs[rank], outputs[rank], static_cast<int>(root), sizes);
+  });
+  for (size_t rank = 0; rank < groups.size(); ++rank)
+    ASSERT_EQ(outputs[rank], bytesOf(root, firstOf(sizes, rank), sizes[rank]));
+}
+
+// Member r sends to member m as many bytes as `sent[r]` gives m.
+void checkAllToAll(const Groups& groups, const std::vector<Sizes>& sent) {
+  const size_t members = groups.size();
+  std::vector<std::vector<std::byte>> inputs, outputs, wants(members);
+  std::vector<Sizes> received(members);
+  for (size_t rank = 0; rank < members; ++rank) {
+    inputs.push_back(bytesOf(rank, 0, sumOf(sent[rank])));
+    for (size_t from = 0; from < members; ++from) {
+      received[rank].push_back(sent[from][rank]);
+      append(wants[rank], bytesOf(from, firstOf(sent[from], rank), sent[from][rank]));
+    }
+    outputs.emplace_back(sumOf(received[rank]));
+  }
+  onAll(groups, [&](const ProcessGroup& group, size_t rank) {
+    return allToAll(group, inputs[rank], outputs[rank], sent[rank], received[rank]);
+  });
+  for (size_t rank = 0; rank < members; ++rank) ASSERT_EQ(outputs[rank], wants[rank]) << rank;
+}
+
 // With the default options, with everything large and in small chunks.
 class Blocks : public ::testing::TestWithParam<bool> {
  protected:
   Blocks() : groups_(GetParam() ? job_.makeAll({.smallBytes = 0, .chunkBytes = 64}) : job_.makeAll()) {}
 
-  // `operate` starts the operation of one member.
-  void onAll(const std::function<Future<void>(const ProcessGroup&, size_t rank)>& operate) {
-    std::vector<Future<void>> futures;
-    for (size_t rank = 0; rank < kMembers; ++rank) futures.push_back(operate(groups_[rank], rank));
-    test::waitAll(futures);
-  }
+  void onAll(const Operate& operate) { blocks_test::onAll(groups_, operate); }
 
   GroupJob job_{kMembers};
-  std::vector<ProcessGroup> groups_;
+  Groups groups_;
   const std::vector<Sizes> shapes_ = {{0, 0, 0, 0},   {1, 1, 1, 1},    {100, 100, 100, 100},
                                       {7, 0, 300, 1}, {0, 0, 0, 1000}, {20'000, 3, 0, 70'001}};
 };
@@ -55,68 +121,62 @@ INSTANTIATE_TEST_SUITE_P(Sizes, Blocks, ::testing::Bool(),
                          [](const auto& info) { return info.param ? "InSmallChunks" : "AsUsual"; });
 
 TEST_P(Blocks, AllGatherBringsAllInputsToAll) {
-  for (const Sizes& sizes : shapes_) {
-    std::vector<std::vector<std::byte>> inputs, outputs(kMembers, std::vector<std::byte>(sumOf(sizes)));
-    std::vector<std::byte> want;
-    for (size_t rank = 0; rank < kMembers; ++rank) {
-      inputs.push_back(bytesOf(rank, 0, sizes[rank]));
-      append(want, inputs.back());
-    }
-    onAll([&](const ProcessGroup& group, size_t rank) { return allGather(group, inputs[rank], outputs[rank], sizes); });
-    for (const auto& output : outputs) ASSERT_EQ(output, want);
-  }
+  for (const Sizes& sizes : shapes_) checkAllGather(groups_, sizes);
 }
 
 TEST_P(Blocks, GatherBringsAllInputsToTheRoot) {
   for (const Sizes& sizes : shapes_)
-    for (size_t root = 0; root < kMembers; ++root) {
-      std::vector<std::vector<std::byte>> inputs, outputs(kMembers);
-      outputs[root].resize(sumOf(sizes));
-      std::vector<std::byte> want;
-      for (size_t rank = 0; rank < kMembers; ++rank) {
-        inputs.push_back(bytesOf(rank, 0, sizes[rank]));
-        append(want, inputs.back());
-      }
-      onAll([&](const ProcessGroup& group, size_t rank) {
-        return gather(group, inputs[rank], outputs[rank], static_cast<int>(root), sizes);
-      });
-      ASSERT_EQ(outputs[root], want);
-    }
+    for (size_t root = 0; root < kMembers; ++root) checkGather(groups_, sizes, root);
 }
 
 TEST_P(Blocks, ScatterBringsEachItsBlockOfTheRoots) {
   for (const Sizes& sizes : shapes_)
-    for (size_t root = 0; root < kMembers; ++root) {
-      std::vector<std::vector<std::byte>> inputs(kMembers), outputs(kMembers);
-      inputs[root] = bytesOf(root, 0, sumOf(sizes));
-      for (size_t rank = 0; rank < kMembers; ++rank) outputs[rank].resize(sizes[rank]);
-      onAll([&](const ProcessGroup& group, size_t rank) {
-        return scatter(group, inputs[rank], outputs[rank], static_cast<int>(root), sizes);
-      });
-      for (size_t rank = 0; rank < kMembers; ++rank)
-        ASSERT_EQ(outputs[rank], bytesOf(root, firstOf(sizes, rank), sizes[rank]));
-    }
+    for (size_t root = 0; root < kMembers; ++root) checkScatter(groups_, sizes, root);
 }
 
-// Member r sends to member m as many bytes as the r-th shape gives m.
 TEST_P(Blocks, AllToAllBringsEachTheBlocksThatAreForIt) {
   for (size_t turn = 0; turn < shapes_.size(); ++turn) {
-    const auto sent = [&](size_t rank) { return shapes_[(rank + turn) % shapes_.size()]; };
-    std::vector<std::vector<std::byte>> inputs, outputs, wants(kMembers);
-    std::vector<Sizes> received(kMembers);
-    for (size_t rank = 0; rank < kMembers; ++rank) {
-      inputs.push_back(bytesOf(rank, 0, sumOf(sent(rank))));
-      for (size_t from = 0; from < kMembers; ++from) {
-        received[rank].push_back(sent(from)[rank]);
-        append(wants[rank], bytesOf(from, firstOf(sent(from), rank), sent(from)[rank]));
-      }
-      outputs.emplace_back(sumOf(received[rank]));
-    }
-    onAll([&](const ProcessGroup& group, size_t rank) {
-      return allToAll(group, inputs[rank], outputs[rank], sent(rank), received[rank]);
-    });
-    for (size_t rank = 0; rank < kMembers; ++rank) ASSERT_EQ(outputs[rank], wants[rank]) << rank << " turn " << turn;
+    SCOPED_TRACE("turn " + std::to_string(turn));
+    std::vector<Sizes> sent;
+    for (size_t rank = 0; rank < kMembers; ++rank) sent.push_back(shapes_[(rank + turn) % shapes_.size()]);
+    checkAllToAll(groups_, sent);
   }
+}
+
+// Among so many members, with the default options. Some blocks have several chunks.
+class LargeBlocks : public ::testing::TestWithParam<int> {
+ protected:
+  size_t members() const { return static_cast<size_t>(job_.size()); }
+  // Others for each `turn`.
+  Sizes sizes(size_t turn = 0) const {
+    constexpr uint64_t kSizes[] = {600'001, 0, 300'007, 1};
+    Sizes sizes;
+    for (size_t rank = 0; rank < members(); ++rank) sizes.push_back(kSizes[(rank + turn) % std::size(kSizes)]);
+    return sizes;
+  }
+
+  GroupJob job_{GetParam()};
+};
+
+INSTANTIATE_TEST_SUITE_P(Members, LargeBlocks, ::testing::Values(1, 2, 3, 4, 5, 6, 7, 8, 9));
+
+TEST_P(LargeBlocks, OfAllAreGathered) {
+  for (Algorithm algorithm : {Algorithm::kCirculant, Algorithm::kDirect})
+    checkAllGather(job_.makeAll({.algorithm = algorithm}), sizes());
+}
+
+TEST_P(LargeBlocks, GoToTheRootAndBack) {
+  const Groups groups = job_.makeAll();
+  for (size_t root : {size_t{0}, members() - 1}) {
+    checkGather(groups, sizes(), root);
+    checkScatter(groups, sizes(), root);
+  }
+}
+
+TEST_P(LargeBlocks, GoFromEachToEach) {
+  std::vector<Sizes> sent;
+  for (size_t rank = 0; rank < members(); ++rank) sent.push_back(sizes(rank));
+  checkAllToAll(job_.makeAll(), sent);
 }
 
 TEST_P(Blocks, ReduceScatterReducesEachBlockOnItsMember) {
@@ -285,13 +345,19 @@ TEST(BlocksCheck, RefusesSizesThatDoNotFit) {
 
 TEST(BlocksAlone, OfOneMemberAreCopies) {
   GroupJob job(1);
-  ProcessGroup group = job.make(0);
-  const std::vector<std::byte> input = bytesOf(0, 0, 100);
-  std::vector<std::byte> output(100), other(100);
-  allGather(group, input, output).wait();
-  EXPECT_EQ(output, input);
-  allToAll(group, input, other).wait();
-  EXPECT_EQ(other, input);
+  const ProcessGroup group = job.make(0);
+  for (size_t size : {0, 100}) {
+    const std::vector<std::byte> input = bytesOf(0, 0, size);
+    const auto copyBy = [&](auto operate) {
+      std::vector<std::byte> output(size);
+      operate(output).wait(test::kPatience);
+      return output;
+    };
+    EXPECT_EQ(copyBy([&](auto& output) { return allGather(group, input, output); }), input);
+    EXPECT_EQ(copyBy([&](auto& output) { return gather(group, input, output, 0); }), input);
+    EXPECT_EQ(copyBy([&](auto& output) { return scatter(group, input, output, 0); }), input);
+    EXPECT_EQ(copyBy([&](auto& output) { return allToAll(group, input, output); }), input);
+  }
 }
 
 }  // namespace
