@@ -1,5 +1,5 @@
-// Sums and averages of 16-bit floats are those of exact arithmetic, rounded once, whatever the number of members and
-// the algorithm; and they cost no more bytes than a ring.
+// Sums and averages of 16-bit floats are those of exact arithmetic, rounded once, whatever the operation, the number of
+// members and the algorithm; and they cost no more bytes than a ring.
 
 #include <cmath>
 #include <cstring>
@@ -51,14 +51,41 @@ T hostile(std::mt19937& random) {
 }
 
 template <class T>
+void expectBits(const std::vector<T>& is, const std::vector<T>& wanted) {
+  ASSERT_EQ(std::memcmp(is.data(), wanted.data(), wanted.size() * sizeof(T)), 0);
+}
+
+// The same averages by a reduce and by a reduce-scatter.
+template <class T>
+void checkParts(std::vector<ProcessGroup>& groups, const std::vector<std::vector<T>>& inputs,
+                const std::vector<T>& averages) {
+  const size_t last = groups.size() - 1, count = averages.size(), each = count / groups.size();
+  std::vector<uint64_t> counts(groups.size(), each);
+  counts[last] = count - last * each;
+  std::vector<T> reduced(count), scattered(count);
+  std::vector<Future<void>> futures;
+  for (size_t rank = 0; rank < groups.size(); ++rank) {
+    const std::span<const T> input(inputs[rank]);
+    futures.push_back(reduce(groups[rank], input, std::span(reduced).first(rank == last ? count : 0),
+                             static_cast<int>(last), ReduceOp::kAverage));
+    futures.push_back(reduceScatter(groups[rank], input, std::span(scattered).subspan(rank * each, counts[rank]),
+                                    ReduceOp::kAverage, counts));
+  }
+  test::waitAll(futures);
+  expectBits(reduced, averages);
+  expectBits(scattered, averages);
+}
+
+template <class T>
 void checkAverages(std::vector<ProcessGroup>& groups, size_t count, std::mt19937& random) {
-  std::vector<std::vector<T>> data(groups.size());
+  std::vector<std::vector<T>> inputs(groups.size());
   std::vector<double> sum(count);
-  for (auto& mine : data)
+  for (auto& mine : inputs)
     for (size_t i = 0; i < count; ++i) {
       mine.push_back(i == 0 ? Format<T>::of(20'000) : i == 1 ? Format<T>::of(Format<T>::kMost) : hostile<T>(random));
       sum[i] += group::toFloat(mine.back());
     }
+  auto data = inputs;
   std::vector<Future<void>> futures;
   for (size_t rank = 0; rank < groups.size(); ++rank)
     futures.push_back(allReduce(groups[rank], std::span(data[rank]), ReduceOp::kAverage));
@@ -68,7 +95,8 @@ void checkAverages(std::vector<ProcessGroup>& groups, size_t count, std::mt19937
     ASSERT_LE(std::abs(double{group::toFloat(data[0][i])} - want), halfStep<T>(want))
         << "element " << i << ": " << want;
   }
-  for (auto& other : data) ASSERT_EQ(std::memcmp(other.data(), data[0].data(), count * sizeof(T)), 0);
+  for (auto& other : data) expectBits(other, data[0]);
+  checkParts(groups, inputs, data[0]);
 }
 
 template <class T>

@@ -3,6 +3,7 @@
 #include <thread>
 
 #include "tests/core/group/push_pull_tensors.h"
+#include "tests/core/group/reductions.h"
 #include "treadle/core/group/fusion_messages.h"
 
 namespace treadle::push_pull_test {
@@ -105,39 +106,38 @@ TEST_F(PushPullTest, HasTheBitsOfALoopWithSumOrderByRank) {
   for (size_t rank = 0; rank < 3; ++rank) ASSERT_EQ(data[rank], sums);
 }
 
-// What allReduce does is known (all_reduce_test.cc); every type and reduction, several of each in flight.
-TEST_F(PushPullTest, ReducesEveryTypeAsAllReduceDoes) {
-  GroupJob job(2);
-  std::vector<ProcessGroup> groups = job.makeAll({.sumOrder = SumOrder::kRank});
-  constexpr size_t kBytes = 480;
+// Several of each type and reduction, which are summed together, and those of 16 bits rounded once.
+TEST_F(PushPullTest, ReducesEveryTypeByItsDefinition) {
   struct One {
-    group::DataType type;
-    ReduceOp op;
-    std::vector<std::byte> named[2], ordered[2];
+    const test::Reduction& what;
+    size_t count;
+    std::vector<test::Memory> data;  // by rank
   };
-  std::vector<std::unique_ptr<One>> all;
-  std::vector<Future<void>> futures;
-  for (int type = 1; type <= 15; ++type)
-    for (int op = 1; op <= 5; ++op) {
-      if (!checkReduces(static_cast<group::DataType>(type), static_cast<ReduceOp>(op)).ok()) continue;
-      One& one = *all.emplace_back(std::make_unique<One>());
-      one.type = static_cast<group::DataType>(type);
-      one.op = static_cast<ReduceOp>(op);
-      const size_t count = kBytes / sizeOf(one.type);
-      for (size_t rank = 0; rank < 2; ++rank) {
-        one.named[rank].resize(kBytes);
-        // Bytes of 0 and 1, which are finite numbers of every type.
-        for (std::byte& byte : one.named[rank]) byte = static_cast<std::byte>(random_() % 2);
-        one.ordered[rank] = one.named[rank];
-        futures.push_back(
-            pushPull(groups[rank], nameOf(all.size()), one.named[rank].data(), count, one.type, {.op = one.op}));
-        futures.push_back(allReduce(groups[rank], one.ordered[rank].data(), count, one.type, one.op));
-      }
+  for (int members : {1, 2, 3, 5, 9}) {
+    GroupJob job(members);
+    const std::vector<test::Reduction> reductions = test::allReductions(members, 1009);
+    for (const GroupOptions& options : {GroupOptions{}, GroupOptions{.smallBytes = 0, .chunkBytes = 512}}) {
+      std::vector<ProcessGroup> groups = job.makeAll(options);
+      std::vector<std::unique_ptr<One>> all;
+      std::vector<Future<void>> futures;
+      for (const test::Reduction& what : reductions)
+        for (size_t count : {1, 100, 1009}) {
+          One& one = *all.emplace_back(std::make_unique<One>(One{what, count, {}}));
+          for (const test::Memory& input : what.inputs) {
+            const Bytes first = what.first(input, count);
+            one.data.emplace_back(first.begin(), first.end());
+          }
+          for (size_t rank = 0; rank < groups.size(); ++rank)
+            futures.push_back(
+                pushPull(groups[rank], nameOf(all.size()), one.data[rank].data(), count, what.type, {.op = what.op}));
+        }
+      test::waitAll(futures);
+      for (const auto& one : all)
+        for (const test::Memory& data : one->data)
+          EXPECT_TRUE(std::ranges::equal(data, one->what.first(one->what.wanted, one->count)))
+              << one->what.name() << " of " << one->count << " among " << members;
     }
-  test::waitAll(futures);
-  for (const auto& one : all)
-    for (size_t rank = 0; rank < 2; ++rank)
-      EXPECT_EQ(one->named[rank], one->ordered[rank]) << group::nameOf(one->type) << group::nameOf(one->op);
+  }
 }
 
 TEST_F(PushPullTest, WaitsForTheLastMember) {
