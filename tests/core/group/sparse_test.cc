@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "tests/core/group/reductions.h"
 #include "tests/core/group/sparse_rows.h"
 #include "treadle/core/group/half.h"
 
@@ -74,7 +75,52 @@ TEST_P(SparseSizes, SumTheRowsOfAllMembers) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Sparse, SparseSizes, ::testing::Values(1, 2, 3, 4, 5));
+// Each member lacks every third row, and each number is another one.
+template <class T>
+void checkNumbers(const std::vector<ProcessGroup>& groups, ReduceOp op) {
+  const SparseShape shape{{101, 3}, 1};
+  const size_t size = groups.size();
+  SparseMembers<T> members(size);
+  std::vector<uint64_t> rows;
+  std::vector<T> sums;
+  for (uint64_t row = 0; row < shape.rows(); ++row) {
+    const auto has = [&](size_t rank) { return (row + rank) % 3 > 0; };
+    if (size == 1 && !has(0)) continue;
+    rows.push_back(row);
+    for (size_t rank = 0; rank < size; ++rank)
+      if (has(rank)) members[rank].indices.push_back(row);
+    for (size_t i = row * shape.width(); i < (row + 1) * shape.width(); ++i) {
+      std::vector<T> values(size);  // 0 where a member has none
+      for (size_t rank = 0; rank < size; ++rank) {
+        if (!has(rank)) continue;
+        values[rank] = test::NumbersOf<T>::of(op, static_cast<int>(rank), static_cast<int>(size), i);
+        members[rank].values.push_back(values[rank]);
+      }
+      sums.push_back(test::NumbersOf<T>::reduced(op, values));
+    }
+  }
+  sumOfAll(groups, shape, members, op);
+  for (const auto& member : members) {
+    ASSERT_EQ(member.sumIndices(shape.width()), rows);
+    const std::vector<T> is = member.sumValues(shape.width());
+    ASSERT_EQ(std::memcmp(is.data(), sums.data(), sums.size() * sizeof(T)), 0)
+        << group::nameOf(group::DataTypeOf<T>::kValue) << " (" << group::nameOf(op) << ")";
+  }
+}
+
+TEST_P(SparseSizes, SumEveryTypeByItsDefinition) {
+  GroupJob job(GetParam());
+  for (const GroupOptions& options : {GroupOptions{}, GroupOptions{.smallBytes = 0, .chunkBytes = 64}}) {
+    const std::vector<ProcessGroup> groups = job.makeAll(options);
+    test::forEachNumberType([&]<class T>(T) {
+      if constexpr (!std::is_same_v<T, group::Bool>) {
+        for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kAverage}) checkNumbers<T>(groups, op);
+      }
+    });
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Sparse, SparseSizes, ::testing::Values(1, 2, 3, 4, 5, 6, 7, 8, 9));
 
 TEST(Sparse, LargeRowsGoInManyChunks) {
   const SparseShape shape{{100'000, 16}, 1};
