@@ -2,6 +2,10 @@
 // Mixed precision in a forward pass: while an Autocast lives, libtorch runs the operators of its thread that gain by it
 // (matrix products, convolutions) in a 16-bit type, and those that need range or precision (losses, norms) in float32.
 // It is torch.autocast for CPU tensors (P. Micikevicius et al., "Mixed Precision Training", 2018).
+//
+// In training with a GradScaler, the loss of each of 50 steps of a small network differs from that of one process in
+// float64 by at most u times the first loss, where u = 2^-11 for float16, 2^-8 for bfloat16: 0.05% of it, and 0.4%
+// (tests/train/ddp/losses_test.cc).
 
 #include <c10/core/ScalarType.h>
 

@@ -14,6 +14,10 @@ namespace treadle {
 // and for float64, which is rounded to float32 on the way, another 2^-23 mean |g_r|. From 65520 on a float16 is
 // infinite, on all ranks: a GradScaler, which scales the losses, skips such steps. Gradients of other dtypes are
 // averaged as they are.
+//
+// In training, the loss of each of 50 steps of a small network differs from that of one process on the whole batch by
+// at most u / 10 of the first loss: 5e-5 of it for float16, 4e-4 for bfloat16. With a GradScaler this holds also for
+// gradients that are too small for float16 (tests/train/ddp/losses_test.cc).
 class CastHook final : public CommHook {
  public:
   // kHalf or kBFloat16. ArgumentError for others.

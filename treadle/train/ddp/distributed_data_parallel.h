@@ -4,9 +4,11 @@
 //
 // Works in a plain `loss.backward()`, where the averages end up in `.grad`, and in AutogradContext::backward, where
 // they end up in the context. The result equals one process on the whole batch when every rank's loss is a mean over
-// the same number of samples, or with different numbers, when it is a sum and the divisor is kWeights. In each pass
-// every rank must reach at least one of the parameters, or call skipPass: a rank that does neither takes no part, and
-// the others wait for it until the group's timeout.
+// the same number of samples, or with different numbers, when it is a sum and the divisor is kWeights. In float64 and
+// without a lossy hook, the loss of each of 50 steps of a small network is the same up to 1e-10 of it, in local and
+// distributed passes and with steps within the pass (tests/train/ddp/losses_test.cc). In each pass every rank must
+// reach at least one of the parameters, or call skipPass: a rank that does neither takes no part, and the others wait
+// for it until the group's timeout.
 //
 // The parameters that require a gradient when it is constructed are averaged, each tensor once however many modules
 // share it. An averaged pass throws StateError, on the ranks concerned, when one has been frozen, unfrozen, replaced or

@@ -16,6 +16,10 @@
 //
 // Where n parameters train, a mean sends what an averaged pass sends, once in `period` steps and after the step: it
 // does not overlap with a backward pass.
+//
+// In training, the replicas stay near one process on the whole batch. For 50 steps of SGD without momentum of a small
+// network, a period of 4 from the first step on, and ranks whose data differ: the loss of the whole batch, as a mean
+// over the replicas, differs in each step by at most 5% of the first loss (tests/train/ddp/losses_test.cc).
 
 #include <torch/nn/module.h>
 

@@ -29,6 +29,11 @@ struct PowerSgdOptions {
 // as soon as the bucket is full, all Q after the backward pass. An infinity or NaN in a matrix, on any rank, makes all
 // of its average infinite.
 //
+// In training, the losses follow those of one process on the whole batch a few steps late. For 50 steps of SGD without
+// momentum of a small network, all compressed with a rank of 1 or 2, and ranks whose data differ: each loss differs by
+// at most 15% of the first loss, and the mean of the last ten by at most 5% of what one process's loss has decreased
+// (tests/train/ddp/losses_test.cc).
+//
 // Averaged passes are counted as they begin, also those that fail. The state has "power_sgd.passes", and
 // "power_sgd.error.<name>" and "power_sgd.q.<name>" ([m, k]) for compressed parameters.
 class PowerSgdHook final : public ErrorFeedbackHook {

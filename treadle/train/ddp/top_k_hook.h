@@ -20,6 +20,11 @@ struct TopKOptions {
 // parameters if that is less. A rank sends its k, and its share of the union of all ranks' elements to each other rank
 // (sparseAllReduce). In each bucket there are at most two operations.
 //
+// In training, the losses follow those of one process on the whole batch a few steps late. For 50 steps of SGD without
+// momentum of a small network, a ratio of 0.1, and ranks whose data differ: each loss differs by at most 15% of the
+// first loss, and the mean of the last ten by at most 5% of what one process's loss has decreased
+// (tests/train/ddp/losses_test.cc).
+//
 // The state has "top_k.error.<name>" for each parameter of which something is held back.
 class TopKHook final : public ErrorFeedbackHook {
  public:
