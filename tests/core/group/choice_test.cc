@@ -114,10 +114,11 @@ class AlgorithmTest : public ::testing::TestWithParam<std::tuple<Algorithm, int>
   static double valueOf(int rank, size_t i) {
     return static_cast<double>((i * 7 + static_cast<size_t>(rank) * 3) % 11);
   }
-  double sumAt(size_t i) const {
-    double sum = 0;
-    for (int rank = 0; rank < size(); ++rank) sum += valueOf(rank, i);
-    return sum;
+  std::vector<double> sums(size_t count) const {
+    std::vector<double> sums(count);
+    for (int rank = 0; rank < size(); ++rank)
+      for (size_t i = 0; i < count; ++i) sums[i] += valueOf(rank, i);
+    return sums;
   }
   static std::vector<double> valuesOf(int rank, size_t count) {
     std::vector<double> values;
@@ -152,8 +153,8 @@ TEST_P(AlgorithmTest, AllReducesAsDefined) {
     std::vector<std::vector<double>> data;
     for (int rank = 0; rank < size(); ++rank) data.push_back(valuesOf(rank, count));
     onAll(groups_, [&](size_t rank) { return allReduce(groups_[rank], std::span(data[rank])); });
-    for (const auto& mine : data)
-      for (size_t i = 0; i < count; ++i) ASSERT_EQ(mine[i], sumAt(i)) << count << " " << i;
+    const std::vector<double> want = sums(count);
+    for (const auto& mine : data) ASSERT_EQ(mine, want) << count;
   }
 }
 
@@ -169,7 +170,7 @@ TEST_P(AlgorithmTest, ReducesAsDefined) {
       return reduce(groups_[rank], std::span<const double>(data[rank]),
                     isRoot ? std::span(result) : std::span<double>(), root);
     });
-    for (size_t i = 0; i < count; ++i) ASSERT_EQ(result[i], sumAt(i)) << count << " " << i;
+    ASSERT_EQ(result, sums(count)) << count;
   }
 }
 
@@ -200,8 +201,8 @@ TEST_P(AlgorithmTest, MovesBlocksAsDefined) {
       return allGather(groups_[rank], std::as_bytes(std::span(parts[rank])),
                        std::as_writable_bytes(std::span(all[rank])));
     });
-    for (const auto& mine : all)
-      for (size_t i = 0; i < mine.size(); ++i) ASSERT_EQ(mine[i], sumAt(i)) << count << " " << i;
+    const std::vector<double> want = sums(count * members);
+    for (const auto& mine : all) ASSERT_EQ(mine, want) << count;
   }
 }
 
