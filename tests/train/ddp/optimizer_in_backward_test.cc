@@ -91,6 +91,68 @@ TYPED_TEST(OptimizerInBackwardOf, MakesTheBitsOfStepsAfterThePass) {
     });
 }
 
+// Another value than `field`, which is one of OptimizerWith.
+void change(double& field) { field = field / 2 + 0.01; }
+void change(bool& field) { field = !field; }
+void change(std::tuple<double, double>& field) { change(std::get<1>(field)); }
+
+// Each field of the options of the only group differs on rank 1. A step by the averages of all would make replicas
+// differ, and by the fields that decide whether a sparse average is taken, one rank alone would refuse it.
+TYPED_TEST(OptimizerInBackwardOf, HasTheSameOptionsOnAllRanks) {
+  auto options = OptimizerWith<TypeParam>::options();
+  using Fields = optim::Fields<decltype(options)>;
+  std::vector<std::string> names;
+  Fields::each(options, [&](const char* name, const auto&...) { names.emplace_back(name); });
+  TensorJob job(ranks(2));
+  for (const std::string& name : names)
+    job.onAll([&](Worker& worker) {
+      Net net(0);
+      auto own = options;
+      if (worker.self().rank == 1)
+        Fields::each(own, [&](const char* other, auto& field) {
+          if (other == name) change(field);
+        });
+      const auto optimizer = std::make_shared<TypeParam>(net->parameters(), own);
+      const std::string why =
+          messageOf<ArgumentError>([&] { DistributedDataParallel<Net>(net, groupOf(worker, 2), with(optimizer)); });
+      EXPECT_TRUE(contains(why, "rank 0 has DdpOptions::optimizerInBackward with a group of lr 0.01, ")) << why;
+      EXPECT_TRUE(contains(why, "rank 1 has DdpOptions::optimizerInBackward with a group of lr 0.01")) << why;
+    });
+}
+
+// A parameter is in another group, which has other options.
+TEST(OptimizerInBackward, HasTheSameGroupsOnAllRanks) {
+  TensorJob job(ranks(2));
+  job.onAll([&](Worker& worker) {
+    Net net(0);
+    std::vector<at::Tensor> fast = {net->first}, slow = {net->last};
+    (worker.self().rank == 0 ? fast : slow).push_back(net->bias);
+    if (worker.self().rank == 1) std::swap(slow.front(), slow.back());  // the same order of parameters
+    std::vector<torch::optim::OptimizerParamGroup> groups;
+    groups.emplace_back(fast, std::make_unique<torch::optim::SGDOptions>(0.5));
+    groups.emplace_back(slow, std::make_unique<torch::optim::SGDOptions>(0.1));
+    const auto optimizer = std::make_shared<torch::optim::SGD>(groups, torch::optim::SGDOptions(0.1));
+    const std::string why =
+        messageOf<ArgumentError>([&] { DistributedDataParallel<Net>(net, groupOf(worker, 2), with(optimizer)); });
+    EXPECT_TRUE(contains(why, "rank 0 has DdpOptions::optimizerInBackward with 'bias' next")) << why;
+    EXPECT_TRUE(contains(why, "rank 1 has DdpOptions::optimizerInBackward with a new group next")) << why;
+  });
+}
+
+TEST(OptimizerInBackward, HasTheSameOptionsWhereRanksRebindAfterAsManySteps) {
+  TensorJob job(ranks(2));
+  job.onAll([&](Worker& worker) {
+    Replica<> within(groupOf(worker, 2), true);
+    const auto rebind = [&] { return within.ddp.rebind(groupOf(worker, 2)); };
+    const auto setRate = [&](double rate) { within.optimizer->param_groups()[0].options().set_lr(rate); };
+    if (worker.self().rank == 1) setRate(0.5);
+    const std::string why = messageOf<ArgumentError>([&] { static_cast<void>(rebind()); });
+    EXPECT_TRUE(contains(why, "rank 1 has optimizerInBackward with a group of lr 0.5, ")) << why;
+    setRate(0.25);
+    EXPECT_TRUE(rebind());
+  });
+}
+
 TEST(OptimizerInBackward, StepsBySumsOfPassesUnderNoSync) {
   expectBitsOfStepsAfter(2, 4, [](auto& replica, int rank, int step) {
     replica.zeroGrad();

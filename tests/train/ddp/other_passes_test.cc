@@ -1,8 +1,9 @@
-// Local backward passes over the parameters while a distributed pass is under way.
+// Local backward passes over the parameters while another pass is under way, a distributed one or a local one.
 
 #include <torch/csrc/autograd/autograd.h>
 
 #include <future>
+#include <optional>
 #include <utility>
 
 #include "tests/support/expect_error.h"
@@ -51,6 +52,34 @@ TEST(OtherPasses, OnAnotherThreadAreRefused) {
     }).get();
   };
   passWith(inTheMiddle, [](Net&) {});
+}
+
+// Their gradients are not added to those of the pass that is under way, which is averaged or not.
+TEST(OtherPasses, OnAnotherThreadAreRefusedBesideALocalOne) {
+  for (const bool isAveraged : {true, false}) {
+    TensorJob job(ranks(2));
+    job.onAll([&](Worker& worker) {
+      const int rank = worker.self().rank;
+      Net net(0), alone(0);
+      DistributedDataParallel<Net> ddp(net, ProcessGroup::make(worker, job.names()), smallBuckets());
+      int calls = 0;
+      net->bias.register_hook([&](const at::Tensor&) {
+        if (++calls > 1) return;
+        std::async(std::launch::async, [&] {
+          const std::string message = messageOf<StateError>([&] { net->last.sum().backward(); });
+          EXPECT_TRUE(contains(message, "let one end first")) << message;
+        }).get();
+      });
+      std::optional<ddp::NoSync> unaveraged;
+      if (!isAveraged) unaveraged.emplace(ddp.noSync());
+      ddp.forward(inputOf(rank, 0), true).square().mean().backward();
+      EXPECT_EQ(calls, 1);
+      const at::Tensor inputs = isAveraged ? at::cat({inputOf(0, 0), inputOf(1, 0)}) : inputOf(rank, 0);
+      alone->forward(inputs, true).square().mean().backward();
+      for (const std::string name : {"first", "bias", "last"})
+        EXPECT_TRUE(close(net->named_parameters()[name].grad(), alone->named_parameters()[name].grad())) << name;
+    });
+  }
 }
 
 // They are the affair of the node, which names the leaves.

@@ -719,6 +719,8 @@ TEST(TornRank, GetsTheValuesOfAWholeOne) {
       EXPECT_TRUE(eventually([&] { return ddp.state().condition != DdpCondition::kUsable; }));
       if (isTorn) {
         EXPECT_EQ(ddp.state().condition, DdpCondition::kTorn);
+        // A schedule that has not made the others' step.
+        ddp.options().optimizerInBackward->param_groups()[0].options().set_lr(0.05);
       }
       const std::vector<at::Tensor> before = copiesOf(ddp->parameters());
       EXPECT_FALSE(ddp.rebind(ProcessGroup::make(worker, ranks(3))));

@@ -126,19 +126,5 @@ TEST(LayoutsThatChange, AreRefusedWhereAnOptimizerHasNoStepForSparseAverages) {
   expectSteps(makes<torch::optim::Adagrad>(torch::optim::AdagradOptions(0.1)), {{"ss"}, {"sd"}, {"sn"}, {"tt"}});
 }
 
-// Otherwise one rank would refuse what the others step.
-TEST(LayoutsThatChange, AreForOptimizersOfOneRuleOnAllRanks) {
-  TensorJob job(ranks(2));
-  job.onAll([&](Worker& worker) {
-    Table net;
-    DdpOptions options;
-    const double momentum = worker.self().rank == 1 ? 0.9 : 0;
-    options.optimizerInBackward =
-        std::make_shared<torch::optim::SGD>(net->parameters(), torch::optim::SGDOptions(0.1).momentum(momentum));
-    const auto make = [&] { DistributedDataParallel<Table>(net, ProcessGroup::make(worker, job.names()), options); };
-    EXPECT_TRUE(contains(messageOf<ArgumentError>(make), "no weight decay, no momentum, no Nesterov's rule"));
-  });
-}
-
 }  // namespace
 }  // namespace treadle::test::sparse_optimizer_test

@@ -7,6 +7,7 @@
 #include "treadle/tensor/autograd/autograd_context.h"
 #include "treadle/tensor/collective/collectives.h"
 #include "treadle/train/ddp/bucket_limits.h"
+#include "treadle/train/ddp/first_difference.h"
 #include "treadle/train/ddp/parameter_list.h"
 #include "treadle/train/ddp/reducer.h"
 
@@ -25,7 +26,7 @@ Result<std::string> boundHook(const DdpOptions& options, const torch::nn::Module
 }
 
 std::vector<std::string> settingsOf(const DdpOptions& options, const torch::nn::Module& module,
-                                    const ProcessGroup& group, const Result<std::string>& hook) {
+                                    const ProcessGroup& group, const Result<std::string>& hook, bool isRebind) {
   const BucketLimits limits = limitsFor(group, options.buckets);
   std::vector<std::string> settings = {
       "buckets of " + std::to_string(limits.firstBytes) + ", then " + std::to_string(*limits.bytes) + " bytes",
@@ -36,6 +37,9 @@ std::vector<std::string> settingsOf(const DdpOptions& options, const torch::nn::
       "hook " + (hook.ok() ? *hook : "that cannot be used: " + hook.status().message())};
   for (std::string& line : OptimizerInBackward::linesOf(options.optimizerInBackward.get(), ParameterList(module)))
     settings.push_back(std::move(line));
+  if (!isRebind)
+    for (std::string& line : OptimizerInBackward::optionLinesOf(options.optimizerInBackward.get()))
+      settings.push_back(std::move(line));
   for (const std::string& name : options.bucketOrder) settings.push_back("bucketOrder with '" + name + "' next");
   for (std::string& setting : settings) setting = "DdpOptions::" + setting;
   return settings;
@@ -63,8 +67,15 @@ void compareReplicas(const torch::nn::Module& module, const ProcessGroup& group,
                      bool isRebind) {
   Result<std::string> hook = boundHook(options, module, group);
   if (isRebind && hook.ok()) hook = std::string("as it was");
-  checkStructure(module, group, settingsOf(options, module, group, hook));
+  checkStructure(module, group, settingsOf(options, module, group, hook, isRebind));
   throwIfError(hook.status());
+}
+
+void compareOptimizers(const ProcessGroup& group, const DdpOptions& options) {
+  const auto lines = OptimizerInBackward::optionLinesOf(options.optimizerInBackward.get());
+  if (lines.empty()) return;  // on all ranks
+  if (const auto difference = firstDifference(group, lines))
+    raise(invalidArgument("the options of the replicas' optimizers are not alike: " + *difference));
 }
 
 void startReplicas(const torch::nn::Module& module, const ProcessGroup& group, const DdpOptions& options) {

@@ -1,6 +1,8 @@
 #pragma once
 // Data-parallel training: each rank of a group has a replica of a module and its own part of the data. Gradients are
-// averaged over the group during each backward pass, so that the replicas stay equal. Used by one thread at a time.
+// averaged over the group during each backward pass, so that the replicas stay equal. Used by one thread at a time, and
+// a local pass is one of one thread: StateError where another thread's comes to a parameter meanwhile, also where a
+// node of the first has begun it and waits for it.
 //
 // Works in a plain `loss.backward()`, where the averages end up in `.grad`, and in AutogradContext::backward, where
 // they end up in the context. The result equals one process on the whole batch when every rank's loss is a mean over
@@ -87,10 +89,13 @@ struct DdpOptions {
   // not have get their averages in `.grad`. An average whose layout it cannot step fails the
   // pass on all ranks, with ArgumentError and before anything is stepped: a sparse one for Adam, AdamW, RMSprop and
   // weight decay, and one that does not fit the momentum of SGD, which has the layout of the first average. So its
-  // state and the options that decide this are the same on all ranks. Averages cannot be clipped or unscaled before
-  // they are stepped, so use no GradScaler. ArgumentError: it has parameters that are none of the module's, or one
-  // twice. Distributed passes fail on all ranks, with StateError on the ranks that make them. A pass that fails on this
-  // rank when others step already, by an all-reduce that fails here alone or by its step, fails the group as above.
+  // state and its options are the same on all ranks, and a schedule changes them alike. The options of libtorch's
+  // optimizers are compared at the construction, and in `rebind` where ranks have made as many steps. Averages cannot
+  // be clipped or unscaled before they are stepped, so use no GradScaler. ArgumentError: it has parameters that are
+  // none of the module's, or one twice. Where another callback at the end of a pass throws, its step has been made all
+  // the same. Distributed passes fail on all ranks, with StateError on the ranks that make them. A pass that fails on
+  // this rank when others step already, by an all-reduce that fails here alone or by its step, fails the group as
+  // above.
   std::shared_ptr<torch::optim::Optimizer> optimizerInBackward = nullptr;
 };
 
@@ -113,11 +118,13 @@ class [[nodiscard]] NoSync {
 };
 
 void bindHook(CommHook& hook, const ParameterList& list, const ProcessGroup& group);
-// Binds the hook, and compares the structures and options of the replicas of all ranks. `isRebind`: hooks were compared
-// before, and may be one pass apart since.
+// Binds the hook, and compares the structures and options of the replicas of all ranks. `isRebind`: hooks and the
+// options of optimizers were compared before, and ranks may be one pass apart since.
 void compareReplicas(const torch::nn::Module& module, const ProcessGroup& group, const DdpOptions& options,
                      bool isRebind);
-// The same for the first time, and does with their values what DdpOptions::start says.
+// Compares the options of DdpOptions::optimizerInBackward of ranks that have made as many steps.
+void compareOptimizers(const ProcessGroup& group, const DdpOptions& options);
+// compareReplicas() for the first time, and does with their values what DdpOptions::start says.
 void startReplicas(const torch::nn::Module& module, const ProcessGroup& group, const DdpOptions& options);
 // Hooks the parameters that require a gradient now; others are never averaged.
 std::shared_ptr<Reducer> makeReducer(const torch::nn::Module& module, const ProcessGroup& group,
@@ -172,6 +179,10 @@ class DistributedDataParallel {
   explicit DistributedDataParallel(const M& holder, ProcessGroup group, DdpOptions options = {})
     requires(!std::is_same_v<M, Module>)
       : DistributedDataParallel(holder.ptr(), std::move(group), std::move(options)) {}
+
+  // It stays where it is: a ReplicaSet refers to it. Keep a unique_ptr where it has to move.
+  DistributedDataParallel(const DistributedDataParallel&) = delete;
+  DistributedDataParallel& operator=(const DistributedDataParallel&) = delete;
 
   // Passes that begin while the guard lives are not averaged: their gradients stay local, in `.grad` or in the context.
   // The next averaged pass includes them, so that the gradients of several batches cost one exchange. All ranks must

@@ -8,12 +8,16 @@
 #include <torch/optim/sgd.h>
 
 #include <algorithm>
+#include <array>
+#include <charconv>
 #include <optional>
+#include <tuple>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
 #include "treadle/core/base/error.h"
+#include "treadle/tensor/optim/option_fields.h"
 
 namespace treadle::ddp {
 namespace {
@@ -88,18 +92,34 @@ std::string whyNotStepped(const torch::optim::SGD& sgd, const torch::optim::SGDO
   return "its momentum is " + inWords(layoutOf(*momentum));
 }
 
-// What of its options decides that.
-std::string ruleOf(const torch::optim::Optimizer& optimizer, const torch::optim::OptimizerParamGroup& group) {
-  const auto inWords = [](bool has, const char* what) { return std::string(has ? "" : "no ") + what; };
-  if (is<torch::optim::SGD>(optimizer)) {
-    const auto& options = static_cast<const torch::optim::SGDOptions&>(group.options());
-    return inWords(options.weight_decay() != 0, "weight decay, ") + inWords(options.momentum() != 0, "momentum, ") +
-           inWords(options.nesterov(), "Nesterov's rule");
-  }
-  if (is<torch::optim::Adagrad>(optimizer))
-    return inWords(static_cast<const torch::optim::AdagradOptions&>(group.options()).weight_decay() != 0,
-                   "weight decay");
-  return "its rule";
+// The shortest text that reads back as the same number.
+std::string inWords(double number) {
+  std::array<char, 32> text{};
+  return {text.data(), std::to_chars(text.data(), text.data() + text.size(), number).ptr};
+}
+std::string inWords(bool value) { return value ? "true" : "false"; }
+std::string inWords(const std::tuple<double, double>& pair) {
+  return "(" + inWords(std::get<0>(pair)) + ", " + inWords(std::get<1>(pair)) + ")";
+}
+
+// Null: they are of another class.
+template <class Options>
+std::string inWords(const Options* options) {
+  std::string words;
+  if (options == nullptr) return words;
+  // Only read through.
+  optim::Fields<Options>::each(const_cast<Options&>(*options), [&](const char* name, const auto& field) {
+    words += (words.empty() ? "" : ", ") + std::string(name) + " " + inWords(field);
+  });
+  return words;
+}
+
+// Empty: they are of a class of the program's own.
+std::string inWords(const torch::optim::OptimizerOptions& options) {
+  using namespace torch::optim;
+  return inWords(dynamic_cast<const SGDOptions*>(&options)) + inWords(dynamic_cast<const AdamOptions*>(&options)) +
+         inWords(dynamic_cast<const AdamWOptions*>(&options)) + inWords(dynamic_cast<const AdagradOptions*>(&options)) +
+         inWords(dynamic_cast<const RMSpropOptions*>(&options));
 }
 
 // Why a step of libtorch's optimizer throws at an average of this layout. Empty: it does not.
@@ -134,11 +154,22 @@ std::vector<std::string> OptimizerInBackward::linesOf(const torch::optim::Optimi
   if (optimizer == nullptr) return {"optimizerInBackward none"};
   std::vector<std::string> lines = {"optimizerInBackward " + demangled(typeid(*optimizer).name())};
   const auto places = placesOfTrained(list);
-  for (const c10::TensorImpl* parameter : steppedBy(*optimizer))
-    if (const auto found = places.find(parameter); found != places.end())
-      lines.push_back("optimizerInBackward with '" + list.trainedNames()[found->second] + "' next");
-  for (const torch::optim::OptimizerParamGroup& group : optimizer->param_groups())
-    lines.push_back("optimizerInBackward with " + ruleOf(*optimizer, group) + " in its next group");
+  for (const torch::optim::OptimizerParamGroup& group : optimizer->param_groups()) {
+    lines.push_back("optimizerInBackward with a new group next");
+    for (const at::Tensor& parameter : group.params())
+      if (const auto found = places.find(parameter.unsafeGetTensorImpl()); found != places.end())
+        lines.push_back("optimizerInBackward with '" + list.trainedNames()[found->second] + "' next");
+  }
+  return lines;
+}
+
+std::vector<std::string> OptimizerInBackward::optionLinesOf(const torch::optim::Optimizer* optimizer) {
+  std::vector<std::string> lines;
+  if (optimizer == nullptr) return lines;
+  for (const torch::optim::OptimizerParamGroup& group : optimizer->param_groups()) {
+    const std::string options = inWords(group.options());
+    lines.push_back("optimizerInBackward with a group of " + (options.empty() ? "options of its own" : options));
+  }
   return lines;
 }
 

@@ -25,9 +25,11 @@ class OptimizerInBackward {
   // there twice; LBFGS, whose step evaluates the model several times.
   OptimizerInBackward(std::shared_ptr<torch::optim::Optimizer> optimizer, const ParameterList& list);
 
-  // Its class, its trained parameters, and the options by which it takes sparse averages or not, which must be the same
-  // on all ranks, line by line.
+  // Its class and its trained parameters, group by group, which must be the same on all ranks, line by line.
   static std::vector<std::string> linesOf(const torch::optim::Optimizer* optimizer, const ParameterList& list);
+  // A line for each of its groups, with its options if these are of a class of libtorch. They must be the same on all
+  // ranks that have made as many steps.
+  static std::vector<std::string> optionLinesOf(const torch::optim::Optimizer* optimizer);
 
   bool exists() const { return optimizer_ != nullptr; }
   // FailedPrecondition: the pass is distributed, so gradients are in a context; or the optimizer has other parameters

@@ -94,20 +94,29 @@ void watchDistributedPass(autograd::Pass& pass, std::weak_ptr<PassEvents> events
 
 }  // namespace
 
+void PassTracker::checkMayJoin() const {
+  autograd::Pass* distributed = autograd::Pass::current();
+  if (role_ == Role::kNone || (distributed == nullptr && autograd::Pass::isInNode())) return;
+  // libtorch may run a part of a local pass on threads of its own, which have not called backward().
+  const bool isOfOtherThread =
+      distributed == nullptr && thread_ != std::this_thread::get_id() && autograd::backwardDepth() > 0;
+  if (distributed == distributed_ && !isOfOtherThread) return;
+  raise(failedPrecondition(
+      "a backward pass reached the parameters of a DistributedDataParallel while another one, local or distributed, is "
+      "under way over them: let one end first"));
+}
+
 PassTracker::Role PassTracker::join(Role first, const std::weak_ptr<PassEvents>& events) {
   autograd::Pass* distributed = autograd::Pass::current();
   if (distributed == nullptr && autograd::Pass::isInNode()) return Role::kNone;
-  if (role_ != Role::kNone) {
-    if (distributed == distributed_) return role_;
-    raise(failedPrecondition(
-        "a backward pass reached the parameters of a DistributedDataParallel while another one, local or distributed, "
-        "is under way over them: let one end first"));
-  }
+  checkMayJoin();
+  if (role_ != Role::kNone) return role_;
   std::shared_ptr<void> use = first == Role::kAveraged ? useGroup(group_) : nullptr;
   distributed ? watchDistributedPass(*distributed, events) : watchLocalPass(events);
   groupUse_ = std::move(use);
   role_ = first;
   distributed_ = distributed;
+  thread_ = std::this_thread::get_id();
   return role_;
 }
 

@@ -4,6 +4,7 @@
 // that have the group. Owned by a reducer, and used under its lock.
 
 #include <memory>
+#include <thread>
 #include <utility>
 
 #include "treadle/core/group/group.h"
@@ -40,10 +41,13 @@ class PassTracker {
 
   explicit PassTracker(ProcessGroup group) : group_(std::move(group)) {}
 
+  // StateError: a gradient that comes on this thread is of another pass than the one that is under way: one of both is
+  // distributed, or both are local and of two threads.
+  void checkMayJoin() const;
   // Role of the pass to which the gradient belongs that a hook on this thread reports: kNone for a local pass that a
   // node of a distributed pass starts, whose gradients are that node's affair. If no pass is under way, one begins with
-  // the role `first`, and its end will be reported to `events`. StateError: another pass is under way, or the group is
-  // in use by one (group_use.h). So events are those of the pass that is under way, until end() is called for it.
+  // the role `first`, and its end will be reported to `events`. StateError: checkMayJoin() throws it, or the group is
+  // in use by a pass (group_use.h). So events are those of the pass that is under way, until end() is called for it.
   Role join(Role first, const std::weak_ptr<PassEvents>& events);
   // The pass is over, well or badly.
   Role end();
@@ -57,6 +61,7 @@ class PassTracker {
   std::shared_ptr<void> groupUse_;  // by an averaged pass
   Role role_ = Role::kNone;
   autograd::Pass* distributed_ = nullptr;
+  std::thread::id thread_;  // that began it
 };
 
 }  // namespace treadle::ddp

@@ -72,6 +72,8 @@ bool rebind(std::shared_ptr<Reducer>& reducer, const torch::nn::Module& module, 
     const std::vector<Progress> ranks = ofAllRanks(group, reducer->progress());
     doOthersCount = false;
     const int source = sourceOf(ranks);
+    // Where some have made a step more, these may have made one of a schedule too.
+    if (areAlike(ranks)) compareOptimizers(group, options);
     doOthersCount = true;
     std::shared_ptr<Reducer> next = makeReducer(module, group, options, reducer->claim());
     if (options.hook) options.hook->agree(group);

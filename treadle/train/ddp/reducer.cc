@@ -142,6 +142,7 @@ DdpStats Reducer::stats() {
 
 void Reducer::beforeGradient(size_t index, const at::Tensor& gradient) {
   MutexLock lock(mutex_);
+  tracker_.checkMayJoin();  // before the gradient is added to those of the other pass
   if (tracker_.role() == Role::kNone) pending_.beforeGradient(index, gradient);
 }
 
