@@ -221,12 +221,23 @@ class Play {
   void reduce() {
     numbers_.emplace_back(choices_.below(2) == 0 ? 4 : 100, 1.0F);
     const std::span<float> data(numbers_.back());
-    switch (choices_.below(5)) {
+    switch (choices_.below(7)) {
       case 2: return futures_.push_back(send(group_, data, kStranger));
       case 3: return futures_.push_back(recv(group_, data, kStranger));
       case 4: return futures_.push_back(reduceRows(std::as_bytes(data)));
+      case 5: return futures_.push_back(allToAll(group_, std::as_bytes(data), memoryLike(data)));
+      case 6: return futures_.push_back(exchangeBlocks(std::as_bytes(data)));
       default: return futures_.push_back(allReduce(group_, data));
     }
+  }
+  std::span<std::byte> memoryLike(std::span<const float> data) {
+    return std::as_writable_bytes(std::span(numbers_.emplace_back(data.size())));
+  }
+  // Between the member and the stranger goes a block of less than a chunk each way.
+  Future<void> exchangeBlocks(Bytes values) {
+    const std::vector<uint64_t> sizes = {values.size() - kBlockOfStranger, kBlockOfStranger};
+    const std::span<std::byte> blocks = std::as_writable_bytes(std::span(numbers_.emplace_back(values.size() / 4)));
+    return allToAll(group_, values, blocks, sizes, sizes);
   }
   // The shape has as many elements as `describeRows` says.
   Future<void> reduceRows(Bytes values) {
@@ -280,6 +291,12 @@ class Play {
     message.description.algorithm = *group::choose({}, message.description, kSurroundings);
     message.elements = message.stream == group::Stream::kSends ? message.description.count : 0;
   }
+  // As the all-to-all that the member has begun last describes itself.
+  void describeBlocks(group::Message& message) const {
+    if (heard_.operation != message.description.operation) return;
+    message.description = heard_;
+    message.elements = heard_.sizesVary() ? kBlockOfStranger : 0;
+  }
   // As a sparse all-reduce of the member describes itself.
   static void describeRows(group::Message& message) {
     message.description.operation = group::OperationKind::kSparseAllReduce;
@@ -295,11 +312,13 @@ class Play {
     for (uint64_t i = 0; i < layout.words(); ++i) data[8 * i] = static_cast<std::byte>(i + choices_.below(3));
     return data;
   }
-  // The group's number is in what has come to the stranger.
+  // The group's number is in what has come to the stranger, and how the member describes what it begins.
   void sayToGroup() {
     for (const auto& payload : member_.heard()) {
       Result<group::Message> message = group::parse({link::Subject::kGroup, payload, {}});
-      if (message.ok()) groupId_ = message->group;
+      if (!message.ok()) continue;
+      groupId_ = message->group;
+      if (message->kind == group::MessageKind::kStart) heard_ = message->description;
     }
     group::Message message;
     message.group = groupId_;
@@ -319,6 +338,12 @@ class Play {
     std::vector<std::byte> data(choices_.below(4) * 16 + choices_.below(2));
     message.stream = group::Stream{std::array<uint8_t, 4>{0, 0, 1, 2}[choices_.below(4)]};
     if (message.stream != group::Stream::kAll && choices_.below(2) == 0) describeSend(message);
+    const bool isAllToAll = message.description.operation == group::OperationKind::kAllToAll ||
+                            message.description.operation == group::OperationKind::kAllToAllV;
+    if (isAllToAll && choices_.below(2) == 0) {
+      describeBlocks(message);
+      data.resize(std::array<size_t, 4>{0, 8, kBlockOfStranger, 64}[choices_.below(4)]);  // 8: half of a small one
+    }
     if (message.stream == group::Stream::kAll && choices_.below(3) == 2) {
       message.elements = choices_.below(60);
       describeRows(message);
@@ -329,11 +354,13 @@ class Play {
 
   Choices choices_;
   static inline const group::SparseShape kRows{{100, 4}, 1};
+  static constexpr uint64_t kBlockOfStranger = 16;  // bytes, less than a chunk
   std::deque<std::vector<float>> numbers_;
   std::deque<group::RowSums> sums_;
   Member member_;
   ProcessGroup group_;
   uint64_t groupId_ = 0;
+  group::Description heard_;
   std::vector<Future<void>> futures_;
   std::vector<Future<int64_t>> calls_;
   std::vector<rpc::HandlePtr> held_;
@@ -352,6 +379,9 @@ Inputs seeds() {
           row({2, 0, 3, 9, 0, 0, 9, 0, 0, 0, 1, 0, 2, 0}),              // a recv and its send
           row({2, 0, 4, 9, 0,  0, 0, 10, 0, 0, 0, 0, 0, 0, 2, 1, 0, 0,  // a sparse reduction and its partner
                9, 0, 0, 6, 10, 0, 0, 0,  0, 0, 0, 2, 1, 0, 0}),
+          row({2, 0, 5, 9, 0, 0, 0, 8, 0, 0, 0, 0, 0, 0, 0, 1, 0}),  // an all-to-all and its partner
+          row({2, 1, 6, 9, 0,  0, 0, 11, 0, 1, 0, 0, 0, 0, 0, 0, 0,  // one of other sizes
+               9, 0, 0, 1, 11, 0, 1, 0,  0, 0, 0, 0, 2, 0}),
           row({8, 1}),
           row({4, 26, 1, 0})};
 }
