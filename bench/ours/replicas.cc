@@ -18,27 +18,28 @@
 
 namespace {
 
-constexpr int kReplicas = 2, kWarmUp = 5;    // kWarmUp: pairs of steps
+constexpr int kReplicas = 2;
+// Steps of one kind, and those before them that do not count: after its last operation, a thread of OpenMP looks for
+// the next one for some milliseconds, and needs a core for it.
+constexpr int kInARow = 10, kBefore = 5;
 constexpr double kRelativeTolerance = 1e-2;  // of the last losses: sums are in another order
 
 template <class Case>
 class Training {
  public:
-  // Prints the times of `pairs` pairs of steps.
-  void run(const std::string& name, int pairs) {
+  // Prints the times of `steps` steps of each kind, or of a few more: of kInARow at a time.
+  void run(const std::string& name, int steps) {
     bench::Series replicas{"", "us", {}}, alone{"libtorch", "us", {}};
-    for (int pair = -kWarmUp; pair < pairs; ++pair) {
-      for (int i = 0; i < kReplicas; ++i) parts_[i] = bench::batchOf(case_, pair + kWarmUp, i, kReplicas);
-      whole_ = {at::cat({parts_[0].data, parts_[1].data}), at::cat({parts_[0].target, parts_[1].target})};
-      double ours = 0;
-      // The order changes, so that neither always comes second.
-      if (pair % 2 == 0) ours = timeOfReplicas();
-      const double peer = bench::timeOf([&] { stepAlone(); });
-      if (pair % 2 != 0) ours = timeOfReplicas();
-      if (pair < 0) continue;
-      replicas.values.push_back(ours);
-      alone.values.push_back(peer);
-    }
+    // The order changes, so that neither always comes second.
+    for (int turn = 0; turn * kInARow < steps; ++turn)
+      for (const bool isAlone : {turn % 2 == 0, turn % 2 != 0}) {
+        std::vector<double>& times = (isAlone ? alone : replicas).values;
+        for (int i = 0; i < kBefore + kInARow; ++i) {
+          chooseBatch(turn * (kBefore + kInARow) + i);
+          const double time = bench::timeOf([&] { isAlone ? stepAlone() : stepOfReplicas(); });
+          if (i >= kBefore) times.push_back(time);
+        }
+      }
     if (!(std::abs(loss_ - aloneLoss_) <= kRelativeTolerance * aloneLoss_))
       throw std::runtime_error("the replicas' loss is " + std::to_string(loss_) + ", and that of one module " +
                                std::to_string(aloneLoss_));
@@ -49,14 +50,17 @@ class Training {
  private:
   using Model = typename Case::Model;
 
-  double timeOfReplicas() {
-    return bench::timeOf([&] {
-      optimizer_.zero_grad();
-      const std::vector<at::Tensor> losses =
-          replicas_.backward([&](Model& replica, int i) { return Case::lossOf(replica, parts_[i]); });
-      optimizer_.step();
-      loss_ = (losses[0].template item<double>() + losses[1].template item<double>()) / kReplicas;
-    });
+  void chooseBatch(int step) {
+    for (int i = 0; i < kReplicas; ++i) parts_[i] = bench::batchOf(case_, step, i, kReplicas);
+    whole_ = {at::cat({parts_[0].data, parts_[1].data}), at::cat({parts_[0].target, parts_[1].target})};
+  }
+
+  void stepOfReplicas() {
+    optimizer_.zero_grad();
+    const std::vector<at::Tensor> losses =
+        replicas_.backward([&](Model& replica, int i) { return Case::lossOf(replica, parts_[i]); });
+    optimizer_.step();
+    loss_ = (losses[0].template item<double>() + losses[1].template item<double>()) / kReplicas;
   }
 
   void stepAlone() {

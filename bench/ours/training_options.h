@@ -13,7 +13,7 @@ struct TrainingOptions {
   // Outlives the parsing.
   void addTo(CLI::App& app) {
     app.add_option("--model", model, "transformer or cnn")->required()->check(CLI::IsMember({"transformer", "cnn"}));
-    app.add_option("--repetitions", repetitions, "2 timed pairs of steps each, of the cnn 20")
+    app.add_option("--repetitions", repetitions, "2 timed steps of each kind, of the cnn 20")
         ->check(CLI::PositiveNumber);
   }
 };

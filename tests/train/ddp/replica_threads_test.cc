@@ -4,18 +4,25 @@
 #include "treadle/train/ddp/replica_set.h"
 
 #include <ATen/Parallel.h>
+#include <dlfcn.h>
+#include <sys/wait.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/linear.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <filesystem>
+#include <functional>
 #include <set>
+#include <string>
 #include <thread>
 
 #include "tests/support/gate.h"
 #include "tests/train/ddp/tied_net.h"
 #include "treadle/amp.h"
+#include "treadle/train/ddp/idle_threads.h"
 #include "treadle/train/ddp/thread_generator.h"
 
 namespace treadle::test::replica_threads_test {
@@ -211,6 +218,66 @@ TEST(ReplicaSet, LeavesTheThreadsOfLaterThreadsAlone) {
     });
   for (std::thread& maker : makers) maker.join();
   EXPECT_EQ(countInNewThread(), before);
+}
+
+// What the thread that calls `body` computes is computed in three threads. Skips where these are not of OpenMP.
+void inThreeThreads(const std::function<void()>& body) {
+  if (!at::hasOpenMP() || ::dlsym(RTLD_DEFAULT, "omp_pause_resource_all") == nullptr)
+    GTEST_SKIP() << "libtorch has other threads";
+  const int threads = at::get_num_threads();
+  std::thread([&] {
+    at::set_num_threads(3);
+    body();
+  }).join();
+  at::set_num_threads(threads);  // for later threads
+}
+
+void computeMuch() { at::ones({1 << 20}).add_(1); }
+
+std::set<std::string> threadIds() {
+  std::set<std::string> ids;
+  for (const auto& thread : std::filesystem::directory_iterator("/proc/self/task"))
+    ids.insert(thread.path().filename());
+  return ids;
+}
+
+// They would look for more work for a while, on the cores of the replicas.
+TEST(ReplicaSet, EndsTheIdleThreadsOfTheCaller) {
+  inThreeThreads([] {
+    TiedNet net;
+    ReplicaSet<TiedNet> replicas(net, {.replicas = 2, .intraOpThreads = 1});
+    for (int pass = 0; pass < 2; ++pass) {
+      const std::set<std::string> before = threadIds();
+      computeMuch();
+      std::set<std::string> idle = threadIds();
+      for (const std::string& id : before) idle.erase(id);
+      EXPECT_EQ(idle.size(), 2U);
+      const auto haveEnded = [&] {
+        const std::set<std::string> now = threadIds();
+        return std::ranges::none_of(idle, [&](const std::string& id) { return now.contains(id); });
+      };
+      replicas.backward([&](TiedNetImpl& replica, int index) {
+        EXPECT_TRUE(eventually(haveEnded));
+        return lossOfShard(replica, index, 0);
+      });
+    }
+  });
+}
+
+// Which has none of these threads, and could wait for them for ever.
+TEST(IdleThreads, AreLeftAloneInAForkedChild) {
+  inThreeThreads([] {
+    computeMuch();
+    const pid_t child = ::fork();
+    if (child == 0) {
+      ::alarm(20);
+      ddp::endIdleThreads();
+      ::_exit(0);
+    }
+    int status = -1;
+    EXPECT_EQ(::waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+  });
 }
 
 std::atomic<int> endedThreads = 0;

@@ -27,6 +27,10 @@
 // Unlike torch's data_parallel: nothing is cloned or broadcast in a pass, no output is gathered, random numbers do not
 // depend on the order of threads, and the gradients of parts with different numbers of samples have weights.
 //
+// A pass ends the OpenMP threads that the caller's last operator has left, as they would look for more work on the
+// replicas' cores: what a program keeps in such threads is gone, and its next operator in several threads starts
+// others.
+//
 // The gradients of the replicas are added in their order, after all of them have ended, and then `.grad` of the module
 // gets the sum as in one plain backward pass. So hooks of parameters, noSync(), join(), hooks that compress, steps
 // within the pass, clipping and GradScaler work as without it. The replicas' own passes do not overlap with what is

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "treadle/core/base/error.h"
+#include "treadle/train/ddp/idle_threads.h"
 #include "treadle/train/ddp/replica_buffers.h"
 #include "treadle/train/ddp/thread_generator.h"
 
@@ -60,6 +61,7 @@ ReplicaSums Replicas::run(const Function& function) {
   throwIfError(clones_.checkUnchanged());
   dropGradients(clones_.parameters());  // of a pass that failed
   clones_.follow();
+  endIdleThreads();  // of the last step of an optimizer, as a rule
 
   const uint64_t seed = drawSeed();
   std::vector<ReplicaLoss> results = callFunctions(function, seed);
