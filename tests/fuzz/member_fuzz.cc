@@ -226,7 +226,7 @@ class Play {
       case 3: return futures_.push_back(recv(group_, data, kStranger));
       case 4: return futures_.push_back(reduceRows(std::as_bytes(data)));
       case 5: return futures_.push_back(allToAll(group_, std::as_bytes(data), memoryLike(data)));
-      case 6: return futures_.push_back(exchangeBlocks(std::as_bytes(data)));
+      case 6: return futures_.push_back(exchangeBlocks(data));
       default: return futures_.push_back(allReduce(group_, data));
     }
   }
@@ -234,10 +234,9 @@ class Play {
     return std::as_writable_bytes(std::span(numbers_.emplace_back(data.size())));
   }
   // Between the member and the stranger goes a block of less than a chunk each way.
-  Future<void> exchangeBlocks(Bytes values) {
-    const std::vector<uint64_t> sizes = {values.size() - kBlockOfStranger, kBlockOfStranger};
-    const std::span<std::byte> blocks = std::as_writable_bytes(std::span(numbers_.emplace_back(values.size() / 4)));
-    return allToAll(group_, values, blocks, sizes, sizes);
+  Future<void> exchangeBlocks(std::span<const float> data) {
+    const std::vector<uint64_t> sizes = {data.size_bytes() - kBlockOfStranger, kBlockOfStranger};
+    return allToAll(group_, std::as_bytes(data), memoryLike(data), sizes, sizes);
   }
   // The shape has as many elements as `describeRows` says.
   Future<void> reduceRows(Bytes values) {

@@ -11,6 +11,7 @@ namespace {
 using test::contains;
 using test::failureOf;
 using test::GroupJob;
+using test::onAll;
 using Sizes = std::vector<uint64_t>;
 
 constexpr size_t kMembers = 4;
@@ -34,14 +35,6 @@ void append(std::vector<std::byte>& all, const std::vector<std::byte>& more) {
 }
 
 using Groups = std::vector<ProcessGroup>;
-using Operate = std::function<Future<void>(const ProcessGroup&, size_t rank)>;
-
-// `operate` starts the operation of one member.
-void onAll(const Groups& groups, const Operate& operate) {
-  std::vector<Future<void>> futures;
-  for (size_t rank = 0; rank < groups.size(); ++rank) futures.push_back(operate(groups[rank], rank));
-  test::waitAll(futures);
-}
 
 // The input of each member, as large as its block, and all of them one after the other.
 struct Inputs {
@@ -108,8 +101,6 @@ void checkAllToAll(const Groups& groups, const std::vector<Sizes>& sent) {
 class Blocks : public ::testing::TestWithParam<bool> {
  protected:
   Blocks() : groups_(GetParam() ? job_.makeAll({.smallBytes = 0, .chunkBytes = 64}) : job_.makeAll()) {}
-
-  void onAll(const Operate& operate) { blocks_test::onAll(groups_, operate); }
 
   GroupJob job_{kMembers};
   Groups groups_;
@@ -187,7 +178,7 @@ TEST_P(Blocks, ReduceScatterReducesEachBlockOnItsMember) {
       outputs.emplace_back(counts[rank]);
     }
     const auto before = inputs;
-    onAll([&](const ProcessGroup& group, size_t rank) {
+    onAll(groups_, [&](const ProcessGroup& group, size_t rank) {
       return reduceScatter(group, std::span<const int32_t>(inputs[rank]), std::span(outputs[rank]), ReduceOp::kSum,
                            counts);
     });
@@ -209,7 +200,7 @@ TEST_P(Blocks, ReduceBringsTheRootWhatAllReduceBringsAll) {
           for (float& one : input) one = value(random);
         const auto before = inputs;
         std::vector<float> output(count);
-        onAll([&](const ProcessGroup& group, size_t rank) {
+        onAll(groups_, [&](const ProcessGroup& group, size_t rank) {
           return reduce(group, std::span<const float>(inputs[rank]), std::span(output).first(rank == root ? count : 0),
                         static_cast<int>(root), op);
         });
@@ -230,7 +221,7 @@ TEST_P(Blocks, ReduceBringsTheRootWhatAllReduceBringsAll) {
 
 TEST_P(Blocks, ReduceMayBeInPlaceAtTheRoot) {
   std::vector<std::vector<double>> data(kMembers, std::vector<double>(5000, 1.5));
-  onAll([&](const ProcessGroup& group, size_t rank) {
+  onAll(groups_, [&](const ProcessGroup& group, size_t rank) {
     return reduce(group, std::span<const double>(data[rank]), std::span(data[rank]), 2);
   });
   EXPECT_EQ(data[2], std::vector<double>(5000, 6));
@@ -243,10 +234,10 @@ TEST_P(Blocks, AreEqualWithoutSizes) {
     inputs.emplace_back(100, static_cast<float>(rank));
     back[rank].resize(100);
   }
-  onAll([&](const ProcessGroup& group, size_t rank) {
+  onAll(groups_, [&](const ProcessGroup& group, size_t rank) {
     return allGather(group, std::as_bytes(std::span(inputs[rank])), std::as_writable_bytes(std::span(outputs[rank])));
   });
-  onAll([&](const ProcessGroup& group, size_t rank) {
+  onAll(groups_, [&](const ProcessGroup& group, size_t rank) {
     return reduceScatter(group, std::span<const float>(outputs[rank]), std::span(back[rank]));
   });
   for (size_t rank = 0; rank < kMembers; ++rank)
@@ -256,7 +247,7 @@ TEST_P(Blocks, AreEqualWithoutSizes) {
 TEST_P(Blocks, OfAnAllToAllAreEqualWithoutSizes) {
   std::vector<std::vector<std::byte>> inputs, outputs(kMembers, std::vector<std::byte>(kMembers * 100));
   for (size_t rank = 0; rank < kMembers; ++rank) inputs.push_back(bytesOf(rank, 0, kMembers * 100));
-  onAll([&](const ProcessGroup& group, size_t rank) { return allToAll(group, inputs[rank], outputs[rank]); });
+  onAll(groups_, [&](const ProcessGroup& group, size_t rank) { return allToAll(group, inputs[rank], outputs[rank]); });
   for (size_t rank = 0; rank < kMembers; ++rank) {
     std::vector<std::byte> wanted;
     for (size_t from = 0; from < kMembers; ++from) append(wanted, bytesOf(from, rank * 100, 100));

@@ -13,6 +13,7 @@ namespace {
 using test::contains;
 using test::failureOf;
 using test::GroupJob;
+using test::onAll;
 
 constexpr Algorithm kAll[] = {Algorithm::kExchange, Algorithm::kTree,      Algorithm::kRoot,
                               Algorithm::kRing,     Algorithm::kCirculant, Algorithm::kDirect};
@@ -132,14 +133,6 @@ class AlgorithmTest : public ::testing::TestWithParam<std::tuple<Algorithm, int>
     return serves(algorithm(), what, Placement::onOneHost(size()));
   }
 
-  // Runs the operation on all ranks and waits.
-  template <class Start>
-  static void onAll(std::vector<ProcessGroup>& groups, Start start) {
-    std::vector<Future<void>> futures;
-    for (size_t rank = 0; rank < groups.size(); ++rank) futures.push_back(start(rank));
-    test::waitAll(futures);
-  }
-
   static constexpr size_t kSmallBytes = 65'536;
   static constexpr size_t kCounts[] = {0, 1, 2, 101, 8192, 8193, 50'021};
   GroupJob job_{size()};
@@ -152,7 +145,7 @@ TEST_P(AlgorithmTest, AllReducesAsDefined) {
     if (!can(OperationKind::kAllReduce, count)) continue;
     std::vector<std::vector<double>> data;
     for (int rank = 0; rank < size(); ++rank) data.push_back(valuesOf(rank, count));
-    onAll(groups_, [&](size_t rank) { return allReduce(groups_[rank], std::span(data[rank])); });
+    onAll(groups_, [&](const ProcessGroup& group, size_t rank) { return allReduce(group, std::span(data[rank])); });
     const std::vector<double> want = sums(count);
     for (const auto& mine : data) ASSERT_EQ(mine, want) << count;
   }
@@ -165,10 +158,9 @@ TEST_P(AlgorithmTest, ReducesAsDefined) {
     std::vector<std::vector<double>> data;
     for (int rank = 0; rank < size(); ++rank) data.push_back(valuesOf(rank, count));
     std::vector<double> result(count);
-    onAll(groups_, [&](size_t rank) {
+    onAll(groups_, [&](const ProcessGroup& group, size_t rank) {
       const bool isRoot = static_cast<int>(rank) == root;
-      return reduce(groups_[rank], std::span<const double>(data[rank]),
-                    isRoot ? std::span(result) : std::span<double>(), root);
+      return reduce(group, std::span<const double>(data[rank]), isRoot ? std::span(result) : std::span<double>(), root);
     });
     ASSERT_EQ(result, sums(count)) << count;
   }
@@ -180,7 +172,8 @@ TEST_P(AlgorithmTest, BroadcastsAsDefined) {
     for (int root : {0, size() - 1}) {
       std::vector<std::vector<double>> data(static_cast<size_t>(size()), std::vector<double>(count));
       data[static_cast<size_t>(root)] = valuesOf(root, count);
-      onAll(groups_, [&](size_t rank) { return broadcast(groups_[rank], std::span(data[rank]), root); });
+      onAll(groups_,
+            [&](const ProcessGroup& group, size_t rank) { return broadcast(group, std::span(data[rank]), root); });
       for (const auto& mine : data) ASSERT_EQ(mine, valuesOf(root, count)) << count;
     }
   }
@@ -194,12 +187,11 @@ TEST_P(AlgorithmTest, MovesBlocksAsDefined) {
     std::vector<std::vector<double>> inputs, parts(members, std::vector<double>(count)),
         all(members, std::vector<double>(count * members));
     for (int rank = 0; rank < size(); ++rank) inputs.push_back(valuesOf(rank, count * members));
-    onAll(groups_, [&](size_t rank) {
-      return reduceScatter(groups_[rank], std::span<const double>(inputs[rank]), std::span(parts[rank]));
+    onAll(groups_, [&](const ProcessGroup& group, size_t rank) {
+      return reduceScatter(group, std::span<const double>(inputs[rank]), std::span(parts[rank]));
     });
-    onAll(groups_, [&](size_t rank) {
-      return allGather(groups_[rank], std::as_bytes(std::span(parts[rank])),
-                       std::as_writable_bytes(std::span(all[rank])));
+    onAll(groups_, [&](const ProcessGroup& group, size_t rank) {
+      return allGather(group, std::as_bytes(std::span(parts[rank])), std::as_writable_bytes(std::span(all[rank])));
     });
     const std::vector<double> want = sums(count * members);
     for (const auto& mine : all) ASSERT_EQ(mine, want) << count;
@@ -207,7 +199,7 @@ TEST_P(AlgorithmTest, MovesBlocksAsDefined) {
 }
 
 TEST_P(AlgorithmTest, ABarrierAndASendGoByWhatTheyCan) {
-  onAll(groups_, [&](size_t rank) { return barrier(groups_[rank]); });
+  onAll(groups_, [](const ProcessGroup& group, size_t) { return barrier(group); });
   std::vector<double> sent = valuesOf(0, 10'000), got(10'000);
   std::vector<Future<void>> futures = {send(groups_[0], std::span(sent), 1), recv(groups_[1], std::span(got), 0)};
   test::waitAll(futures);

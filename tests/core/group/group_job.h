@@ -79,6 +79,20 @@ inline void waitAll(std::vector<Future<void>>& futures) {
   for (Future<void>& future : futures) future.wait(kPatience);
 }
 
+// Starts the operation of one member.
+using Operate = std::function<Future<void>(const ProcessGroup& group, size_t rank)>;
+
+inline std::vector<Future<void>> startOnAll(const std::vector<ProcessGroup>& groups, const Operate& operate) {
+  std::vector<Future<void>> futures;
+  for (size_t rank = 0; rank < groups.size(); ++rank) futures.push_back(operate(groups[rank], rank));
+  return futures;
+}
+// And waits for all.
+inline void onAll(const std::vector<ProcessGroup>& groups, const Operate& operate) {
+  std::vector<Future<void>> futures = startOnAll(groups, operate);
+  waitAll(futures);
+}
+
 // Why the operation failed; OK when it did not. It must have ended.
 inline Status failureOf(Future<void> future) {
   try {

@@ -14,25 +14,15 @@ using std::chrono::seconds;
 using test::contains;
 using test::failureOf;
 using test::GroupJob;
+using test::onAll;
+using test::startOnAll;
 
 constexpr int kMembers = 21;  // 5 levels, and no power of two
 
 class ManyMembers : public ::testing::Test {
  protected:
-  using Operate = std::function<Future<void>(const ProcessGroup&, size_t rank)>;
-
-  // `operate` starts the operation of one member.
-  std::vector<Future<void>> startOnAll(const Operate& operate) {
-    std::vector<Future<void>> futures;
-    for (size_t rank = 0; rank < groups_.size(); ++rank) futures.push_back(operate(groups_[rank], rank));
-    return futures;
-  }
-  void onAll(const Operate& operate) {
-    std::vector<Future<void>> futures = startOnAll(operate);
-    test::waitAll(futures);
-  }
   void expectToGoOn() {
-    onAll([](const ProcessGroup& group, size_t) { return barrier(group); });
+    onAll(groups_, [](const ProcessGroup& group, size_t) { return barrier(group); });
   }
 
   // The member's data of `count` elements.
@@ -66,10 +56,10 @@ class ManyMembers : public ::testing::Test {
 TEST_F(ManyMembers, AllReduceGivesTheSameBitsToAll) {
   for (size_t count : {size_t{0}, size_t{1}, size_t{100}, size_t{100'003}}) {
     auto data = valuesOfAll<float>(count);
-    onAll([&](const ProcessGroup& group, size_t rank) { return allReduce(group, std::span(data[rank])); });
+    onAll(groups_, [&](const ProcessGroup& group, size_t rank) { return allReduce(group, std::span(data[rank])); });
     for (const auto& mine : data) ASSERT_EQ(mine, sums<float>(count));
     auto integers = valuesOfAll<int64_t>(count);
-    onAll([&](const ProcessGroup& group, size_t rank) {
+    onAll(groups_, [&](const ProcessGroup& group, size_t rank) {
       return allReduce(group, std::span(integers[rank]), ReduceOp::kAverage);
     });
     std::vector<int64_t> average = sums<int64_t>(count);
@@ -85,7 +75,7 @@ TEST_F(ManyMembers, AllReduceRoundsAlikeOnAll) {
     for (size_t rank = 0; rank < kMembers; ++rank)
       for (size_t i = 0; i < count; ++i)
         data[rank][i] = 1e8F / static_cast<float>(rank + 1) + static_cast<float>(i) * 0.1F;
-    onAll([&](const ProcessGroup& group, size_t rank) {
+    onAll(groups_, [&](const ProcessGroup& group, size_t rank) {
       return allReduce(group, std::span(data[rank]), ReduceOp::kAverage);
     });
     for (const auto& mine : data) ASSERT_EQ(mine, data[0]);
@@ -118,7 +108,7 @@ TEST_F(ManyMembers, SmallHalvesAreRoundedOnce) {
   const auto large = group::toFloat16(2048), small = group::toFloat16(0.5F);
   std::vector<std::vector<group::Float16>> data(kMembers, std::vector<group::Float16>(10, small));
   data[0].assign(10, large);
-  onAll([&](const ProcessGroup& group, size_t rank) { return allReduce(group, std::span(data[rank])); });
+  onAll(groups_, [&](const ProcessGroup& group, size_t rank) { return allReduce(group, std::span(data[rank])); });
   for (const auto& mine : data)
     for (group::Float16 value : mine) ASSERT_EQ(group::toFloat(value), 2048 + 20 * 0.5F);
 }
@@ -127,7 +117,8 @@ TEST_F(ManyMembers, BroadcastComesFromEachRoot) {
   for (int root = 0; root < kMembers; ++root)
     for (size_t count : {size_t{0}, size_t{100}, size_t{30'000}}) {
       auto data = valuesOfAll<int32_t>(count);
-      onAll([&](const ProcessGroup& group, size_t rank) { return broadcast(group, std::span(data[rank]), root); });
+      onAll(groups_,
+            [&](const ProcessGroup& group, size_t rank) { return broadcast(group, std::span(data[rank]), root); });
       for (const auto& mine : data) ASSERT_EQ(mine, valuesOf<int32_t>(static_cast<size_t>(root), count));
     }
 }
@@ -146,29 +137,29 @@ TEST_F(ManyMembers, OtherOperationsDoTheirWork) {
                               all.begin() + static_cast<ptrdiff_t>(kEach * (rank + 1)));
   };
 
-  onAll([&](const ProcessGroup& group, size_t rank) {
+  onAll(groups_, [&](const ProcessGroup& group, size_t rank) {
     return reduce(group, std::span(inputs[rank]), std::span(reduced[rank]), kRoot);
   });
   EXPECT_EQ(reduced[kRoot], sums<float>(kAll));
-  onAll([&](const ProcessGroup& group, size_t rank) {
+  onAll(groups_, [&](const ProcessGroup& group, size_t rank) {
     return reduceScatter(group, std::span(inputs[rank]), std::span(scattered[rank]));
   });
   for (size_t rank = 0; rank < kMembers; ++rank) EXPECT_EQ(scattered[rank], partOf(sums<float>(kAll), rank));
-  onAll([&](const ProcessGroup& group, size_t rank) {
+  onAll(groups_, [&](const ProcessGroup& group, size_t rank) {
     return allGather(group, std::as_bytes(std::span(each[rank])), std::as_writable_bytes(std::span(gathered[rank])));
   });
   for (const auto& mine : gathered) EXPECT_EQ(mine, joined);
-  onAll([&](const ProcessGroup& group, size_t rank) {
+  onAll(groups_, [&](const ProcessGroup& group, size_t rank) {
     return gather(group, std::as_bytes(std::span(each[rank])),
                   rank == kRoot ? std::as_writable_bytes(std::span(gathered[rank])) : MutableBytes(), kRoot);
   });
   EXPECT_EQ(gathered[kRoot], joined);
-  onAll([&](const ProcessGroup& group, size_t rank) {
+  onAll(groups_, [&](const ProcessGroup& group, size_t rank) {
     return scatter(group, rank == kRoot ? std::as_bytes(std::span(inputs[rank])) : Bytes(),
                    std::as_writable_bytes(std::span(scattered[rank])), kRoot);
   });
   for (size_t rank = 0; rank < kMembers; ++rank) EXPECT_EQ(scattered[rank], partOf(inputs[kRoot], rank));
-  onAll([&](const ProcessGroup& group, size_t rank) {
+  onAll(groups_, [&](const ProcessGroup& group, size_t rank) {
     return allToAll(group, std::as_bytes(std::span(inputs[rank])), std::as_writable_bytes(std::span(gathered[rank])));
   });
   for (size_t rank = 0; rank < kMembers; ++rank)
@@ -255,7 +246,7 @@ TEST_F(ManyMembers, EachSendsToFewOthers) {
     return receivers;
   };
   auto data = valuesOfAll<float>(100);
-  onAll([&](const ProcessGroup& group, size_t rank) { return allReduce(group, std::span(data[rank])); });
+  onAll(groups_, [&](const ProcessGroup& group, size_t rank) { return allReduce(group, std::span(data[rank])); });
   for (int rank = 0; rank < kMembers; ++rank) EXPECT_LE(receiversOf(rank), 5);
 }
 
@@ -273,7 +264,7 @@ TEST_F(ManyMembers, ThatDifferAreNamed) {
   for (size_t strange : {size_t{0}, size_t{1}, size_t{12}, size_t{20}})
     for (const auto& [what, call] : others) {
       std::vector<std::vector<std::byte>> data(kMembers, std::vector<std::byte>(10));
-      std::vector<Future<void>> futures = startOnAll([&](const ProcessGroup& group, size_t rank) {
+      std::vector<Future<void>> futures = startOnAll(groups_, [&](const ProcessGroup& group, size_t rank) {
         return rank == strange ? call(group) : broadcast(group, MutableBytes(data[rank]), 0);
       });
       for (const Future<void>& future : futures) {

@@ -31,6 +31,11 @@ DdpOptions with(std::shared_ptr<torch::optim::Optimizer> optimizer, std::shared_
   return options;
 }
 
+std::string whyNotMade(Worker& worker, Net& net, std::shared_ptr<torch::optim::Optimizer> optimizer) {
+  return messageOf<ArgumentError>(
+      [&] { DistributedDataParallel<Net>(net, groupOf(worker, 2), with(std::move(optimizer))); });
+}
+
 // A replica whose optimizer steps within the pass, or after it.
 template <class Optimizer = torch::optim::SGD>
 struct Replica {
@@ -112,9 +117,7 @@ TYPED_TEST(OptimizerInBackwardOf, HasTheSameOptionsOnAllRanks) {
         Fields::each(own, [&](const char* other, auto& field) {
           if (other == name) change(field);
         });
-      const auto optimizer = std::make_shared<TypeParam>(net->parameters(), own);
-      const std::string why =
-          messageOf<ArgumentError>([&] { DistributedDataParallel<Net>(net, groupOf(worker, 2), with(optimizer)); });
+      const std::string why = whyNotMade(worker, net, std::make_shared<TypeParam>(net->parameters(), own));
       EXPECT_TRUE(contains(why, "rank 0 has DdpOptions::optimizerInBackward with a group of lr 0.01, ")) << why;
       EXPECT_TRUE(contains(why, "rank 1 has DdpOptions::optimizerInBackward with a group of lr 0.01")) << why;
     });
@@ -131,9 +134,8 @@ TEST(OptimizerInBackward, HasTheSameGroupsOnAllRanks) {
     std::vector<torch::optim::OptimizerParamGroup> groups;
     groups.emplace_back(fast, std::make_unique<torch::optim::SGDOptions>(0.5));
     groups.emplace_back(slow, std::make_unique<torch::optim::SGDOptions>(0.1));
-    const auto optimizer = std::make_shared<torch::optim::SGD>(groups, torch::optim::SGDOptions(0.1));
     const std::string why =
-        messageOf<ArgumentError>([&] { DistributedDataParallel<Net>(net, groupOf(worker, 2), with(optimizer)); });
+        whyNotMade(worker, net, std::make_shared<torch::optim::SGD>(groups, torch::optim::SGDOptions(0.1)));
     EXPECT_TRUE(contains(why, "rank 0 has DdpOptions::optimizerInBackward with 'bias' next")) << why;
     EXPECT_TRUE(contains(why, "rank 1 has DdpOptions::optimizerInBackward with a new group next")) << why;
   });
@@ -613,8 +615,7 @@ TEST(OptimizerInBackward, ThatDiffersBetweenRanksIsNamed) {
     Net net(0);
     std::shared_ptr<torch::optim::Optimizer> optimizer;
     if (worker.self().rank == 1) optimizer = std::make_shared<torch::optim::AdamW>(net->parameters());
-    const std::string why = messageOf<ArgumentError>(
-        [&] { DistributedDataParallel<Net>(net, groupOf(worker, 2), with(std::move(optimizer))); });
+    const std::string why = whyNotMade(worker, net, std::move(optimizer));
     EXPECT_TRUE(contains(why,
                          "rank 0 has DdpOptions::optimizerInBackward none; rank 1 has "
                          "DdpOptions::optimizerInBackward torch::optim::AdamW"))
