@@ -28,6 +28,7 @@ Inputs seeds() {
   message.description = {
       group::OperationKind::kAllReduce, group::DataType::kFloat32, group::ReduceOp::kSum, 0, 100, 0, 65'536, 262'144,
       group::Algorithm::kExchange};
+  message.description.urgency = 3;
   Inputs all = {group::encode(message)};
   message.description.operation = group::OperationKind::kSparseAllReduce;
   message.description.shape = "[4, 25] with 1 sparse dimension";

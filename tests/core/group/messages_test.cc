@@ -14,6 +14,7 @@ Message example(MessageKind kind) {
   if (kind == MessageKind::kStart) {
     message.description = {OperationKind::kBroadcast, DataType::kInt64, ReduceOp::kMax, 3, 1000, 7, 64, 128,
                            Algorithm::kRing};
+    message.description.urgency = 9;
     message.elements = 500;
   } else if (kind == MessageKind::kAbort) {
     message.status = peerLost("ps", "worker 'ps' (rank 1) was lost");

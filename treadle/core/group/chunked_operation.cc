@@ -55,7 +55,7 @@ void ChunkedOperation::addReceive(size_t channel, const Place& to) {
 void ChunkedOperation::sendChunks() {
   for (size_t channel = 0; channel < plan_.channels.size(); ++channel) {
     const Channel& to = plan_.channels[channel];
-    while (permitted_ && agreement().sendsDataTo(to.peer) && !ended()) {
+    while (permitted_ && mayMove() && agreement().sendsDataTo(to.peer) && !ended()) {
       const std::optional<Chunk> next = progress_.send(channel);
       if (!next) break;
       Message chunk = message(MessageKind::kChunk);
@@ -78,7 +78,7 @@ void ChunkedOperation::acknowledgeChunks() {
 
 // The channel that is furthest behind, first among those from which chunks are missing.
 std::string ChunkedOperation::waitsFor() const {
-  if (large() && !permitted_) return "operations before it have not ended";
+  if (large() && !mayMove()) return "operations that go first have not ended";
   std::optional<size_t> from, to;
   for (size_t channel = 0; channel < plan_.channels.size(); ++channel) {
     if (progress_.waitsForChunk(channel) && (!from || progress_.arrived(channel) < progress_.arrived(*from)))

@@ -32,6 +32,7 @@ class ChunkedOperation : public Operation {
   const Plan& plan() const { return plan_; }
   Progress& progress() { return progress_; }
   size_t elementBytes() const { return elementBytes_; }
+  // It has been permitted to send large data, and may have had to stop since.
   bool permitted() const { return permitted_; }
   // What it waits for when no chunk is due.
   virtual std::string waitsForOther() const { return "it is about to end"; }

@@ -33,7 +33,15 @@ ProcessGroup ProcessGroup::withShape(std::string shape) const {
   return group;
 }
 
+ProcessGroup ProcessGroup::withUrgency(uint32_t urgency) const {
+  core();
+  ProcessGroup group = *this;
+  group.urgency_ = urgency;
+  return group;
+}
+
 Future<void> ProcessGroup::start(Call call) const {
+  call.description.urgency = urgency_;
   const bool hasData = call.description.operation != OperationKind::kBarrier;
   if (hasData && call.description.shape.empty()) call.description.shape = shape_;
   return core().start(std::move(call), timeout_);

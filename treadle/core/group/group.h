@@ -52,6 +52,13 @@ class ProcessGroup {
   // The same group; operations that are called through this handle have this limit in place of GroupOptions::timeout:
   // `allReduce(group.withTimeout(5s), tensor)`. Members may use different ones. ArgumentError: not positive.
   ProcessGroup withTimeout(Duration timeout) const;
+  // The same group. Large operations that are called with this handle go before those of less urgency once all members
+  // have begun them; of the same urgency, the first one goes first. 0 by default. For members that need the result of a
+  // later operation first. Two large ones of a group move at a time, so a less urgent one may move beside one that is
+  // urgent, and others stop. Their time limits go on meanwhile. One that was called 64 and more after an operation that
+  // has not ended waits for that. The urgency is the same on all members, as a mismatch fails the operation. It does
+  // not count for send, recv and pushPull.
+  ProcessGroup withUrgency(uint32_t urgency) const;
   // The same group; operations that are called through this handle say what their data is, such as "float32 [2, 3]",
   // where others have a number of elements or bytes. Members whose texts differ fail as where these numbers differ, and
   // the error has both texts. Operations on tensors use it, so a tensor meets no plain memory. pushPull and
@@ -69,6 +76,7 @@ class ProcessGroup {
 
   std::shared_ptr<GroupCore> core_;
   Duration timeout_{};  // of operations
+  uint32_t urgency_ = 0;
   std::string shape_;
 };
 

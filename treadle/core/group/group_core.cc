@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "treadle/core/group/binomial_tree.h"
 #include "treadle/core/group/fusion.h"
 #include "treadle/core/group/plan_operation.h"
 #include "treadle/core/group/sparse_operation.h"
@@ -105,9 +106,11 @@ Future<void> GroupCore::start(Call call, Duration timeout) {
   {
     MutexLock lock(mutex_);
     if (!failure_.ok() || link_.size() == 1) return readyFuture(failure_);
+    Entry& entry = entryOf(next_);
+    entry.urgency = call.description.urgency;
     operation = makeOperation(next_, std::move(call), std::move(plan), timeout);
-    Entry& entry = entryOf(next_++);
     entry.operation = operation;
+    ++next_;
     Todo todo;  // for the new operation alone: what could be done for others has been
     if (!entry.failure.ok()) {
       todo.deliveries.push_back({operation, failEvent(entry.failure, FailedBy::kPeer)});
@@ -211,6 +214,7 @@ Status GroupCore::routeStart(int member, Entry& entry, Message message, Todo& to
   if (*seen) return dataLoss("it started an operation of " + text() + " twice");
   *seen = true;
   hear(member, entry);
+  if (entry.urgency > 0 && entry.begun && isAgreed(entry)) mayMoveOthers_ = true;
   if (!entry.operation) {
     entry.early.emplace_back(member, std::move(message));
   } else if (!entry.ended) {
@@ -275,19 +279,37 @@ void GroupCore::advance(Todo& todo) {
       continue;
     }
     todo.deliveries.push_back({entry.operation, eventOf(Event::Kind::kBegin)});
-    if (entry.operation->large()) large_.insert(nextBegin_);
+    if (!entry.operation->large()) continue;
+    large_.insert(nextBegin_);
+    mayMoveOthers_ = true;
   }
   permit(todo);
 }
 
+// All members have begun it, as far as is known here.
+bool GroupCore::isAgreed(const Entry& entry) const {
+  const auto hasStarted = [&](int member) { return entry.startSeen[static_cast<size_t>(member)]; };
+  const int self = link_.self();
+  if (entry.operation->agreementKind() == Agreement::Kind::kAllToAll)
+    return std::ranges::count(entry.startSeen, true) == link_.size() - 1;
+  return self == 0 ? std::ranges::all_of(childrenOf(self, link_.size()), hasStarted) : hasStarted(parentOf(self));
+}
+
+// Those that go first move. Others that have moved stop.
 void GroupCore::permit(Todo& todo) {
-  size_t moving = 0;
+  if (!std::exchange(mayMoveOthers_, false)) return;
+  std::vector<std::pair<uint32_t, Entry*>> order;
   for (uint64_t sequence : large_) {
-    if (moving++ == kMoving) return;
     Entry& entry = entries_.at(sequence);
-    if (entry.permitted) continue;
-    entry.permitted = true;
-    todo.deliveries.push_back({entry.operation, eventOf(Event::Kind::kPermit)});
+    order.emplace_back(entry.urgency > 0 && isAgreed(entry) ? entry.urgency : 0, &entry);
+  }
+  std::ranges::stable_sort(order, std::greater(), [](const auto& one) { return one.first; });
+  for (size_t i = 0; i < order.size(); ++i) {
+    Operation& operation = *order[i].second->operation;
+    const bool moves = i < kMoving;
+    if (operation.mayMove() == moves) continue;
+    operation.setMayMove(moves);
+    if (moves) todo.deliveries.push_back({order[i].second->operation, eventOf(Event::Kind::kPermit)});
   }
 }
 
@@ -300,7 +322,7 @@ void GroupCore::onEnded(const Operation& operation, const Status& status, bool o
     Entry& entry = found->second;
     entry.ended = true;
     entry.failure = status;
-    large_.erase(operation.sequence());
+    if (large_.erase(operation.sequence()) > 0) mayMoveOthers_ = true;
     // Without a start from here others would wait for one; a failure that only this worker knows is told as well.
     bool tell = !status.ok() && (!othersKnow || failedBy == FailedBy::kThisWorker);
     entry.othersKnow = !tell || entry.begun;

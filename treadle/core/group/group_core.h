@@ -7,8 +7,11 @@
 //   from all members, or they ended well, which proves that all have begun them. So it is at most kAhead operations
 //   ahead of anybody, and what comes early is small data only.
 // * Large data goes only to a member that has begun the operation, a window of chunks at most before it acknowledges
-//   some, and only for the first kMoving large operations that have not ended. The oldest of them anywhere is
-//   among these on every member that has begun it, so there is always one that moves.
+//   some, and only for kMoving large operations that have not ended: those that are the most urgent of all on which the
+//   members have agreed, and then the oldest. Of the most urgent one anywhere, all members will have heard that all
+//   have begun it, and where there is none, the oldest is among the kMoving on every member that has begun it. So there
+//   is always one that moves. Each that has to stop for a more urgent one has a window of chunks under way, and its
+//   partial results in memory: kAhead of each at most.
 // * A small result of a sparse all-reduce goes to each other member as soon as it is there: one for each operation that
 //   has begun, so kAhead at most.
 // Later operations wait for their turn with their plans and the caller's memory; a sparse all-reduce with a packed copy
@@ -82,7 +85,8 @@ class GroupCore final : public OperationHost, public std::enable_shared_from_thi
     int heardCount = 1;
     std::vector<int> aborted;  // by these, while it was under way here
     Status failure;            // why it failed, once it has
-    bool begun = false, permitted = false, ended = false;
+    uint32_t urgency = 0;      // of its description
+    bool begun = false, ended = false;
     bool othersKnow = true;  // that it ended here, or that it began
   };
   // What is to be done when the lock is let go.
@@ -116,6 +120,7 @@ class GroupCore final : public OperationHost, public std::enable_shared_from_thi
   Entry& entryOf(uint64_t sequence) TREADLE_REQUIRES(mutex_);
   void hear(int member, Entry& entry) TREADLE_REQUIRES(mutex_);
   void advance(Todo& todo) TREADLE_REQUIRES(mutex_);
+  bool isAgreed(const Entry& entry) const TREADLE_REQUIRES(mutex_);
   void permit(Todo& todo) TREADLE_REQUIRES(mutex_);
   void watch(TimePoint due) TREADLE_REQUIRES(mutex_);
   void carryOut(Todo todo);
@@ -148,6 +153,7 @@ class GroupCore final : public OperationHost, public std::enable_shared_from_thi
   uint64_t next_ TREADLE_GUARDED_BY(mutex_) = 0;               // to be started here
   uint64_t nextBegin_ TREADLE_GUARDED_BY(mutex_) = 0;          // to be told to the others
   std::set<uint64_t> large_ TREADLE_GUARDED_BY(mutex_);        // begun, not ended
+  bool mayMoveOthers_ TREADLE_GUARDED_BY(mutex_) = false;      // of these, than those that move
   TimePoint timerDue_ TREADLE_GUARDED_BY(mutex_) = kNever;
   io::Reactor::TimerId timer_ TREADLE_GUARDED_BY(mutex_) = 0;
 };

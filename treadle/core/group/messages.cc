@@ -22,6 +22,7 @@ void write(wire::Writer& writer, const Description& description) {
   writer.number(description.blocks);
   writer.number(description.smallBytes);
   writer.number(description.chunkBytes);
+  writer.number(description.urgency);
   writer.number(static_cast<uint8_t>(description.algorithm));
   writer.string(description.shape);
 }
@@ -39,6 +40,7 @@ Description readDescription(wire::Reader& reader) {
   description.blocks = reader.number<uint64_t>();
   description.smallBytes = reader.number<uint64_t>();
   description.chunkBytes = reader.number<uint64_t>();
+  description.urgency = reader.number<uint32_t>();
   auto algorithm = reader.number<uint8_t>();
   if (!isAlgorithm(algorithm)) reader.fail();
   description.algorithm = static_cast<Algorithm>(algorithm);
@@ -76,7 +78,8 @@ std::string describe(const Description& description, int caller) {
 
 std::string describeOptions(const Description& description) {
   return "smallBytes " + std::to_string(description.smallBytes) + ", chunkBytes " +
-         std::to_string(description.chunkBytes) + " and algorithm " + std::string(nameOf(description.algorithm));
+         std::to_string(description.chunkBytes) + ", urgency " + std::to_string(description.urgency) +
+         " and algorithm " + std::string(nameOf(description.algorithm));
 }
 
 uint64_t hashOf(std::span<const uint64_t> counts) {

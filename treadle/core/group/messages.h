@@ -3,7 +3,7 @@
 //
 //   message := group:u64 stream:u8 sequence:u64 kind:u8 body
 //   start   := operation:u8 dataType:u8 reduceOp:u8 root:u32 count:u64 blocks:u64 smallBytes:u64 chunkBytes:u64
-//              algorithm:u8 [shape:string] elements:u64   [buffer]
+//              urgency:u32 algorithm:u8 [shape:string] elements:u64   [buffer]
 //   chunk   := position:u64   [buffer]
 //   ack     := positions:u64
 //   abort   := code:u8 worker:string message:string
@@ -84,6 +84,7 @@ struct Description {
   // What the data is to the callers, as messages have it: "float32 [2, 3]", or "[4, 3] with 1 sparse dimension" of a
   // sparse all-reduce. Empty: no more than elements or bytes.
   std::string shape = {};
+  uint32_t urgency = 0;  // large operations go before those of less
 
   uint64_t sizeBytes() const { return count * sizeOf(dataType); }
   // Small data may travel with the starts; see options.h.
@@ -97,7 +98,7 @@ struct Description {
 
 // "allReduce (sum) of 170 float32", "recv of 12 bytes": as the member with rank `caller` calls it.
 std::string describe(const Description& description, int caller = 0);
-// "smallBytes 65536, chunkBytes 262144 and algorithm ring".
+// "smallBytes 65536, chunkBytes 262144, urgency 0 and algorithm ring".
 std::string describeOptions(const Description& description);
 
 struct Message {

@@ -5,6 +5,7 @@
 //
 // Held by the group until it has ended here and all members have been heard of.
 
+#include <atomic>
 #include <memory>
 #include <set>
 
@@ -23,7 +24,7 @@ enum class FailedBy { kThisWorker, kPeer, kGroup };
 struct Event {
   enum class Kind {
     kBegin,    // its turn has come: start it with the others
-    kPermit,   // it may send large data
+    kPermit,   // it may send large data, as long as mayMove()
     kMessage,  // start, chunk, ack, answer or result of a member
     kFail,     // it has failed elsewhere, or the group has
     kDeadline,
@@ -72,9 +73,14 @@ class Operation {
   Inbox<Event>& inbox() { return inbox_; }
   const std::shared_ptr<State>& state() const { return state_; }
   uint64_t sequence() const { return setup_.sequence; }
+  Agreement::Kind agreementKind() const { return setup_.agreement; }
   TimePoint due() const { return due_; }
   // Handling its data may take long, so that a task should.
   virtual bool large() const = 0;
+  // Whether it may send large data now. The host sets it, on any thread; when it may, kPermit follows, and until that
+  // is handled it may not yet.
+  bool mayMove() const { return mayMove_; }
+  void setMayMove(bool mayMove) { mayMove_ = mayMove; }
 
  protected:
   // All of these run in the inbox's turn, before the operation has ended.
@@ -130,6 +136,7 @@ class Operation {
   const TimePoint due_;
   const std::shared_ptr<State> state_ = std::make_shared<State>();
   Inbox<Event> inbox_;
+  std::atomic<bool> mayMove_ = false;
 
   // Whoever has the turn.
   Agreement agreement_;

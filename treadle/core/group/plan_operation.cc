@@ -73,7 +73,7 @@ void PlanOperation::onArrived(size_t channel, const Chunk&, Buffer data) {
 }
 
 // Nothing is taken before the operation has begun: what arrives may replace what the start gives away. Nor before the
-// memory of the operation is there, which a large one has only while it may move its data.
+// memory of the operation is there, which a large one has from when it may move its data for the first time.
 void PlanOperation::advance() {
   if (ended() || !begun()) return;
   if (!copied_ && (permitted() || !large())) makeCopies();
