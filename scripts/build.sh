@@ -19,7 +19,7 @@ wanted=$(printf '%s\n' "$PWD" "$torchDir" && cat CMakePresets.json)
 if [ ! -f "$folder/build.ninja" ] || [ "$(cat "$folder/configured" 2>/dev/null)" != "$wanted" ]; then
   stage "configure $preset"
   mkdir -p build
-  rm -rf "$folder/CMakeCache.txt" "$folder/CMakeFiles"
+  rm -rf "$folder/configured" "$folder/CMakeCache.txt" "$folder/CMakeFiles"
   cmake --preset "$preset" -DTREADLE_TORCH_DIR="$torchDir" >"$folder.log" 2>&1 ||
     { cat "$folder.log" >&2; fail "CMake could not configure the preset $preset: its last lines above say why."; }
   printf '%s\n' "$wanted" >"$folder/configured"
