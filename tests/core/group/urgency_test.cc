@@ -78,6 +78,13 @@ class Calls {
   std::vector<std::deque<Call>> calls_;  // by rank
 };
 
+// The member gets no chunks of the first operations after the barrier, which is operation 0.
+void holdChunks(TappedJob& job, int rank, size_t operations) {
+  job.hold(rank, [operations](int, const Message& message) {
+    return message.kind == MessageKind::kChunk && message.sequence <= operations;
+  });
+}
+
 // From all to all, and along a tree.
 class Urgency : public ::testing::TestWithParam<int> {};
 INSTANTIATE_TEST_SUITE_P(Members, Urgency, ::testing::Values(2, 3, 17));
@@ -86,9 +93,7 @@ TEST_P(Urgency, GoesBeforeOperationsThatMoveAlready) {
   constexpr size_t kEarlier = 5;
   TappedJob job(GetParam(), kLarge);
   const int last = GetParam() - 1;
-  job.hold(last, [](int, const Message& message) {
-    return message.kind == MessageKind::kChunk && message.sequence <= kEarlier;  // the barrier is 0
-  });
+  holdChunks(job, last, kEarlier);
   Calls calls(job.groups());
   for (size_t i = 0; i < kEarlier; ++i) calls.callOnAll();
   job.waitUntilHeld(last, 1);
@@ -119,17 +124,15 @@ TEST_P(Urgency, LetsOthersGoOnWhenItFails) {
   constexpr size_t kEarlier = 4;
   TappedJob job(GetParam(), kLarge);
   const int last = GetParam() - 1;
-  job.hold(last, [](int, const Message& message) {
-    return message.kind == MessageKind::kChunk && message.sequence <= kEarlier;
-  });
+  holdChunks(job, last, kEarlier);
   Calls calls(job.groups());
   for (size_t i = 0; i < kEarlier; ++i) calls.callOnAll();
   job.waitUntilHeld(last, 1);
   std::vector<std::vector<int32_t>> data(job.groups().size(), std::vector<int32_t>(kCount));
   for (size_t i = 0; i < group::kMoving; ++i) {
-    std::vector<Future<void>> urgent;
-    for (size_t rank = 0; rank < data.size(); ++rank)
-      urgent.push_back(allReduce(job.groups()[rank].withUrgency(1), std::span(data[rank])));
+    std::vector<Future<void>> urgent = test::startOnAll(job.groups(), [&](const ProcessGroup& group, size_t rank) {
+      return allReduce(group.withUrgency(1), std::span(data[rank]));
+    });
     urgent.front().cancel();
     for (const Future<void>& future : urgent) test::failureOf(future).ignore();  // it may end well elsewhere
   }
@@ -182,9 +185,9 @@ TEST(Urgencies, DoNotCountForSendsAndSumsByName) {
 TEST_P(Urgency, ThatDiffersFailsOnAllMembers) {
   TappedJob job(GetParam(), kLarge);
   std::vector<int32_t> data(job.groups().size());
-  std::vector<Future<void>> futures;
-  for (size_t rank = 0; rank < data.size(); ++rank)
-    futures.push_back(allReduce(job.groups()[rank].withUrgency(rank == 1 ? 4 : 3), std::span(&data[rank], 1)));
+  const std::vector<Future<void>> futures = test::startOnAll(job.groups(), [&](const ProcessGroup& group, size_t rank) {
+    return allReduce(group.withUrgency(rank == 1 ? 4 : 3), std::span(&data[rank], 1));
+  });
   for (const Future<void>& future : futures) {
     const Status why = test::failureOf(future);
     EXPECT_EQ(why.code(), Code::kInvalidArgument) << why.toString();

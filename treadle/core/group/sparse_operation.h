@@ -26,7 +26,7 @@ class SparseOperation final : public ChunkedOperation {
  public:
   SparseOperation(Setup setup, SparseData data);
 
-  // Its work depends on the rows of the others. So it has one of the group's two places for large ones until it ends.
+  // Its work depends on the rows of the others. So it takes one of the group's two places for large ones.
   bool large() const override { return true; }
 
  private:
