@@ -187,6 +187,107 @@ TEST(GradientMemory, IsRightAfterNoSyncAndAnOptimizer) {
   });
 }
 
+// A pass over a.view({-1}) + b.view({-1}) makes one gradient, whose memory is that of both (pytorch#34082).
+struct TwoViewsImpl : torch::nn::Module {
+  TwoViewsImpl() {
+    a = register_parameter("a", at::ones({2, 3}, at::kDouble));
+    b = register_parameter("b", at::ones({3, 2}, at::kDouble));
+  }
+  at::Tensor loss(int rank, bool usesBoth) const {
+    const at::Tensor sum = usesBoth ? a.view({-1}) + b.view({-1}) : a.view({-1});
+    return (sum * factor(rank)).sum();
+  }
+  static at::Tensor factor(int rank) { return at::arange(1, 7, at::kDouble) * (1 + 10 * rank); }
+  at::Tensor a, b;
+};
+TORCH_MODULE(TwoViews);
+
+const at::Tensor& meanOfFactors() {
+  static const at::Tensor mean = (TwoViewsImpl::factor(0) + TwoViewsImpl::factor(1)) / 2;
+  return mean;
+}
+
+// Rank 1 uses one of them alone, so their averages differ.
+TEST(GradientMemory, OfTwoParametersIsSharedByNoAverages) {
+  TensorJob job(ranks(kRanks));
+  job.onAll([&](Worker& worker) {
+    const int rank = worker.self().rank;
+    TwoViews net;
+    DistributedDataParallel<TwoViews> ddp(net, ProcessGroup::make(worker, job.names()));
+    const at::Tensor ofB = TwoViewsImpl::factor(0) / 2;
+    for (int step = 0; step < 3; ++step) {
+      net->zero_grad();
+      net->loss(rank, /*usesBoth=*/rank == 0).backward();
+      EXPECT_TRUE(close(net->a.grad().view({-1}), meanOfFactors())) << step;
+      EXPECT_TRUE(close(net->b.grad().view({-1}), ofB)) << step;
+    }
+    AutogradContext context(worker);
+    context.backward({net->loss(rank, /*usesBoth=*/rank == 0)});
+    EXPECT_TRUE(close(context.gradient(net->a).view({-1}), meanOfFactors()));
+    EXPECT_TRUE(close(context.gradient(net->b).view({-1}), ofB));
+  });
+}
+
+// One of them is in no DistributedDataParallel, so its gradient is this rank's own.
+TEST(GradientMemory, OfAnotherTensorGetsNoAverage) {
+  TensorJob job(ranks(kRanks));
+  job.onAll([&](Worker& worker) {
+    const int rank = worker.self().rank;
+    TwoViews net;
+    net->b.set_requires_grad(false);
+    const at::Tensor local = at::ones({3, 2}, at::kDouble).requires_grad_();
+    DistributedDataParallel<TwoViews> ddp(net, ProcessGroup::make(worker, job.names()));
+    for (int step = 0; step < 3; ++step) {
+      net->zero_grad();
+      local.mutable_grad() = at::Tensor();
+      ((net->a.view({-1}) + local.view({-1})) * TwoViewsImpl::factor(rank)).sum().backward();
+      EXPECT_TRUE(close(net->a.grad().view({-1}), meanOfFactors())) << step;
+      EXPECT_TRUE(close(local.grad().view({-1}), TwoViewsImpl::factor(rank))) << step;
+    }
+  });
+}
+
+TEST(GradientMemory, OfTwoModulesIsSharedByNoAverages) {
+  TensorJob job(ranks(kRanks));
+  job.onAll([&](Worker& worker) {
+    const int rank = worker.self().rank;
+    TwoViews first, second;
+    first->b.set_requires_grad(false);
+    second->b.set_requires_grad(false);
+    DistributedDataParallel<TwoViews> one(first, ProcessGroup::make(worker, job.names())),
+        other(second, ProcessGroup::make(worker, job.names()));
+    for (int step = 0; step < 3; ++step) {
+      first->zero_grad();
+      second->zero_grad();
+      const at::Tensor sum = first->a.view({-1}) + second->a.view({-1});
+      // Rank 1 uses the second one without the first one's factor.
+      (rank == 0 ? (sum * TwoViewsImpl::factor(0)).sum()
+                 : (first->a.view({-1}) * TwoViewsImpl::factor(1)).sum() + second->a.sum() * 0)
+          .backward();
+      EXPECT_TRUE(close(first->a.grad().view({-1}), meanOfFactors())) << step;
+      EXPECT_TRUE(close(second->a.grad().view({-1}), TwoViewsImpl::factor(0) / 2)) << step;
+    }
+  });
+}
+
+// `.grad` takes the memory of a tensor that is given to backward().
+TEST(GradientMemory, OfWhatBackwardIsGivenGetsNoAverage) {
+  TensorJob job(ranks(kRanks));
+  job.onAll([&](Worker& worker) {
+    const int rank = worker.self().rank;
+    TwoViews net;
+    net->b.set_requires_grad(false);
+    DistributedDataParallel<TwoViews> ddp(net, ProcessGroup::make(worker, job.names()));
+    const at::Tensor given = TwoViewsImpl::factor(rank);
+    for (int step = 0; step < 3; ++step) {
+      net->zero_grad();
+      net->a.view({-1}).backward(given);
+      EXPECT_TRUE(close(net->a.grad().view({-1}), meanOfFactors())) << step;
+      EXPECT_TRUE(haveEqualBits(given, TwoViewsImpl::factor(rank))) << step;
+    }
+  });
+}
+
 TEST(GradientMemory, OfAContextIsItsOwn) {
   TensorJob job(ranks(kRanks));
   job.onAll([&](Worker& worker) {

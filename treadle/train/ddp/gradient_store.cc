@@ -6,6 +6,8 @@
 
 #include <utility>
 
+#include "treadle/tensor/autograd/accumulate.h"
+
 namespace treadle::ddp {
 namespace {
 
@@ -22,10 +24,10 @@ void addTo(at::Tensor& place, const at::Tensor& gradient) {
   at::from_blob(place.mutable_data_ptr(), place.sizes(), place.strides(), place.options()).add_(gradient);
 }
 
-// The pass has made it, in one piece, and nobody but `.grad` holds the tensor or its memory. Whatever adds to a
+// Nobody but `.grad` holds the tensor, and the pass has made it, or nobody else holds its memory. Whatever adds to a
 // gradient or clears it in place raises its version.
-bool isNew(const at::Tensor& grad) {
-  return grad._version() == 0 && grad.use_count() == 1 && grad.storage().use_count() == 1;
+bool isNew(const at::Tensor& grad, bool arrived) {
+  return grad._version() == 0 && grad.use_count() == 1 && (arrived || grad.storage().use_count() == 1);
 }
 
 // Whether a gradient that autograd makes has other strides than the average: it takes those of a parameter whose
@@ -48,13 +50,17 @@ void assignSparseGrad(at::Tensor& grad, const at::Tensor& average) {
   }
 }
 
-// In place, where a program may know the tensor or its memory. A sparse tensor cannot become a dense one.
-void assignGrad(at::Tensor& grad, const at::Tensor& parameter, const at::Tensor& average) {
+// In place, where a program may know the tensor or its memory. A sparse tensor cannot become a dense one. The memory of
+// a gradient that the pass has made may be that of other gradients too, as of a and b in a.view({-1}) + b.view({-1})
+// (pytorch#34082), or of what backward() was given: it is not written.
+void assignGrad(at::Tensor& grad, const at::Tensor& parameter, const at::Tensor& average, bool arrived) {
   const bool isThere = grad.defined() && !grad.is_sparse();
   if (!isThere && needsStridesOf(parameter, average)) {
     grad = copyOf(average, parameter);
-  } else if (!isThere || (isNew(grad) && grad.strides() == average.strides())) {
+  } else if (!isThere || (isNew(grad, arrived) && grad.strides() == average.strides())) {
     grad = average.variable_data();  // not the bucket's own tensor: a program may give `.grad` other memory
+  } else if (isNew(grad, arrived) && grad.storage().use_count() > 1) {
+    grad = at::empty_like(grad).copy_(average);
   } else {
     grad.copy_(average);
   }
@@ -89,9 +95,9 @@ OwnGradient LocalGradients::gradientOf(const at::Tensor& parameter, bool /*arriv
   return {.ofPass = parameter.grad(), .earlier = {}};
 }
 
-void LocalGradients::put(const at::Tensor& average, const at::Tensor& parameter, bool /*arrived*/) {
+void LocalGradients::put(const at::Tensor& average, const at::Tensor& parameter, bool arrived) {
   at::Tensor& grad = const_cast<at::Tensor&>(parameter).mutable_grad();
-  average.is_sparse() ? assignSparseGrad(grad, average) : assignGrad(grad, parameter, average);
+  average.is_sparse() ? assignSparseGrad(grad, average) : assignGrad(grad, parameter, average, arrived);
 }
 
 OwnGradient ContextGradients::gradientOf(const at::Tensor& parameter, bool arrived) const {
@@ -106,8 +112,8 @@ void ContextGradients::put(const at::Tensor& average, const at::Tensor& paramete
   if (average.is_sparse()) {
     pass_.replaceGradient(parameter, average);
   } else {
-    const bool isThere = own.defined() && !own.is_sparse();
-    pass_.replaceGradient(parameter, isThere ? std::move(own.copy_(average)) : copyOf(average, parameter));
+    const bool reused = own.defined() && autograd::isUnshared(own);
+    pass_.replaceGradient(parameter, reused ? std::move(own.copy_(average)) : copyOf(average, parameter));
   }
 }
 
