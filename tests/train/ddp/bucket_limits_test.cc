@@ -13,7 +13,7 @@ namespace {
 
 using namespace ddp_test;
 
-constexpr size_t kMiB = size_t{1} << 20;
+constexpr size_t kKiB = size_t{1} << 10, kMiB = kKiB << 10;
 constexpr double kMbit = 1e6 / 8;
 
 // Two workers whose groups know each of them to be on a host of its own; `bandwidth` in bytes per second.
@@ -33,12 +33,13 @@ size_t bytesFor(double bandwidth, const ddp::BucketLimits& limits = {}) {
   return bytes[0];
 }
 
-// Two members send each other as many bytes as they sum: 40 ms of a gigabit carry 5 MB.
-TEST(BucketLimits, AreWhatTheNetworkSumsIn40Milliseconds) {
-  EXPECT_EQ(bytesFor(10'000 * kMbit), 25 * kMiB);
-  EXPECT_EQ(bytesFor(1'000 * kMbit), 25 * kMiB / 8);
-  EXPECT_EQ(bytesFor(200 * kMbit), kMiB) << "0.78 MiB would take less";
-  EXPECT_EQ(bytesFor(1 * kMbit), kMiB);
+// Two members send each other as many bytes as they sum: 20 ms of a gigabit carry 2.5 MB.
+TEST(BucketLimits, AreWhatTheNetworkSumsIn20Milliseconds) {
+  EXPECT_EQ(bytesFor(20'000 * kMbit), 25 * kMiB);
+  EXPECT_EQ(bytesFor(1'000 * kMbit), 25 * kMiB / 16);
+  EXPECT_EQ(bytesFor(200 * kMbit), 25 * kMiB / 64);
+  EXPECT_EQ(bytesFor(100 * kMbit), 256 * kKiB) << "195 KiB would take less";
+  EXPECT_EQ(bytesFor(1 * kMbit), 256 * kKiB);
   EXPECT_EQ(bytesFor(200 * kMbit, {.bytes = 7 * kMiB}), 7 * kMiB) << "the program's own";
 }
 
@@ -55,15 +56,15 @@ TEST(BucketLimits, AreTheLargestWhereTheAlgorithmDoesNotServe) {
   EXPECT_EQ(ddp::limitsFor(group, {}).bytes, 25 * kMiB);
 }
 
-// Four parameters of 1 MiB each.
+// 16 parameters of 192 KiB each.
 struct WideImpl : torch::nn::Module {
   WideImpl() {
-    for (int i = 0; i < 4; ++i)
-      layers.push_back(register_parameter("layer" + std::to_string(i), at::ones({static_cast<int64_t>(kMiB / 4)})));
+    for (int i = 0; i < 16; ++i)
+      layers.push_back(register_parameter("layer" + std::to_string(i), at::ones({192 * 256})));
   }
   at::Tensor forward() {
     at::Tensor sum = layers[0].sum();
-    for (size_t i = 1; i < 4; ++i) sum = sum + layers[i].sum();
+    for (size_t i = 1; i < 16; ++i) sum = sum + layers[i].sum();
     return sum;
   }
   std::vector<at::Tensor> layers;
@@ -86,8 +87,10 @@ std::vector<size_t> bucketsFor(double bandwidth) {
 }
 
 TEST(BucketLimits, HoldInATrainedModuleOfAllRanks) {
-  EXPECT_EQ(bucketsFor(200 * kMbit), (std::vector{kMiB, kMiB, kMiB, kMiB}));
-  EXPECT_EQ(bucketsFor(10'000 * kMbit), (std::vector{kMiB, 3 * kMiB}));
+  constexpr size_t kLayer = 192 * kKiB;
+  EXPECT_EQ(bucketsFor(200 * kMbit), std::vector<size_t>(8, 2 * kLayer));
+  EXPECT_EQ(bucketsFor(1'000 * kMbit), (std::vector{5 * kLayer, 8 * kLayer, 3 * kLayer}));
+  EXPECT_EQ(bucketsFor(20'000 * kMbit), (std::vector{5 * kLayer, 11 * kLayer})) << "the first one has 1 MiB";
 }
 
 }  // namespace

@@ -32,6 +32,12 @@ TEST(BucketPlan, FillsFromTheLastParameterUpToTheLimits) {
   EXPECT_TRUE(planned({}, {}).empty());
 }
 
+TEST(BucketPlan, HasNoFirstBucketAboveTheOthers) {
+  const std::vector<at::Tensor> parameters(4, at::zeros({4}, at::kDouble));
+  EXPECT_EQ(planned(parameters, {.bytes = 64}), (Buckets{{3, 2}, {1, 0}}));
+  EXPECT_EQ(planned(parameters, {.firstBytes = 96, .bytes = 64}), (Buckets{{3, 2, 1}, {0}})) << "the program's own";
+}
+
 // Layers of mixed precision alternate between dtypes.
 TEST(BucketPlan, HasOneOpenBucketForEachDtype) {
   auto of = [](at::ScalarType dtype, int64_t count) { return at::zeros({count}, dtype); };
@@ -56,7 +62,7 @@ void expectRules(const std::vector<at::Tensor>& parameters, const std::vector<si
   for (size_t bucket = 0; bucket < plan.buckets().size(); ++bucket) {
     const std::vector<size_t>& indexes = plan.buckets()[bucket];
     const at::ScalarType dtype = parameters[indexes.at(0)].scalar_type();
-    const size_t limit = byDtype.contains(dtype) ? *limits.bytes : limits.firstBytes;
+    const size_t limit = byDtype.contains(dtype) ? *limits.bytes : *limits.firstBytes;
     size_t bytes = 0;
     for (size_t position = 0; position < indexes.size(); ++position) {
       const size_t index = indexes[position];

@@ -7,7 +7,8 @@
 namespace treadle::ddp {
 namespace {
 
-constexpr double kMostSeconds = 0.04;
+constexpr double kMostSeconds = 0.02;
+constexpr size_t kSmallestBucket = size_t{256} << 10;
 
 }  // namespace
 

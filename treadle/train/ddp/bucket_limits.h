@@ -1,5 +1,5 @@
 #pragma once
-// How large buckets are for a network: what the group sums in 40 ms. In a pass that takes long enough to overlap, what
+// How large buckets are for a network: what the group sums in 20 ms. In a pass that takes long enough to overlap, what
 // is left to wait for at its end is about one bucket, so a slow network needs small ones; a fast one has them done
 // sooner than their overhead is paid. The same on all ranks, as the costs of a job are.
 
@@ -9,7 +9,7 @@
 namespace treadle::ddp {
 
 // `limits`; where it has no bytes, kLargestBucket, halved until the all-reduce is expected to take no longer
-// (expected_time.h), and at least kSmallestBucket.
+// (expected_time.h), and at least 256 KiB.
 BucketLimits limitsFor(const ProcessGroup& group, BucketLimits limits);
 
 }  // namespace treadle::ddp

@@ -1,10 +1,16 @@
 #include "treadle/train/ddp/bucket_plan.h"
 
+#include <algorithm>
 #include <map>
 #include <numeric>
 #include <utility>
 
 namespace treadle::ddp {
+
+size_t BucketLimits::bytesOf(bool isFirst) const {
+  const size_t others = bytes.value_or(kLargestBucket);
+  return isFirst ? firstBytes.value_or(std::min(kFirstBucket, others)) : others;
+}
 
 std::vector<size_t> reverseOrder(size_t parameters) {
   std::vector<size_t> order(parameters);
@@ -25,7 +31,7 @@ BucketPlan::BucketPlan(const std::vector<at::Tensor>& parameters, const std::vec
     auto [found, isFirst] = open.try_emplace({parameters[index].scalar_type(), parameters[index].device().str()});
     Open& filling = found->second;
     if (isFirst || filling.bytes + bytes > filling.limit) {
-      filling = {buckets_.size(), 0, isFirst ? limits.firstBytes : limits.bytes.value_or(kLargestBucket)};
+      filling = {buckets_.size(), 0, limits.bytesOf(isFirst)};
       buckets_.emplace_back();
     }
     placeOf_[index] = Place{filling.bucket, buckets_[filling.bucket].size()};

@@ -12,13 +12,16 @@
 
 namespace treadle::ddp {
 
-inline constexpr size_t kLargestBucket = size_t{25} << 20, kSmallestBucket = size_t{1} << 20;
+inline constexpr size_t kLargestBucket = size_t{25} << 20, kFirstBucket = size_t{1} << 20;
 
 // Bytes of gradients, the same on all ranks. Larger buckets have less overhead; smaller ones start earlier.
 struct BucketLimits {
-  size_t firstBytes = kSmallestBucket;
+  // Nothing: kFirstBucket, or `bytes` where that is less.
+  std::optional<size_t> firstBytes = {};
   // Nothing: by the network of the group (bucket_limits.h), or kLargestBucket where there is none.
   std::optional<size_t> bytes = {};
+
+  size_t bytesOf(bool isFirst) const;
 };
 
 // The reverse order of the parameters: the last layer has its gradients first.

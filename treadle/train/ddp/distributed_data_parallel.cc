@@ -29,7 +29,8 @@ std::vector<std::string> settingsOf(const DdpOptions& options, const torch::nn::
                                     const ProcessGroup& group, const Result<std::string>& hook, bool isRebind) {
   const BucketLimits limits = limitsFor(group, options.buckets);
   std::vector<std::string> settings = {
-      "buckets of " + std::to_string(limits.firstBytes) + ", then " + std::to_string(*limits.bytes) + " bytes",
+      "buckets of " + std::to_string(limits.bytesOf(true)) + ", then " + std::to_string(limits.bytesOf(false)) +
+          " bytes",
       std::string("start ") + nameOf(options.start),
       std::string("buffers ") + nameOf(options.buffers),
       std::string("divisor ") + nameOf(options.divisor),
