@@ -1,7 +1,6 @@
 // Large operations of more urgency go before those that were called earlier, on all members, and nothing waits for
 // ever.
 
-#include <algorithm>
 #include <array>
 #include <thread>
 
@@ -58,9 +57,7 @@ class Calls {
   void expectResults(size_t begin, size_t end) {
     for (size_t i = begin; i < end; ++i) expectResult(i);
   }
-  bool isAnyReady(size_t index) {
-    return std::ranges::any_of(calls_, [&](const std::deque<Call>& own) { return own[index].future.ready(); });
-  }
+  bool isReady(int rank, size_t index) const { return calls_[static_cast<size_t>(rank)][index].future.ready(); }
 
  private:
   struct Call {
@@ -101,7 +98,8 @@ TEST_P(Urgency, GoesBeforeOperationsThatMoveAlready) {
   calls.expectResult(kEarlier);
   calls.callOnAll(/*urgency=*/2);
   calls.expectResult(kEarlier + 1);
-  for (size_t i = 0; i < kEarlier; ++i) EXPECT_FALSE(calls.isAnyReady(i)) << i;
+  // Others may have a gathering: they need only what the last member has sent before it stopped.
+  for (size_t i = 0; i < kEarlier; ++i) EXPECT_FALSE(calls.isReady(last, i)) << i;
   job.letGo();
   calls.expectResults(0, kEarlier);
 }
