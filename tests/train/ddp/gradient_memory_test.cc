@@ -193,14 +193,26 @@ struct TwoViewsImpl : torch::nn::Module {
     a = register_parameter("a", at::ones({2, 3}, at::kDouble));
     b = register_parameter("b", at::ones({3, 2}, at::kDouble));
   }
-  at::Tensor loss(int rank, bool usesBoth) const {
-    const at::Tensor sum = usesBoth ? a.view({-1}) + b.view({-1}) : a.view({-1});
-    return (sum * factor(rank)).sum();
+  at::Tensor loss(int rank, bool usesBoth) const { return (sum(usesBoth) * factor(rank)).sum(); }
+  // The same. The gradient of the sum is that of two uses, so its version is not 0.
+  at::Tensor lossOfTwoUses(int rank, bool usesBoth) const {
+    const at::Tensor once = sum(usesBoth), weighted = once * factor(rank);
+    return weighted.sum() * 0.25 + (once * factor(rank)).sum() * 0.75;
   }
+  at::Tensor sum(bool usesBoth) const { return usesBoth ? a.view({-1}) + b.view({-1}) : a.view({-1}); }
   static at::Tensor factor(int rank) { return at::arange(1, 7, at::kDouble) * (1 + 10 * rank); }
   at::Tensor a, b;
 };
 TORCH_MODULE(TwoViews);
+
+// Has an undefined gradient.
+struct WithoutGradient : torch::autograd::Function<WithoutGradient> {
+  static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& input) { return input.clone(); }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                 const torch::autograd::variable_list&) {
+    return {at::Tensor()};
+  }
+};
 
 const at::Tensor& meanOfFactors() {
   static const at::Tensor mean = (TwoViewsImpl::factor(0) + TwoViewsImpl::factor(1)) / 2;
@@ -221,10 +233,87 @@ TEST(GradientMemory, OfTwoParametersIsSharedByNoAverages) {
       EXPECT_TRUE(close(net->a.grad().view({-1}), meanOfFactors())) << step;
       EXPECT_TRUE(close(net->b.grad().view({-1}), ofB)) << step;
     }
+    for (int step = 0; step < 3; ++step) {
+      net->zero_grad();
+      net->lossOfTwoUses(rank, /*usesBoth=*/rank == 0).backward();
+      EXPECT_TRUE(close(net->a.grad().view({-1}), meanOfFactors())) << step;
+      EXPECT_TRUE(close(net->b.grad().view({-1}), ofB)) << step;
+    }
     AutogradContext context(worker);
     context.backward({net->loss(rank, /*usesBoth=*/rank == 0)});
     EXPECT_TRUE(close(context.gradient(net->a).view({-1}), meanOfFactors()));
     EXPECT_TRUE(close(context.gradient(net->b).view({-1}), ofB));
+  });
+}
+
+// The gradients were made by a pass before the one that averages them, in which they do not arrive.
+TEST(GradientMemory, OfAPassUnderNoSyncIsSharedByNoAverages) {
+  TensorJob job(ranks(kRanks));
+  job.onAll([&](Worker& worker) {
+    const int rank = worker.self().rank;
+    TwoViews net;
+    DistributedDataParallel<TwoViews> ddp(net, ProcessGroup::make(worker, job.names()));
+    for (int step = 0; step < 3; ++step) {
+      net->zero_grad();
+      {
+        const auto unaveraged = ddp.noSync();
+        net->loss(rank, /*usesBoth=*/rank == 0).backward();
+      }
+      ddp.synchronize();
+      EXPECT_TRUE(close(net->a.grad().view({-1}), meanOfFactors())) << step;
+      EXPECT_TRUE(close(net->b.grad().view({-1}), TwoViewsImpl::factor(0) / 2)) << step;
+    }
+  });
+}
+
+// It becomes the average, in memory that it shares with no other.
+TEST(GradientMemory, OfAGradientThatAProgramHoldsIsSharedByNoAverages) {
+  TensorJob job(ranks(kRanks));
+  job.onAll([&](Worker& worker) {
+    const int rank = worker.self().rank;
+    TwoViews net;
+    DistributedDataParallel<TwoViews> ddp(net, ProcessGroup::make(worker, job.names()));
+    for (int step = 0; step < 3; ++step) {
+      net->zero_grad();
+      at::Tensor held;
+      {
+        const auto unaveraged = ddp.noSync();
+        net->loss(rank, /*usesBoth=*/rank == 0).backward();
+        held = net->a.grad();
+      }
+      ddp.synchronize();
+      EXPECT_TRUE(close(net->a.grad().view({-1}), meanOfFactors())) << step;
+      EXPECT_TRUE(close(net->b.grad().view({-1}), TwoViewsImpl::factor(0) / 2)) << step;
+      EXPECT_TRUE(held.is_same(net->a.grad()));
+    }
+  });
+}
+
+// A program's tensor is written in place, also where it has given a gradient that a pass had made other memory, and
+// where the pass comes to the parameter with no gradient.
+TEST(GradientMemory, OfAProgramGetsTheAverages) {
+  TensorJob job(ranks(kRanks));
+  job.onAll([&](Worker& worker) {
+    const int rank = worker.self().rank;
+    TwoViews net;
+    net->b.set_requires_grad(false);
+    DistributedDataParallel<TwoViews> ddp(net, ProcessGroup::make(worker, job.names()));
+    const at::Tensor flat = at::zeros({6}, at::kDouble);
+    {
+      const auto unaveraged = ddp.noSync();
+      net->loss(rank, /*usesBoth=*/false).backward();
+      flat.copy_(net->a.grad().view({-1}));
+      net->a.mutable_grad().set_data(flat.view({2, 3}));
+    }
+    ddp.synchronize();
+    EXPECT_TRUE(close(flat, meanOfFactors())) << "of other memory";
+
+    const at::Tensor other = TwoViewsImpl::factor(rank);
+    net->a.mutable_grad() = other.variable_data().view({2, 3});
+    // On rank 0 the gradient is undefined: nothing is added.
+    const at::Tensor scaled = rank == 0 ? WithoutGradient::apply(net->a) : net->a * 0;
+    scaled.sum().backward();
+    EXPECT_TRUE(close(other, meanOfFactors())) << "where no gradient came";
   });
 }
 
@@ -280,6 +369,7 @@ TEST(GradientMemory, OfWhatBackwardIsGivenGetsNoAverage) {
     DistributedDataParallel<TwoViews> ddp(net, ProcessGroup::make(worker, job.names()));
     const at::Tensor given = TwoViewsImpl::factor(rank);
     for (int step = 0; step < 3; ++step) {
+      given.mul_(1);  // its version rises
       net->zero_grad();
       net->a.view({-1}).backward(given);
       EXPECT_TRUE(close(net->a.grad().view({-1}), meanOfFactors())) << step;

@@ -25,6 +25,7 @@ GradientExchange::GradientExchange(const ParameterList& list, ProcessGroup group
       plan_(planned()),
       buckets_(makeBuckets(list_.trained(), plan_)),
       channel_(newChannel()),
+      made_(list_.trained()),
       arrived_(list_.trained().size()),
       begun_(group_) {}
 
@@ -274,14 +275,15 @@ void GradientExchange::put(double factor) {
 // A parameter that no rank used keeps what it has, like in one process: a gradient of zero is not the same as none to
 // an optimizer with momentum or weight decay. Where the average is sparse, sendSparse() has made it.
 std::vector<size_t> GradientExchange::put(size_t number, double factor) {
-  if (number == buckets_.size()) return sparse_.put(*store_, arrived_, factor);
+  const auto isMade = [&](size_t index) { return isLocal_ ? made_.has(index) : arrived_[index]; };
+  if (number == buckets_.size()) return sparse_.put(*store_, isMade, factor);
   Bucket& bucket = buckets_[number];
   if (factor != 1) bucket.flat.mul_(factor);
   std::vector<size_t> used;
   for (size_t position = 0; position < bucket.parameters.size(); ++position) {
     const size_t index = bucket.parameters[position];
     if (!channel_.isDense(index)) continue;
-    store_->put(bucket.views[position], parameter(index), arrived_[index]);
+    store_->put(bucket.views[position], parameter(index), isMade(index));
     used.push_back(index);
   }
   return used;

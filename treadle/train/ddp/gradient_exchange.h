@@ -16,6 +16,7 @@
 #include "treadle/train/ddp/comm_hook.h"
 #include "treadle/train/ddp/exact_channel.h"
 #include "treadle/train/ddp/gradient_store.h"
+#include "treadle/train/ddp/made_gradients.h"
 #include "treadle/train/ddp/operations.h"
 #include "treadle/train/ddp/parameter_list.h"
 #include "treadle/train/ddp/pass_recorder.h"
@@ -31,6 +32,8 @@ class GradientExchange {
   // gradients came on rank 0.
   GradientExchange(const ParameterList& list, ProcessGroup group, const BucketLimits& limits, UnusedParameters unused,
                    const std::vector<size_t>& order, std::shared_ptr<CommHook> hook, PassRecorder& recorder);
+
+  MadeGradients& made() { return made_; }
 
   // A pass begins; null for a local one. `isShadow`: this rank has no batch left (CommHook::beginShadowPass). Returns
   // what the hook throws.
@@ -115,6 +118,7 @@ class GradientExchange {
   BucketPlan plan_;  // parameters in no bucket are marked in the channel, and sent after it if there is a gradient
   std::vector<Bucket> buckets_;
   ExactChannel channel_;
+  MadeGradients made_;
   // These belong to the pass that is under way, or to the last one.
   bool isLocal_ = true;
   std::unique_ptr<GradientStore> store_;

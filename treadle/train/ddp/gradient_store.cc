@@ -24,12 +24,6 @@ void addTo(at::Tensor& place, const at::Tensor& gradient) {
   at::from_blob(place.mutable_data_ptr(), place.sizes(), place.strides(), place.options()).add_(gradient);
 }
 
-// Nobody but `.grad` holds the tensor, and the pass has made it, or nobody else holds its memory. Whatever adds to a
-// gradient or clears it in place raises its version.
-bool isNew(const at::Tensor& grad, bool arrived) {
-  return grad._version() == 0 && grad.use_count() == 1 && (arrived || grad.storage().use_count() == 1);
-}
-
 // Whether a gradient that autograd makes has other strides than the average: it takes those of a parameter whose
 // elements lie in one piece in any order (torch/csrc/autograd/utils/grad_layout_contract.h). Equal strides on all ranks
 // give equal bits in what is computed from them.
@@ -51,17 +45,16 @@ void assignSparseGrad(at::Tensor& grad, const at::Tensor& average) {
 }
 
 // In place, where a program may know the tensor or its memory. A sparse tensor cannot become a dense one. The memory of
-// a gradient that the pass has made may be that of other gradients too, as of a and b in a.view({-1}) + b.view({-1})
-// (pytorch#34082), or of what backward() was given: it is not written.
-void assignGrad(at::Tensor& grad, const at::Tensor& parameter, const at::Tensor& average, bool arrived) {
+// a gradient that a pass has made may be that of other gradients too, as of a and b in a.view({-1}) + b.view({-1})
+// (pytorch#34082), or of what backward() was given: a tensor that a program holds gets other memory then.
+void assignGrad(at::Tensor& grad, const at::Tensor& parameter, const at::Tensor& average, bool made) {
   const bool isThere = grad.defined() && !grad.is_sparse();
   if (!isThere && needsStridesOf(parameter, average)) {
     grad = copyOf(average, parameter);
-  } else if (!isThere || (isNew(grad, arrived) && grad.strides() == average.strides())) {
+  } else if (!isThere || (made && grad.use_count() == 1 && grad.strides() == average.strides())) {
     grad = average.variable_data();  // not the bucket's own tensor: a program may give `.grad` other memory
-  } else if (isNew(grad, arrived) && grad.storage().use_count() > 1) {
-    grad = at::empty_like(grad).copy_(average);
   } else {
+    if (made && grad.storage().use_count() > 1) grad.set_data(at::empty_like(grad));
     grad.copy_(average);
   }
 }
@@ -95,9 +88,9 @@ OwnGradient LocalGradients::gradientOf(const at::Tensor& parameter, bool /*arriv
   return {.ofPass = parameter.grad(), .earlier = {}};
 }
 
-void LocalGradients::put(const at::Tensor& average, const at::Tensor& parameter, bool arrived) {
+void LocalGradients::put(const at::Tensor& average, const at::Tensor& parameter, bool made) {
   at::Tensor& grad = const_cast<at::Tensor&>(parameter).mutable_grad();
-  average.is_sparse() ? assignSparseGrad(grad, average) : assignGrad(grad, parameter, average, arrived);
+  average.is_sparse() ? assignSparseGrad(grad, average) : assignGrad(grad, parameter, average, made);
 }
 
 OwnGradient ContextGradients::gradientOf(const at::Tensor& parameter, bool arrived) const {
@@ -105,10 +98,10 @@ OwnGradient ContextGradients::gradientOf(const at::Tensor& parameter, bool arriv
 }
 
 // What a user keeps in the `.grad` of a parameter to which the pass has not come stays.
-void ContextGradients::put(const at::Tensor& average, const at::Tensor& parameter, bool arrived) {
+void ContextGradients::put(const at::Tensor& average, const at::Tensor& parameter, bool made) {
   at::Tensor& grad = const_cast<at::Tensor&>(parameter).mutable_grad();
   at::Tensor own;
-  if (arrived) std::swap(own, grad);
+  if (made) std::swap(own, grad);
   if (average.is_sparse()) {
     pass_.replaceGradient(parameter, average);
   } else {

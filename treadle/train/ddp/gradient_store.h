@@ -30,26 +30,28 @@ class GradientStore {
 
   // The sum of this pass, if it has come to the parameter (`arrived`), and of earlier ones.
   virtual OwnGradient gradientOf(const at::Tensor& parameter, bool arrived) const = 0;
-  // The average takes the place of that sum; it is sparse only where that sum is, or where there is none. It is copied
-  // into the tensor that is there if a program holds that, or becomes the gradient. One of another layout is always
+  // The average takes the place of that sum; it is sparse only where that sum is, or where there is none. It becomes
+  // the gradient, or is copied into the tensor that is there if a program may hold that. `made`: a pass has made what
+  // is in
+  // `.grad`, so its memory may be that of other gradients, and is not written then. One of another layout is always
   // replaced, and so is the memory of a sparse one.
-  virtual void put(const at::Tensor& average, const at::Tensor& parameter, bool arrived) = 0;
+  virtual void put(const at::Tensor& average, const at::Tensor& parameter, bool made) = 0;
 };
 
 // `.grad` holds the sum over all passes.
 class LocalGradients final : public GradientStore {
  public:
   OwnGradient gradientOf(const at::Tensor& parameter, bool arrived) const override;
-  void put(const at::Tensor& average, const at::Tensor& parameter, bool arrived) override;
+  void put(const at::Tensor& average, const at::Tensor& parameter, bool made) override;
 };
 
-// Until the pass ends, `.grad` holds its own gradient alone, where it has come to the parameter. The context has the
-// sum of earlier passes, and takes the average at the end.
+// Until the pass ends, `.grad` holds its own gradient alone, where it has come to the parameter and so made it. The
+// context has the sum of earlier passes, and takes the average at the end.
 class ContextGradients final : public GradientStore {
  public:
   explicit ContextGradients(autograd::Pass& pass) : pass_(pass) {}
   OwnGradient gradientOf(const at::Tensor& parameter, bool arrived) const override;
-  void put(const at::Tensor& average, const at::Tensor& parameter, bool arrived) override;
+  void put(const at::Tensor& average, const at::Tensor& parameter, bool made) override;
 
  private:
   autograd::Pass& pass_;  // outlives this

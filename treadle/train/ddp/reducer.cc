@@ -143,6 +143,7 @@ DdpStats Reducer::stats() {
 void Reducer::beforeGradient(size_t index, const at::Tensor& gradient) {
   MutexLock lock(mutex_);
   tracker_.checkMayJoin();  // before the gradient is added to those of the other pass
+  if (autograd::Pass::current() == nullptr) exchange_.made().before(index);
   if (tracker_.role() == Role::kNone) pending_.beforeGradient(index, gradient);
 }
 
@@ -152,6 +153,7 @@ void Reducer::onGradient(std::optional<size_t> index) {
   Operations earlier;
   {
     MutexLock lock(mutex_);
+    if (index && autograd::Pass::current() == nullptr) exchange_.made().after(*index);
     const bool begins = tracker_.role() == Role::kNone;
     const Role role = join(index);
     if (role == Role::kLeftAlone && index) throwIfError(pending_.addBatch());

@@ -98,14 +98,15 @@ Future<void> SparseExchange::keep(size_t index, Future<at::Tensor> sum) {
 }
 
 // mul_ of a sparse tensor would forget that it is coalesced.
-std::vector<size_t> SparseExchange::put(GradientStore& store, const std::vector<bool>& arrived, double factor) {
+std::vector<size_t> SparseExchange::put(GradientStore& store, const std::function<bool(size_t)>& isMade,
+                                        double factor) {
   std::vector<size_t> averaged;
   for (Average& one : std::exchange(averages_, {})) {
     at::Tensor average = one.sum.wait();
     one.sum = {};
     at::Tensor values = average.is_sparse() ? average._values() : average;
     if (factor != 1) values.mul_(factor);
-    store.put(average, parameter(one.parameter), arrived[one.parameter]);
+    store.put(average, parameter(one.parameter), isMade(one.parameter));
     averaged.push_back(one.parameter);
   }
   return averaged;

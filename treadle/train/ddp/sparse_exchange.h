@@ -6,6 +6,7 @@
 // Owned by a GradientExchange, and used under its reducer's lock with grad mode off. It waits for nothing. Memory: per
 // pass the sums of the rows of all ranks, which become the gradients.
 
+#include <functional>
 #include <vector>
 
 #include "treadle/core/group/group.h"
@@ -39,7 +40,7 @@ class SparseExchange {
   size_t sentBytes() const { return sentBytes_; }
   // All operations have ended well: their averages, multiplied by `factor`, take the place of gradients. Returns the
   // parameters.
-  std::vector<size_t> put(GradientStore& store, const std::vector<bool>& arrived, double factor);
+  std::vector<size_t> put(GradientStore& store, const std::function<bool(size_t)>& isMade, double factor);
 
  private:
   struct Average {
