@@ -16,16 +16,16 @@ using namespace ddp_test;
 constexpr size_t kKiB = size_t{1} << 10, kMiB = kKiB << 10;
 constexpr double kMbit = 1e6 / 8;
 
-// Two workers whose groups know each of them to be on a host of its own; `bandwidth` in bytes per second.
+// Two workers whose groups know each of them to be on a host of its own; in bytes per second, and seconds.
 struct JobBetweenHosts : TensorJob {
-  explicit JobBetweenHosts(double bandwidth) : TensorJob(ranks(2)) {
-    const cluster::Costs costs{{8e-6, 6e9}, {18e-6, bandwidth}, 10e-6, 2};
+  explicit JobBetweenHosts(double bandwidth, double latency = 18e-6) : TensorJob(ranks(2)) {
+    const cluster::Costs costs{{8e-6, 6e9}, {latency, bandwidth}, 10e-6, 2};
     for (auto& worker : workers()) worker->groups().setCosts(costs, [](int of) { return "host" + std::to_string(of); });
   }
 };
 
-size_t bytesFor(double bandwidth, const ddp::BucketLimits& limits = {}) {
-  JobBetweenHosts job(bandwidth);
+size_t bytesFor(double bandwidth, const ddp::BucketLimits& limits = {}, double latency = 18e-6) {
+  JobBetweenHosts job(bandwidth, latency);
   std::vector<size_t> bytes;
   for (size_t rank = 0; rank < 2; ++rank)
     bytes.push_back(ddp::limitsFor(ProcessGroup::make(job[rank], job.names()), limits).bytes.value());
@@ -41,6 +41,13 @@ TEST(BucketLimits, AreWhatTheNetworkSumsIn20Milliseconds) {
   EXPECT_EQ(bytesFor(100 * kMbit), 256 * kKiB) << "195 KiB would take less";
   EXPECT_EQ(bytesFor(1 * kMbit), 256 * kKiB);
   EXPECT_EQ(bytesFor(200 * kMbit, {.bytes = 7 * kMiB}), 7 * kMiB) << "the program's own";
+}
+
+// Three times the latency alone is more than 20 ms: small buckets would only add it up.
+TEST(BucketLimits, AreNotSmallWhereLatencyTakesTheTime) {
+  EXPECT_EQ(bytesFor(1'000 * kMbit, {}, 0.014), 25 * kMiB / 4);
+  EXPECT_EQ(bytesFor(10'000 * kMbit, {}, 0.1), 25 * kMiB);
+  EXPECT_EQ(bytesFor(200 * kMbit, {}, 0.002), 25 * kMiB / 64) << "a few milliseconds matter little";
 }
 
 TEST(BucketLimits, AreTheLargestWhereNothingIsSent) {

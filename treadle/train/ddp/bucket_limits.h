@@ -9,7 +9,7 @@
 namespace treadle::ddp {
 
 // `limits`; where it has no bytes, kLargestBucket, halved until the all-reduce is expected to take no longer
-// (expected_time.h), and at least 256 KiB.
+// (expected_time.h), as long as half of it takes much less, and at least 256 KiB.
 BucketLimits limitsFor(const ProcessGroup& group, BucketLimits limits);
 
 }  // namespace treadle::ddp

@@ -81,21 +81,21 @@ struct DdpOptions {
   // How the gradients of a bucket become their average (comm_hook.h): CastHook, PowerSgdHook, TopKHook, or a program's
   // own. It is shared, and serves one DistributedDataParallel at a time. None: the average is sent as it is.
   std::shared_ptr<CommHook> hook = nullptr;
-  // Steps within each averaged pass, the parameters of each bucket as soon as their averages are there
-  // (optimizer_in_backward.h). Then `.grad` of its parameters is undefined, so a program neither steps nor clears it,
-  // but after a pass that has failed: `.grad` has this rank's own gradients then, and the next step would be by their
-  // sum with the next ones. Its step treats each parameter by itself, as those of libtorch do except LBFGS. It is used
-  // by nobody else meanwhile; its options may change between passes, as by a scheduler. Trained parameters that it does
-  // not have get their averages in `.grad`. An average whose layout it cannot step fails the
-  // pass on all ranks, with ArgumentError and before anything is stepped: a sparse one for Adam, AdamW, RMSprop and
-  // weight decay, and one that does not fit the momentum of SGD, which has the layout of the first average. So its
-  // state and its options are the same on all ranks, and a schedule changes them alike. The options of libtorch's
-  // optimizers are compared at the construction, and in `rebind` where ranks have made as many steps. Averages cannot
-  // be clipped or unscaled before they are stepped, so use no GradScaler. ArgumentError: it has parameters that are
-  // none of the module's, or one twice. Where another callback at the end of a pass throws, its step has been made all
-  // the same. Distributed passes fail on all ranks, with StateError on the ranks that make them. A pass that fails on
-  // this rank when others step already, by an all-reduce that fails here alone or by its step, fails the group as
-  // above.
+  // Steps within each averaged pass: once all ranks have all gradients, the parameters of each bucket when their
+  // averages are there (optimizer_in_backward.h). Then `.grad` of its parameters is undefined, so a program neither
+  // steps nor clears it, but after a pass that has failed: `.grad` has this rank's own gradients then, and the next
+  // step would be by their sum with the next ones. Its step treats each parameter by itself, as those of libtorch do
+  // except LBFGS. It is used by nobody else meanwhile; its options may change between passes, as by a scheduler.
+  // Trained parameters that it does not have get their averages in `.grad`. An average whose layout it cannot step
+  // fails the pass on all ranks, with ArgumentError and before anything is stepped: a sparse one for Adam, AdamW,
+  // RMSprop and weight decay, and one that does not fit the momentum of SGD, which has the layout of the first average.
+  // So its state and its options are the same on all ranks, and a schedule changes them alike. The options of
+  // libtorch's optimizers are compared at the construction, and in `rebind` where ranks have made as many steps.
+  // Averages cannot be clipped or unscaled before they are stepped, so use no GradScaler. ArgumentError: it has
+  // parameters that are none of the module's, or one twice. Where another callback at the end of a pass throws, its
+  // step has been made all the same. Distributed passes fail on all ranks, with StateError on the ranks that make them.
+  // A pass that fails on this rank when others step already, by an all-reduce that fails here alone or by its step,
+  // fails the group as above.
   std::shared_ptr<torch::optim::Optimizer> optimizerInBackward = nullptr;
 };
 

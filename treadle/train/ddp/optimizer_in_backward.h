@@ -1,8 +1,8 @@
 #pragma once
-// An optimizer of the program that steps within averaged passes: the parameters of each bucket as soon as their
-// averages are there, while those of later buckets are on their way. torch has _apply_optimizer_in_backward for that,
-// with an optimizer object for each parameter; here one is enough, because libtorch's optimizers step the parameters
-// that have a gradient.
+// An optimizer of the program that steps within averaged passes: once all ranks have all gradients, the parameters of
+// each bucket when their averages are there, while those of later buckets are on their way. torch has
+// _apply_optimizer_in_backward for that, with an optimizer object for each parameter; here one is enough, because
+// libtorch's optimizers step the parameters that have a gradient.
 //
 // Owned by a reducer; used on the thread that ends a pass, without locks.
 
