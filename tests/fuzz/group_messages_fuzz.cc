@@ -34,7 +34,7 @@ Inputs seeds() {
   message.description.shape = "[4, 25] with 1 sparse dimension";
   all.push_back(group::encode(message));
   for (auto kind : {group::MessageKind::kChunk, group::MessageKind::kAck, group::MessageKind::kAbort,
-                    group::MessageKind::kResult}) {
+                    group::MessageKind::kResult, group::MessageKind::kShare}) {
     message.kind = kind;
     message.status = peerLost("w1", "it died");
     all.push_back(group::encode(message));

@@ -20,7 +20,7 @@ Message example(MessageKind kind) {
     message.status = peerLost("ps", "worker 'ps' (rank 1) was lost");
   } else if (kind == MessageKind::kAnswer) {
     message.begun = true;
-  } else if (kind == MessageKind::kResult) {
+  } else if (kind == MessageKind::kResult || kind == MessageKind::kShare) {
     message.elements = 77;
   } else if (isOfNames(kind)) {
     message.stream = Stream::kFused;
@@ -32,8 +32,8 @@ Message example(MessageKind kind) {
   return message;
 }
 
-constexpr MessageKind kKinds[] = {MessageKind::kStart, MessageKind::kChunk,  MessageKind::kAck,   MessageKind::kAbort,
-                                  MessageKind::kAsk,   MessageKind::kAnswer, MessageKind::kResult};
+constexpr MessageKind kKinds[] = {MessageKind::kStart, MessageKind::kChunk,  MessageKind::kAck,    MessageKind::kAbort,
+                                  MessageKind::kAsk,   MessageKind::kAnswer, MessageKind::kResult, MessageKind::kShare};
 constexpr MessageKind kKindsOfNames[] = {MessageKind::kOffers, MessageKind::kOrders};
 
 link::Message received(std::vector<std::byte> payload, size_t buffers = 0) {
@@ -113,7 +113,8 @@ TEST(GroupMessagesTest, EveryOtherLengthIsRefused) {
 TEST(GroupMessagesTest, BuffersComeWithDataOnly) {
   EXPECT_EQ(parse(received(encode(example(MessageKind::kStart)), 1))->data.sizeBytes, 8U);
   EXPECT_EQ(parse(received(encode(example(MessageKind::kChunk)), 1))->data.sizeBytes, 8U);
-  EXPECT_EQ(parse(received(encode(example(MessageKind::kResult)), 1))->data.sizeBytes, 8U);
+  for (MessageKind kind : {MessageKind::kResult, MessageKind::kShare})
+    EXPECT_EQ(parse(received(encode(example(kind)), 1))->data.sizeBytes, 8U);
   EXPECT_FALSE(parse(received(encode(example(MessageKind::kChunk)), 2)).ok());
   EXPECT_FALSE(parse(received(encode(example(MessageKind::kAck)), 1)).ok());
   EXPECT_FALSE(parse(received(encode(example(MessageKind::kAbort)), 1)).ok());

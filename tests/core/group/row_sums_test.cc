@@ -123,7 +123,7 @@ TYPED_TEST(RowSumsTest, AreThoseOfTheRowsOfAllMembers) {
     for (int owner = 0; owner < members; ++owner) {
       std::vector<RowBlock> blocks;
       for (const auto& own : packed) blocks.push_back(own[static_cast<size_t>(owner)]);
-      sums.merge(rowsIn<T>(sumRows(blocks, type, ReduceOp::kSum), ranges, owner, width));
+      sums.merge(rowsIn<T>(sumRows(blocks, type), ranges, owner, width));
     }
     ASSERT_EQ(sums, expected);
   });
@@ -136,7 +136,7 @@ TEST(RowSums, AreDividedByAllMembersForAnAverage) {
   const std::vector<double> values = {6};
   const RowBlock present = packRows(indices, std::as_bytes(std::span(values)), type, one).front();
   const RowBlock absent = packRows({}, {}, type, one).front();
-  const RowBlock average = sumRows(std::vector{present, absent, absent}, type, ReduceOp::kAverage);
+  const RowBlock average = sumRows(std::vector{present, absent, absent}, type, /*by=*/3);
   EXPECT_EQ(rowsIn<double>(average, one, 0, 1), (Rows{{4, {2}}}));
 }
 
@@ -151,8 +151,8 @@ TEST(RowSums, AreAddedInTheOrderOfTheInputAndThenOfRanks) {
   };
   EXPECT_EQ(rowsIn<double>(block(thrice, values), one, 0, 1), (Rows{{4, {0}}}));
   const RowBlock a = block(once, first), b = block(once, second), c = block(once, third);
-  EXPECT_EQ(rowsIn<double>(sumRows(std::vector{a, b, c}, type, ReduceOp::kSum), one, 0, 1), (Rows{{4, {0}}}));
-  EXPECT_EQ(rowsIn<double>(sumRows(std::vector{a, c, b}, type, ReduceOp::kSum), one, 0, 1), (Rows{{4, {1}}}));
+  EXPECT_EQ(rowsIn<double>(sumRows(std::vector{a, b, c}, type), one, 0, 1), (Rows{{4, {0}}}));
+  EXPECT_EQ(rowsIn<double>(sumRows(std::vector{a, c, b}, type), one, 0, 1), (Rows{{4, {1}}}));
 }
 
 // 256 + 1 rounds to 256 in bfloat16, however often 1 is added; the sum in float does not.
@@ -165,8 +165,8 @@ TEST(RowSums, AreRoundedOnceInHalves) {
   const std::vector<RowBlock> blocks = {packRows(first.indices, first.bytes(), type, one).front(),
                                         packRows(second.indices, second.bytes(), type, one).front()};
   EXPECT_EQ(rowsIn<float>(blocks[0], one, 0, 1), (Rows{{0, {262}}})) << "travels as float";
-  EXPECT_EQ(rowsIn<BFloat16>(sumRows(blocks, type, ReduceOp::kSum), one, 0, 1), (Rows{{0, {268}}}));
-  EXPECT_EQ(rowsIn<BFloat16>(sumRows(blocks, type, ReduceOp::kAverage), one, 0, 1), (Rows{{0, {134}}}));
+  EXPECT_EQ(rowsIn<BFloat16>(sumRows(blocks, type), one, 0, 1), (Rows{{0, {268}}}));
+  EXPECT_EQ(rowsIn<BFloat16>(sumRows(blocks, type, /*by=*/2), one, 0, 1), (Rows{{0, {134}}}));
 }
 
 // The sum of `values`, of which each member has one in the same row.
@@ -180,7 +180,7 @@ double sumOf(const std::vector<double>& values) {
     member.add(0, {value});
     blocks.push_back(packRows(member.indices, member.bytes(), type, one).front());
   }
-  return rowsIn<Half>(sumRows(blocks, type, ReduceOp::kSum), one, 0, 1).at(0).front();
+  return rowsIn<Half>(sumRows(blocks, type), one, 0, 1).at(0).front();
 }
 
 // The first two add up to the middle between two numbers. The third, which float32 cannot hold beside them, decides.

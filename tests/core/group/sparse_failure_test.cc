@@ -98,7 +98,6 @@ SparseMembers<float> membersOf(size_t size, uint64_t rows) {
 constexpr uint64_t kFew = 10, kMany = 30'000;
 SparseShape shapeOf(uint64_t rows) { return {{4 * rows, 8}, 1}; }
 
-// Starts go from each to each here too, where those of other operations go along a tree.
 TEST(SparseFailure, ReachesMoreThanSixteenMembers) {
   constexpr size_t kMembers = 18;
   GroupJob job(static_cast<int>(kMembers));

@@ -31,6 +31,12 @@ class TappedJob {
   // The member gets none of the messages for which the rule holds.
   void hold(int rank, Tap::Rule rule) { tap(rank).setRule(tap(rank).groupAt(0), std::move(rule)); }
   void waitUntilHeld(int rank, int messages) { tap(rank).heldOf(tap(rank).groupAt(0)).waitFor(messages); }
+  // How many messages the members have got from each other.
+  int messages() {
+    int messages = 0;
+    for (Tap& tap : taps_) messages += tap.seenOf(tap.groupAt(0)).count();
+    return messages;
+  }
   void letGo() {
     for (Tap& tap : taps_) tap.letGo();
   }

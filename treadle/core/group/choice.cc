@@ -21,8 +21,9 @@ bool isOneOf(OperationKind kind, std::initializer_list<OperationKind> kinds) {
 // Why the operation's partial sums cannot travel, as they do around a ring, in rounds and along a tree. Empty for
 // operations that have none.
 std::string_view obstacleToParts(const Description& what, SumOrder order) {
-  if (!isOneOf(what.operation, {OperationKind::kAllReduce, OperationKind::kReduceScatter})) return "";
-  if (reducesAtOnce(what.dataType, what.reduceOp)) return "each member would round its 16-bit floats";
+  const bool isSparse = what.operation == OperationKind::kSparseAllReduce;  // its 16-bit rows travel as float32
+  if (!isSparse && !isOneOf(what.operation, {OperationKind::kAllReduce, OperationKind::kReduceScatter})) return "";
+  if (!isSparse && reducesAtOnce(what.dataType, what.reduceOp)) return "each member would round its 16-bit floats";
   return order == SumOrder::kAny ? "" : "it does not add in the order of ranks";
 }
 
@@ -102,7 +103,8 @@ Plan withStarts(Plan plan) {
 }  // namespace
 
 Agreement::Kind agreementOf(const Description& description, int size) {
-  const bool allToAll = size <= kMostAllToAll || description.sizesVary();
+  const bool isDirect = description.sizesVary() && description.algorithm != Algorithm::kTree;
+  const bool allToAll = size <= kMostAllToAll || isDirect;
   return allToAll ? Agreement::Kind::kAllToAll : Agreement::Kind::kTree;
 }
 
@@ -118,7 +120,8 @@ std::string_view obstacleTo(Algorithm algorithm, const Description& what, const 
       return what.sizesVary() ? kOther : what.small() ? "" : kLarge;
     case Algorithm::kTree:
       if (!isLargeGroup) return "the group has at most 16 members";
-      if (!isOneOf(what.operation, {kAllReduce, kBroadcast, kBarrier})) return kOther;
+      if (!isOneOf(what.operation, {kAllReduce, kBroadcast, kBarrier, kSparseAllReduce})) return kOther;
+      if (what.operation == kSparseAllReduce) return parts;
       return !parts.empty() ? parts : what.small() ? "" : kLarge;
     case Algorithm::kRoot: return isOneOf(what.operation, {kAllReduce, kReduce}) ? "" : kOther;
     case Algorithm::kRing: return isCopyOfOne || what.operation == kAllReduce ? parts : kOther;
@@ -137,6 +140,9 @@ Result<Algorithm> choose(const GroupOptions& options, const Description& what, c
   const Algorithm wanted = options.algorithm;
   const Placement& placement = surroundings.placement;
   const bool isNotForced = isOneOf(what.operation, {OperationKind::kBarrier, OperationKind::kSend});
+  // Its time depends on rows that nobody knows.
+  if (wanted == Algorithm::kAutomatic && what.operation == OperationKind::kSparseAllReduce)
+    return serves(Algorithm::kTree, what, placement, options.sumOrder) ? Algorithm::kTree : Algorithm::kDirect;
   if (wanted == Algorithm::kAutomatic || isNotForced) return fastest(what, options.sumOrder, surroundings);
   const std::string obstacle(obstacleTo(wanted, what, placement, options.sumOrder));
   if (obstacle.empty()) return wanted;

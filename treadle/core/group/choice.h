@@ -26,7 +26,8 @@ struct Call {
 };
 
 // Up to this many members an operation begins with a message from each to each. Above, only those do in which a member
-// has to know from each other one how much will come: all-to-all with blocks of any sizes, and sparse all-reduce.
+// has to know from each other one how much will come: all-to-all with blocks of any sizes, and a sparse all-reduce that
+// does not go along the tree.
 inline constexpr int kMostAllToAll = 16;
 
 Agreement::Kind agreementOf(const Description& description, int size);

@@ -8,6 +8,7 @@
 #include "treadle/core/group/fusion.h"
 #include "treadle/core/group/plan_operation.h"
 #include "treadle/core/group/sparse_operation.h"
+#include "treadle/core/group/sparse_tree_operation.h"
 
 namespace treadle::group {
 namespace {
@@ -78,7 +79,9 @@ std::shared_ptr<Operation> GroupCore::makeOperation(uint64_t sequence, Call call
       .timeout = timeout,
   };
   std::shared_ptr<Operation> operation;
-  if (call.sparse) {
+  if (call.sparse && agreement == Agreement::Kind::kTree) {
+    operation = std::make_shared<SparseTreeOperation>(std::move(setup), std::move(*call.sparse));
+  } else if (call.sparse) {
     operation = std::make_shared<SparseOperation>(std::move(setup), std::move(*call.sparse));
   } else {
     operation = std::make_shared<PlanOperation>(std::move(setup), std::move(plan), std::move(call.staging));

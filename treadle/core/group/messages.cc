@@ -48,6 +48,11 @@ Description readDescription(wire::Reader& reader) {
   return description;
 }
 
+bool mayHaveData(MessageKind kind) {
+  return kind == MessageKind::kStart || kind == MessageKind::kChunk || kind == MessageKind::kResult ||
+         kind == MessageKind::kShare;
+}
+
 }  // namespace
 
 std::string describe(const Description& description, int caller) {
@@ -126,7 +131,8 @@ std::vector<std::byte> encode(const Message& message) {
     case MessageKind::kAbort: writeFailure(writer, message.status, kReasonBytes); break;
     case MessageKind::kAsk: break;
     case MessageKind::kAnswer: writer.number(static_cast<uint8_t>(message.begun)); break;
-    case MessageKind::kResult: writer.number(message.elements); break;
+    case MessageKind::kResult:
+    case MessageKind::kShare: writer.number(message.elements); break;
     case MessageKind::kOffers:
     case MessageKind::kOrders: writer.raw(message.body); break;
   }
@@ -142,7 +148,7 @@ Result<Message> parse(link::Message message) {
   parsed.stream = static_cast<Stream>(stream);
   parsed.sequence = reader.number<uint64_t>();
   auto kind = reader.number<uint8_t>();
-  if (kind < 1 || kind > static_cast<uint8_t>(MessageKind::kOrders)) reader.fail();
+  if (kind < 1 || kind > static_cast<uint8_t>(MessageKind::kShare)) reader.fail();
   parsed.kind = static_cast<MessageKind>(kind);
   if (isOfNames(parsed.kind) && (parsed.stream != Stream::kFused || parsed.sequence != 0)) reader.fail();
   if (reader.ok()) switch (parsed.kind) {
@@ -155,7 +161,8 @@ Result<Message> parse(link::Message message) {
       case MessageKind::kAbort: parsed.status = readFailure(reader, kReasonBytes); break;
       case MessageKind::kAsk: break;
       case MessageKind::kAnswer: parsed.begun = reader.boolean(); break;
-      case MessageKind::kResult: parsed.elements = reader.number<uint64_t>(); break;
+      case MessageKind::kResult:
+      case MessageKind::kShare: parsed.elements = reader.number<uint64_t>(); break;
       case MessageKind::kOffers:
       case MessageKind::kOrders:
         const Bytes body = reader.raw(reader.left());
@@ -163,9 +170,8 @@ Result<Message> parse(link::Message message) {
         break;
     }
   TREADLE_RETURN_IF_ERROR(reader.finished("a group's message"));
-  const bool mayHaveData =
-      parsed.kind == MessageKind::kStart || parsed.kind == MessageKind::kChunk || parsed.kind == MessageKind::kResult;
-  if (message.buffers.size() > (mayHaveData ? 1U : 0U)) return dataLoss("a group's message has too many buffers");
+  if (message.buffers.size() > (mayHaveData(parsed.kind) ? 1U : 0U))
+    return dataLoss("a group's message has too many buffers");
   const bool isForAll = parsed.kind == MessageKind::kAbort && parsed.stream == Stream::kAll;
   if (parsed.sequence == kWholeGroup && !isForAll) return dataLoss("a group's message has an impossible number");
   if (!message.buffers.empty()) parsed.data = std::move(message.buffers.front());

@@ -10,6 +10,7 @@
 //   ask     :=
 //   answer  := begun:u8
 //   result  := rows:u64   [buffer]
+//   share   := rows:u64   [buffer]
 //   offers, orders: fusion_messages.h
 
 #include "treadle/core/base/status.h"
@@ -52,6 +53,7 @@ enum class MessageKind : uint8_t {
   kResult = 7,  // of a sparse all-reduce: how many rows the sender has combined, and small data
   kOffers = 8,  // to rank 0: the names of tensors (Stream::kFused, as the next one)
   kOrders = 9,  // from rank 0: which tensors are summed next
+  kShare = 10,  // of a sparse all-reduce, after the tree: how many rows the sender has for the receiver, and small data
 };
 
 // A group's operations are numbered by stream: those of all members, those of each direction between two of them, and
@@ -107,11 +109,11 @@ struct Message {
   uint64_t sequence = 0;  // the how-manieth operation of the stream, from 0
   MessageKind kind = MessageKind::kStart;
   Description description;           // kStart
-  uint64_t elements = 0;             // kStart: what the sender is going to send to the receiver; kResult: rows
+  uint64_t elements = 0;             // kStart: what the sender is going to send to the receiver; kResult, kShare: rows
   uint64_t position = 0;             // kChunk: which; kAck: how many are taken
   bool begun = false;                // kAnswer
   Status status;                     // kAbort
-  Buffer data;                       // kStart, kChunk, kResult; empty or one buffer of the frame
+  Buffer data;                       // kStart, kChunk, kResult, kShare; empty or one buffer of the frame
   std::vector<std::byte> body = {};  // kOffers, kOrders: unread
 };
 

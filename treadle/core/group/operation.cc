@@ -32,6 +32,7 @@ void Operation::onMessage(int member, Message message) {
   if (!agreement_.takesDataFrom(member)) return violated(member, "data of an operation that it had not begun");
   if (message.kind == MessageKind::kChunk) return onChunk(member, message.position, std::move(message.data));
   if (message.kind == MessageKind::kResult) return onResult(member, message.elements, std::move(message.data));
+  if (message.kind == MessageKind::kShare) return onShare(member, message.elements, std::move(message.data));
   onAck(member, message.position);
 }
 
@@ -44,6 +45,8 @@ void Operation::onStart(int member, Message message) {
 }
 
 void Operation::onResult(int member, uint64_t, Buffer) { violated(member, "a result where none was due"); }
+
+void Operation::onShare(int member, uint64_t, Buffer) { violated(member, "a share where none was due"); }
 
 void Operation::sendStarts() {
   const std::vector<int> members = agreement_.due();

@@ -25,7 +25,7 @@ struct Event {
   enum class Kind {
     kBegin,    // its turn has come: start it with the others
     kPermit,   // it may send large data, as long as mayMove()
-    kMessage,  // start, chunk, ack, answer or result of a member
+    kMessage,  // start, chunk, ack, answer, result or share of a member
     kFail,     // it has failed elsewhere, or the group has
     kDeadline,
     kAnswersDue,
@@ -91,6 +91,8 @@ class Operation {
   virtual void onChunk(int member, uint64_t position, Buffer data) = 0;
   // `member` has combined its part. Only a sparse all-reduce sends this; by default it is a violation.
   virtual void onResult(int member, uint64_t elements, Buffer data);
+  // `member` sends what it has for this one, where starts have gone along the tree. As onResult.
+  virtual void onShare(int member, uint64_t elements, Buffer data);
   virtual void onAck(int member, uint64_t positions) = 0;
   // It has ended, and frees what it kept. Called before the future is ready.
   virtual void onFinished() {}

@@ -22,6 +22,7 @@ class RowRanges {
         runRows_(std::clamp<uint64_t>(rows / (kRunsPerMember * members_), 1, kMostRunRows)) {}
 
   int members() const { return static_cast<int>(members_); }
+  uint64_t rows() const { return rows_; }
   uint64_t runRows() const { return runRows_; }
 
   // Rows in the range of a member.

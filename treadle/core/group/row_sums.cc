@@ -167,13 +167,12 @@ std::vector<RowBlock> packRows(std::span<const uint64_t> indices, Bytes values, 
   return blocks;
 }
 
-RowBlock sumRows(std::span<const RowBlock> blocks, const RowType& type, ReduceOp op) {
+RowBlock sumRows(std::span<const RowBlock> blocks, const RowType& type, int by) {
   uint64_t rows = 0;
   forRunsOf(blocks, [&](uint64_t begin, uint64_t end, const auto&) { rows += end - begin; });
   RowBlock sums{type.layout(blocks.front().layout.range, rows), {}};
   sums.allocate();
   RowWriter writer(sums);
-  const int by = op == ReduceOp::kAverage ? static_cast<int>(blocks.size()) : 1;
   forRunsOf(blocks, [&](uint64_t begin, uint64_t end, const auto& present) {
     sumElements(type, present, (end - begin) * type.width, by, writer.add(begin, end));
   });

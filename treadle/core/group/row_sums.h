@@ -18,6 +18,7 @@ struct RowType {
   // The type of sums within a member: float32 for 16-bit floats, else the type itself. Rows travel in it to the member
   // that adds them.
   DataType sumType() const;
+  RowType ofSums() const { return {width, sumType()}; }
   RowLayout layout(uint64_t range, uint64_t rows) const;     // in the type
   RowLayout sumLayout(uint64_t range, uint64_t rows) const;  // in the sum type
 };
@@ -29,8 +30,8 @@ std::vector<RowBlock> packRows(std::span<const uint64_t> indices, Bytes values, 
                                const RowRanges& ranges);
 
 // The union of the rows of all members in one range, in the type. The blocks are valid, in the sum type and of one
-// range, by rank. Rows with the same offset are added by rank, those of 16-bit floats in double; an average (the other
-// reduction is kSum) is divided by the number of blocks. The result of 16-bit floats is rounded once.
-RowBlock sumRows(std::span<const RowBlock> blocks, const RowType& type, ReduceOp op);
+// range, by rank. Rows with the same offset are added by rank, those of 16-bit floats in double, and divided by `by`.
+// The result of 16-bit floats is rounded once.
+RowBlock sumRows(std::span<const RowBlock> blocks, const RowType& type, int by = 1);
 
 }  // namespace treadle::group

@@ -113,12 +113,18 @@ Future<void> sparseAllReduce(const ProcessGroup& group, const SparseShape& shape
   Call call{{OperationKind::kSparseAllReduce, type, op}, {}, {}};
   call.description.count = shape.rows() * shape.width();
   call.description.shape = shape.text();
-  // Before the work of packing.
-  if (group.size() > 1) throwIfError(choose(group.options(), call.description, group.core().surroundings()).status());
   const RowRanges ranges(shape.rows(), group.size());
   const RowType rowType{shape.width(), type};
-  SparseData data{rowType, ranges, packRows(indices, values, rowType, ranges), sums};
-  if (group.size() == 1) sums = RowSums(ranges, {sumRows(data.own, rowType, op)});
+  bool isWhole = false;  // all rows go along the tree first
+  if (group.size() > 1) {
+    const Algorithm algorithm = valueOrThrow(choose(group.options(), call.description, group.core().surroundings()));
+    const uint64_t most = std::min<uint64_t>(indices.size(), shape.rows());
+    isWhole = algorithm == Algorithm::kTree &&
+              rowType.sumLayout(shape.rows(), most).sizeBytes() <= group.options().smallBytes;
+  }
+  const RowRanges packed = isWhole ? RowRanges(shape.rows(), 1) : ranges;
+  SparseData data{rowType, ranges, packRows(indices, values, rowType, packed), sums};
+  if (group.size() == 1) sums = RowSums(ranges, {sumRows(data.own, rowType)});
   call.sparse = std::make_shared<SparseData>(std::move(data));
   return group.start(std::move(call));
 }

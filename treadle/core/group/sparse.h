@@ -38,13 +38,17 @@ class RowSums {
   std::vector<RowBlock> blocks_;
 };
 
-// `sums` become the rows of all members: a row that several have is their sum, added in the order of ranks, or their
-// average over all members of the group (one without the row counts as zeros). With the same bits on all members.
+// `sums` become the rows of all members: a row that several have is their sum, or their average over all members of the
+// group (one without the row counts as zeros). With the same bits on all members. Rows are added in the order of ranks
+// among up to 16 members, and in any group with SumOrder::kRank.
 //
 // `indices` are those of this member's rows, row-major over the sparse dimensions, in any order, below shape.rows();
 // `values`, aligned for the type, have shape.width() elements for each. Both are read before this returns; `sums`
 // belongs to the operation until it has ended. A member first adds its rows with the same index, 16-bit floats in
 // float32. Then the rows of all members are added, 16-bit floats in double, and the sum is rounded once.
+//
+// Among more than 16 members small rows go up and down a tree, 16-bit floats as float32 sums: at most log2 n messages
+// each of at most GroupOptions::smallBytes (sparse_tree_operation.h). Otherwise the rows are dealt to the members:
 //
 // Let this member have k rows, the union K rows, and the group n members. If the rows are spread evenly over the ranges
 // (RowRanges), this member sends (n-1)/n (k + K) rows, in 2 (n-1) messages and the chunks of large blocks. At worst all
@@ -58,7 +62,8 @@ class RowSums {
 //
 // Members give the same shape, type and reduction. ArgumentError at once: a reduction other than kSum and kAverage,
 // values of another size, an index outside of the shape, 2^59 elements or more, and GroupOptions::algorithm other than
-// kAutomatic and kDirect. Throws std::bad_alloc when there is no memory for the own rows.
+// kAutomatic, kDirect and, among more than 16 members, kTree. Throws std::bad_alloc when there is no memory for the own
+// rows.
 Future<void> sparseAllReduce(const ProcessGroup& group, const SparseShape& shape, std::span<const uint64_t> indices,
                              Bytes values, DataType type, RowSums& sums, ReduceOp op = ReduceOp::kSum);
 

@@ -14,18 +14,12 @@
 namespace treadle::group {
 namespace {
 
-// A channel to each other member, with the rows that do not travel with the start.
-Plan planOfShares(const Operation::Setup& setup, const SparseData& data) {
-  const int size = setup.link.size();
+// A channel to each other member. From the right neighbour on, so that the members do not all send to the same one
+// first.
+Plan channelsOf(const MemberLink& link) {
   Plan plan;
-  // From the right neighbour on, so that the members do not all send to the same one first.
-  for (int step = 1; step < size; ++step) {
-    Channel& channel = plan.channels.emplace_back();
-    channel.peer = (setup.link.self() + step) % size;
-    const uint64_t bytes = data.own[static_cast<size_t>(channel.peer)].layout.sizeBytes();
-    if (bytes > setup.description.smallBytes) channel.sends.push_back({{Area::kInput, {0, bytes}}, {}});
-  }
-  plan.setWindow(directWindow(size));
+  for (int step = 1; step < link.size(); ++step) plan.channels.emplace_back().peer = (link.self() + step) % link.size();
+  plan.setWindow(directWindow(link.size()));
   return plan;
 }
 
@@ -37,36 +31,46 @@ Buffer borrowed(Bytes bytes) { return Buffer::borrow(bytes.data(), bytes.size())
 }  // namespace
 
 SparseOperation::SparseOperation(Setup setup, SparseData data)
-    : ChunkedOperation(std::move(setup), planOfShares(setup, data), 1),
+    : ChunkedOperation(std::move(setup), channelsOf(setup.link), 1),
       data_(std::move(data)),
-      shares_(data_.own.size()),
-      sums_(data_.own.size()),
-      announced_(data_.own.size()),
-      missingShares_(link().size() - 1),
-      missingSums_(link().size() - 1) {
-  const auto self = static_cast<size_t>(link().self());
-  shares_[self] = data_.own[self];
-}
+      shares_(static_cast<size_t>(link().size())),
+      sums_(shares_.size()),
+      announced_(shares_.size()),
+      missingShares_(link().size()),
+      missingSums_(link().size() - 1) {}
 
 void SparseOperation::onBegin() {
+  deal();
   sendStarts();
   advance();
 }
 
-uint64_t SparseOperation::elementsTo(int member) const { return data_.own[static_cast<size_t>(member)].layout.count; }
+// Large rows do not travel with the start.
+void SparseOperation::deal() {
+  for (size_t i = 0; i < plan().channels.size(); ++i) {
+    const RowLayout& layout = data_.own[static_cast<size_t>(plan().channels[i].peer)].layout;
+    if (!isSmall(layout)) addSend(i, {Area::kInput, allOf(layout)});
+  }
+  const auto self = static_cast<size_t>(link().self());
+  shares_[self] = data_.own[self];
+  --missingShares_;
+  dealt_ = true;
+}
 
-Buffer SparseOperation::dataWithStart(int member) {
+uint64_t SparseOperation::rowsFor(int member) const { return data_.own[static_cast<size_t>(member)].layout.count; }
+
+Buffer SparseOperation::smallRowsFor(int member) const {
   const RowBlock& block = data_.own[static_cast<size_t>(member)];
   return isSmall(block.layout) ? borrowed(block.bytes()) : Buffer();
 }
 
-void SparseOperation::onStarted(int member, uint64_t rows, Buffer data) {
+void SparseOperation::expectShare(int member, uint64_t rows, Buffer data) {
   expect(Area::kScratch, member, data_.type.sumLayout(rangeOf(link().self()), rows), std::move(data));
 }
 
 // The sender has the rows of all members, so this member has begun.
 void SparseOperation::onResult(int member, uint64_t rows, Buffer data) {
-  if (!begun() || announced_[static_cast<size_t>(member)]) return violated(member, "a result where none was due");
+  if (!dealt_ || announced_[static_cast<size_t>(member)]) return violated(member, "a result where none was due");
   announced_[static_cast<size_t>(member)] = true;
   expect(Area::kOutput, member, data_.type.layout(rangeOf(member), rows), std::move(data));
 }
@@ -78,17 +82,39 @@ RowBlock& SparseOperation::incoming(Area area, int member) {
 // Prepares for a block of a member. A large block gets its memory as its bytes arrive: a number in a message takes
 // none.
 void SparseOperation::expect(Area area, int member, const RowLayout& layout, Buffer data) {
-  if (layout.count > layout.range)
-    return violated(member, std::to_string(layout.count) + " rows of a range of " + std::to_string(layout.range));
-  if (data.sizeBytes != (isSmall(layout) ? layout.sizeBytes() : 0))
-    return violated(member, "rows of another size than it said");
   RowBlock& block = incoming(area, member);
-  block.layout = layout;
-  if (!isSmall(layout)) {
-    addReceive(*plan().channelTo(member), {area, allOf(layout)});
-    return advance();
+  if (isSmall(layout)) {
+    if (take(block, member, layout, data)) count(area);
+    return;
   }
-  if (store(block, 0, data.bytes())) complete(area, member);
+  if (!checkSize(member, layout, data)) return;
+  block.layout = layout;
+  addReceive(*plan().channelTo(member), {area, allOf(layout)});
+  advance();
+}
+
+bool SparseOperation::checkSize(int member, const RowLayout& layout, const Buffer& data) {
+  if (layout.count > layout.range) {
+    violated(member, std::to_string(layout.count) + " rows of a range of " + std::to_string(layout.range));
+  } else if (data.sizeBytes != (isSmall(layout) ? layout.sizeBytes() : 0)) {
+    violated(member, "rows of another size than it said");
+  }
+  return !ended();
+}
+
+bool SparseOperation::take(RowBlock& block, int member, const RowLayout& layout, const Buffer& data) {
+  if (!checkSize(member, layout, data)) return false;
+  if (!isSmall(layout)) {
+    violated(member, "more rows than go with a message");
+    return false;
+  }
+  block.layout = layout;
+  return store(block, 0, data.bytes()) && checkRows(block, member);
+}
+
+bool SparseOperation::checkRows(const RowBlock& block, int member) {
+  if (!block.isValid()) violated(member, "rows outside of their range, or out of order");
+  return !ended();
 }
 
 void SparseOperation::onArrived(size_t channel, const Chunk& chunk, Buffer data) {
@@ -96,24 +122,26 @@ void SparseOperation::onArrived(size_t channel, const Chunk& chunk, Buffer data)
   const Place to = plan().channels[channel].receives[chunk.transfer].to;
   progress().take(channel);  // nothing has to come before it
   if (!store(incoming(to.area, member), chunk.begin, data.bytes())) return;
-  if (chunk.end == to.range.end) return complete(to.area, member);
-  advance();
+  if (chunk.end < to.range.end) return advance();
+  if (checkRows(incoming(to.area, member), member)) count(to.area);
 }
 
 bool SparseOperation::store(RowBlock& block, uint64_t begin, Bytes data) {
   try {
     block.growTo(begin + data.size());
   } catch (const std::bad_alloc&) {
-    finish(resourceExhausted(text() + ": " + link().nameOf(link().self()) + " has no memory for " +
-                             std::to_string(block.layout.count) + " rows"));
+    finishWithoutMemory(std::to_string(block.layout.count) + " rows");
     return false;
   }
   if (!data.empty()) std::memcpy(block.memory.data + begin, data.data(), data.size());
   return true;
 }
 
-void SparseOperation::complete(Area area, int member) {
-  if (!incoming(area, member).isValid()) return violated(member, "rows outside of their range, or out of order");
+void SparseOperation::finishWithoutMemory(const std::string& rows) {
+  finish(resourceExhausted(text() + ": " + link().nameOf(link().self()) + " has no memory for " + rows));
+}
+
+void SparseOperation::count(Area area) {
   --(area == Area::kOutput ? missingSums_ : missingShares_);
   advance();
 }
@@ -121,7 +149,8 @@ void SparseOperation::complete(Area area, int member) {
 void SparseOperation::advance() {
   if (ended() || !begun()) return;
   acknowledgeChunks();
-  if (!ended() && missingShares_ == 0 && !combined_ && combine()) sendResults();
+  if (ended() || !dealt_) return;
+  if (missingShares_ == 0 && !combined_ && combine()) sendResults();
   if (ended()) return;
   sendChunks();
   freeSent();
@@ -139,9 +168,9 @@ bool SparseOperation::combine() {
   for (const RowBlock& share : shares_) bytes += share.bytes().size();
   io::Executor::expectRunTime(std::chrono::nanoseconds(bytes));  // about 1 GB/s
   try {
-    sums = sumRows(shares_, data_.type, description().reduceOp);
+    sums = sumRows(shares_, data_.type, divisor());
   } catch (const std::bad_alloc&) {
-    finish(resourceExhausted(text() + ": " + link().nameOf(link().self()) + " has no memory for the sums"));
+    finishWithoutMemory("the sums");
     return false;
   }
   combined_ = true;

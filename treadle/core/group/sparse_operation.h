@@ -2,7 +2,7 @@
 // One sparse all-reduce on this worker. Each member combines the rows of one range. It gets the others' rows of its
 // range, adds them by rank, and sends the sums to all others:
 //
-//   start   says how many rows the sender has in the receiver's range
+//   start   says how many rows the sender has in the receiver's range (a share, where starts go along the tree)
 //   result  says how many rows the sender has combined, when it has those of all
 //
 // A block of rows travels with its message when it is small (GroupOptions::smallBytes), or else in chunks after it. The
@@ -18,48 +18,72 @@ namespace treadle::group {
 struct SparseData {
   RowType type;
   RowRanges ranges;
-  std::vector<RowBlock> own;  // packRows of this member's rows
+  std::vector<RowBlock> own;  // packRows of this member's rows, in these ranges
   RowSums& sums;              // the caller's
 };
 
-class SparseOperation final : public ChunkedOperation {
+class SparseOperation : public ChunkedOperation {
  public:
   SparseOperation(Setup setup, SparseData data);
 
   // Its work depends on the rows of the others. So it takes one of the group's two places for large ones.
   bool large() const override { return true; }
 
+ protected:
+  // The blocks of this member's rows are there, and all may know that it has begun.
+  void deal();
+  bool dealt() const { return dealt_; }
+  // What this member has in the range of another one; the rows themselves only where they are small.
+  uint64_t rowsFor(int member) const;
+  Buffer smallRowsFor(int member) const;
+  // A member has so many rows in this member's range.
+  void expectShare(int member, uint64_t rows, Buffer data);
+  // A small block of a member, which comes whole. False when the operation has ended.
+  bool take(RowBlock& block, int member, const RowLayout& layout, const Buffer& data);
+  // No memory for rows, which fails the operation.
+  void finishWithoutMemory(const std::string& rows);
+
+  void onStarted(int member, uint64_t rows, Buffer data) override { expectShare(member, rows, std::move(data)); }
+  void onFinished() override;
+  Buffer dataWithStart(int member) override { return smallRowsFor(member); }
+  uint64_t elementsTo(int member) const override { return rowsFor(member); }
+  void advance() override;
+
+  bool isSmall(const RowLayout& layout) const { return layout.sizeBytes() <= description().smallBytes; }
+  // What sums are divided by.
+  int divisor() const { return description().reduceOp == ReduceOp::kAverage ? link().size() : 1; }
+  SparseData& data() { return data_; }
+  const SparseData& data() const { return data_; }
+
  private:
   void onBegin() override;
-  void onStarted(int member, uint64_t rows, Buffer data) override;
   void onResult(int member, uint64_t rows, Buffer data) override;
   void onArrived(size_t channel, const Chunk& chunk, Buffer data) override;
-  void onFinished() override;
-  Buffer dataWithStart(int member) override;
-  uint64_t elementsTo(int member) const override;
   Bytes chunkFor(int member, const Place& from, const Chunk& chunk) const override;
   std::string waitsForOther() const override;
-  void advance() override;
 
   // Blocks that come from a member: the rows for this member's range (kScratch) and the sums of its own (kOutput).
   RowBlock& incoming(Area area, int member);
   void expect(Area area, int member, const RowLayout& layout, Buffer data);
-  // False when the memory for the block cannot be had, which fails the operation.
+  // False when the operation has ended: the memory for the block cannot be had.
   bool store(RowBlock& block, uint64_t begin, Bytes data);
-  void complete(Area area, int member);
+  // The block of a member has come.
+  void count(Area area);
+  // Both are false when the operation has ended: the member did what no member does.
+  bool checkSize(int member, const RowLayout& layout, const Buffer& data);
+  bool checkRows(const RowBlock& block, int member);
   bool combine();
   void sendResults();
   // Frees own rows that have been sent.
   void freeSent();
-  bool isSmall(const RowLayout& layout) const { return layout.sizeBytes() <= description().smallBytes; }
   uint64_t rangeOf(int member) const { return data_.ranges.count(member); }
 
   SparseData data_;
   // In the turn. By rank.
   std::vector<RowBlock> shares_, sums_;
-  std::vector<bool> announced_;  // results
-  int missingShares_, missingSums_;
-  bool combined_ = false;
+  std::vector<bool> announced_;      // results
+  int missingShares_, missingSums_;  // this member's share too, until it is dealt
+  bool dealt_ = false, combined_ = false;
 };
 
 }  // namespace treadle::group
