@@ -83,59 +83,61 @@ void holdChunks(TappedJob& job, int rank, size_t operations) {
 }
 
 // From all to all, and along a tree.
-class Urgency : public ::testing::TestWithParam<int> {};
+class Urgency : public ::testing::TestWithParam<int> {
+ protected:
+  void callOnAll(size_t operations) {
+    for (size_t i = 0; i < operations; ++i) calls_.callOnAll();
+  }
+  // They move, and the last member gets no chunks of them.
+  void callAndHold(size_t operations) {
+    holdChunks(job_, last_, operations);
+    callOnAll(operations);
+    job_.waitUntilHeld(last_, 1);
+  }
+
+  const int last_ = GetParam() - 1;
+  TappedJob job_{GetParam(), kLarge};
+  Calls calls_{job_.groups()};
+};
 INSTANTIATE_TEST_SUITE_P(Members, Urgency, ::testing::Values(2, 3, 17));
 
 TEST_P(Urgency, GoesBeforeOperationsThatMoveAlready) {
   constexpr size_t kEarlier = 5;
-  TappedJob job(GetParam(), kLarge);
-  const int last = GetParam() - 1;
-  holdChunks(job, last, kEarlier);
-  Calls calls(job.groups());
-  for (size_t i = 0; i < kEarlier; ++i) calls.callOnAll();
-  job.waitUntilHeld(last, 1);
-  calls.callOnAll(/*urgency=*/1);
-  calls.expectResult(kEarlier);
-  calls.callOnAll(/*urgency=*/2);
-  calls.expectResult(kEarlier + 1);
+  callAndHold(kEarlier);
+  calls_.callOnAll(/*urgency=*/1);
+  calls_.expectResult(kEarlier);
+  calls_.callOnAll(/*urgency=*/2);
+  calls_.expectResult(kEarlier + 1);
   // Others may have a gathering: they need only what the last member has sent before it stopped.
-  for (size_t i = 0; i < kEarlier; ++i) EXPECT_FALSE(calls.isReady(last, i)) << i;
-  job.letGo();
-  calls.expectResults(0, kEarlier);
+  for (size_t i = 0; i < kEarlier; ++i) EXPECT_FALSE(calls_.isReady(last_, i)) << i;
+  job_.letGo();
+  calls_.expectResults(0, kEarlier);
 }
 
 // As many as move at a time. The last member calls them only when it has the results of those before them.
 TEST_P(Urgency, StopsNothingBeforeAllMembersHaveBegunIt) {
   constexpr size_t kEarlier = 5, kAll = kEarlier + group::kMoving;
-  TappedJob job(GetParam(), kLarge);
-  const int last = GetParam() - 1;
-  Calls calls(job.groups());
-  for (size_t i = 0; i < kEarlier; ++i) calls.callOnAll();
+  callOnAll(kEarlier);
   for (size_t i = kEarlier; i < kAll; ++i)
-    for (int rank = 0; rank < last; ++rank) calls.call(rank, /*urgency=*/1);
-  calls.expectResults(0, kEarlier);
-  for (size_t i = kEarlier; i < kAll; ++i) calls.call(last, /*urgency=*/1);
-  calls.expectResults(kEarlier, kAll);
+    for (int rank = 0; rank < last_; ++rank) calls_.call(rank, /*urgency=*/1);
+  calls_.expectResults(0, kEarlier);
+  for (size_t i = kEarlier; i < kAll; ++i) calls_.call(last_, /*urgency=*/1);
+  calls_.expectResults(kEarlier, kAll);
 }
 
 TEST_P(Urgency, LetsOthersGoOnWhenItFails) {
   constexpr size_t kEarlier = 4;
-  TappedJob job(GetParam(), kLarge);
-  const int last = GetParam() - 1;
-  holdChunks(job, last, kEarlier);
-  Calls calls(job.groups());
-  for (size_t i = 0; i < kEarlier; ++i) calls.callOnAll();
-  job.waitUntilHeld(last, 1);
-  std::vector<std::vector<int32_t>> data(job.groups().size(), std::vector<int32_t>(kCount));
+  callAndHold(kEarlier);
+  std::vector<std::vector<int32_t>> data(job_.groups().size(), std::vector<int32_t>(kCount));
   for (size_t i = 0; i < group::kMoving; ++i) {
-    std::vector<Future<void>> urgent = test::startOnAll(job.groups(), [&](const ProcessGroup& group, size_t rank) {
+    std::vector<Future<void>> urgent = test::startOnAll(job_.groups(), [&](const ProcessGroup& group, size_t rank) {
       return allReduce(group.withUrgency(1), std::span(data[rank]));
     });
     urgent.front().cancel();
     for (const Future<void>& future : urgent) test::failureOf(future).ignore();  // it may end well elsewhere
   }
-  job.letGo();
-  calls.expectResults(0, kEarlier);
+  job_.letGo();
+  calls_.expectResults(0, kEarlier);
 }
 
 // Each member calls them at its own pace. By circulant, sums have memory of their own, and gathers copy before they
@@ -181,11 +183,11 @@ TEST(Urgencies, DoNotCountForSendsAndSumsByName) {
 }
 
 TEST_P(Urgency, ThatDiffersFailsOnAllMembers) {
-  TappedJob job(GetParam(), kLarge);
-  std::vector<int32_t> data(job.groups().size());
-  const std::vector<Future<void>> futures = test::startOnAll(job.groups(), [&](const ProcessGroup& group, size_t rank) {
-    return allReduce(group.withUrgency(rank == 1 ? 4 : 3), std::span(&data[rank], 1));
-  });
+  std::vector<int32_t> data(job_.groups().size());
+  const std::vector<Future<void>> futures =
+      test::startOnAll(job_.groups(), [&](const ProcessGroup& group, size_t rank) {
+        return allReduce(group.withUrgency(rank == 1 ? 4 : 3), std::span(&data[rank], 1));
+      });
   for (const Future<void>& future : futures) {
     const Status why = test::failureOf(future);
     EXPECT_EQ(why.code(), Code::kInvalidArgument) << why.toString();

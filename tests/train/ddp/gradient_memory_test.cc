@@ -219,72 +219,87 @@ const at::Tensor& meanOfFactors() {
   return mean;
 }
 
-// Rank 1 uses one of them alone, so their averages differ.
-TEST(GradientMemory, OfTwoParametersIsSharedByNoAverages) {
+// One replica per rank. Where rank 1 uses `a` alone, these are the averages of both.
+struct TwoViewsReplica {
+  TwoViewsReplica(Worker& of, const std::vector<std::string>& names)
+      : worker(of), rank(of.self().rank), ddp(net, ProcessGroup::make(of, names)) {}
+
+  bool usesBoth() const { return rank == 0; }
+  void leaveUnaveraged() {
+    const auto unaveraged = ddp.noSync();
+    net->loss(rank, usesBoth()).backward();
+  }
+  void expectAverages(int step) const {
+    EXPECT_TRUE(close(net->a.grad().view({-1}), meanOfFactors())) << step;
+    EXPECT_TRUE(close(net->b.grad().view({-1}), TwoViewsImpl::factor(0) / 2)) << step;
+  }
+
+  Worker& worker;
+  int rank;
+  TwoViews net;
+  DistributedDataParallel<TwoViews> ddp;
+};
+
+void onTwoViews(const std::function<void(TwoViewsReplica&)>& body) {
   TensorJob job(ranks(kRanks));
   job.onAll([&](Worker& worker) {
-    const int rank = worker.self().rank;
+    TwoViewsReplica own(worker, job.names());
+    body(own);
+  });
+}
+
+// The module's `b` is frozen, so `a` alone is averaged.
+void onOneView(const std::function<void(TwoViews&, DistributedDataParallel<TwoViews>&, int rank)>& body) {
+  TensorJob job(ranks(kRanks));
+  job.onAll([&](Worker& worker) {
     TwoViews net;
+    net->b.set_requires_grad(false);
     DistributedDataParallel<TwoViews> ddp(net, ProcessGroup::make(worker, job.names()));
-    const at::Tensor ofB = TwoViewsImpl::factor(0) / 2;
+    body(net, ddp, worker.self().rank);
+  });
+}
+
+TEST(GradientMemory, OfTwoParametersIsSharedByNoAverages) {
+  onTwoViews([](TwoViewsReplica& own) {
     for (int step = 0; step < 3; ++step) {
-      net->zero_grad();
-      net->loss(rank, /*usesBoth=*/rank == 0).backward();
-      EXPECT_TRUE(close(net->a.grad().view({-1}), meanOfFactors())) << step;
-      EXPECT_TRUE(close(net->b.grad().view({-1}), ofB)) << step;
+      own.net->zero_grad();
+      own.net->loss(own.rank, own.usesBoth()).backward();
+      own.expectAverages(step);
     }
     for (int step = 0; step < 3; ++step) {
-      net->zero_grad();
-      net->lossOfTwoUses(rank, /*usesBoth=*/rank == 0).backward();
-      EXPECT_TRUE(close(net->a.grad().view({-1}), meanOfFactors())) << step;
-      EXPECT_TRUE(close(net->b.grad().view({-1}), ofB)) << step;
+      own.net->zero_grad();
+      own.net->lossOfTwoUses(own.rank, own.usesBoth()).backward();
+      own.expectAverages(step);
     }
-    AutogradContext context(worker);
-    context.backward({net->loss(rank, /*usesBoth=*/rank == 0)});
-    EXPECT_TRUE(close(context.gradient(net->a).view({-1}), meanOfFactors()));
-    EXPECT_TRUE(close(context.gradient(net->b).view({-1}), ofB));
+    AutogradContext context(own.worker);
+    context.backward({own.net->loss(own.rank, own.usesBoth())});
+    EXPECT_TRUE(close(context.gradient(own.net->a).view({-1}), meanOfFactors()));
+    EXPECT_TRUE(close(context.gradient(own.net->b).view({-1}), TwoViewsImpl::factor(0) / 2));
   });
 }
 
 // The gradients were made by a pass before the one that averages them, in which they do not arrive.
 TEST(GradientMemory, OfAPassUnderNoSyncIsSharedByNoAverages) {
-  TensorJob job(ranks(kRanks));
-  job.onAll([&](Worker& worker) {
-    const int rank = worker.self().rank;
-    TwoViews net;
-    DistributedDataParallel<TwoViews> ddp(net, ProcessGroup::make(worker, job.names()));
+  onTwoViews([](TwoViewsReplica& own) {
     for (int step = 0; step < 3; ++step) {
-      net->zero_grad();
-      {
-        const auto unaveraged = ddp.noSync();
-        net->loss(rank, /*usesBoth=*/rank == 0).backward();
-      }
-      ddp.synchronize();
-      EXPECT_TRUE(close(net->a.grad().view({-1}), meanOfFactors())) << step;
-      EXPECT_TRUE(close(net->b.grad().view({-1}), TwoViewsImpl::factor(0) / 2)) << step;
+      own.net->zero_grad();
+      own.leaveUnaveraged();
+      own.ddp.synchronize();
+      own.expectAverages(step);
     }
   });
 }
 
 // It becomes the average, in memory that it shares with no other.
 TEST(GradientMemory, OfAGradientThatAProgramHoldsIsSharedByNoAverages) {
-  TensorJob job(ranks(kRanks));
-  job.onAll([&](Worker& worker) {
-    const int rank = worker.self().rank;
-    TwoViews net;
-    DistributedDataParallel<TwoViews> ddp(net, ProcessGroup::make(worker, job.names()));
+  onTwoViews([](TwoViewsReplica& own) {
     for (int step = 0; step < 3; ++step) {
-      net->zero_grad();
-      at::Tensor held;
-      {
-        const auto unaveraged = ddp.noSync();
-        net->loss(rank, /*usesBoth=*/rank == 0).backward();
-        held = net->a.grad();
-      }
-      ddp.synchronize();
-      EXPECT_TRUE(close(net->a.grad().view({-1}), meanOfFactors())) << step;
-      EXPECT_TRUE(close(net->b.grad().view({-1}), TwoViewsImpl::factor(0) / 2)) << step;
-      EXPECT_TRUE(held.is_same(net->a.grad()));
+      own.net->zero_grad();
+      own.leaveUnaveraged();
+      const at::Tensor held = own.net->a.grad();
+      own.ddp.synchronize();
+      own.expectAverages(step);
+      EXPECT_TRUE(held.is_same(own.net->a.grad()));
     }
   });
 }
@@ -292,12 +307,7 @@ TEST(GradientMemory, OfAGradientThatAProgramHoldsIsSharedByNoAverages) {
 // A program's tensor is written in place, also where it has given a gradient that a pass had made other memory, and
 // where the pass comes to the parameter with no gradient.
 TEST(GradientMemory, OfAProgramGetsTheAverages) {
-  TensorJob job(ranks(kRanks));
-  job.onAll([&](Worker& worker) {
-    const int rank = worker.self().rank;
-    TwoViews net;
-    net->b.set_requires_grad(false);
-    DistributedDataParallel<TwoViews> ddp(net, ProcessGroup::make(worker, job.names()));
+  onOneView([](TwoViews& net, DistributedDataParallel<TwoViews>& ddp, int rank) {
     const at::Tensor flat = at::zeros({6}, at::kDouble);
     {
       const auto unaveraged = ddp.noSync();
@@ -319,13 +329,8 @@ TEST(GradientMemory, OfAProgramGetsTheAverages) {
 
 // One of them is in no DistributedDataParallel, so its gradient is this rank's own.
 TEST(GradientMemory, OfAnotherTensorGetsNoAverage) {
-  TensorJob job(ranks(kRanks));
-  job.onAll([&](Worker& worker) {
-    const int rank = worker.self().rank;
-    TwoViews net;
-    net->b.set_requires_grad(false);
+  onOneView([](TwoViews& net, DistributedDataParallel<TwoViews>& /*ddp*/, int rank) {
     const at::Tensor local = at::ones({3, 2}, at::kDouble).requires_grad_();
-    DistributedDataParallel<TwoViews> ddp(net, ProcessGroup::make(worker, job.names()));
     for (int step = 0; step < 3; ++step) {
       net->zero_grad();
       local.mutable_grad() = at::Tensor();
@@ -361,12 +366,7 @@ TEST(GradientMemory, OfTwoModulesIsSharedByNoAverages) {
 
 // `.grad` takes the memory of a tensor that is given to backward().
 TEST(GradientMemory, OfWhatBackwardIsGivenGetsNoAverage) {
-  TensorJob job(ranks(kRanks));
-  job.onAll([&](Worker& worker) {
-    const int rank = worker.self().rank;
-    TwoViews net;
-    net->b.set_requires_grad(false);
-    DistributedDataParallel<TwoViews> ddp(net, ProcessGroup::make(worker, job.names()));
+  onOneView([](TwoViews& net, DistributedDataParallel<TwoViews>& /*ddp*/, int rank) {
     const at::Tensor given = TwoViewsImpl::factor(rank);
     for (int step = 0; step < 3; ++step) {
       given.mul_(1);  // its version rises

@@ -32,9 +32,8 @@ class GradientStore {
   virtual OwnGradient gradientOf(const at::Tensor& parameter, bool arrived) const = 0;
   // The average takes the place of that sum; it is sparse only where that sum is, or where there is none. It becomes
   // the gradient, or is copied into the tensor that is there if a program may hold that. `made`: a pass has made what
-  // is in
-  // `.grad`, so its memory may be that of other gradients, and is not written then. One of another layout is always
-  // replaced, and so is the memory of a sparse one.
+  // is in `.grad`, so its memory may be that of other gradients, and is not written then. One of another layout is
+  // always replaced, and so is the memory of a sparse one.
   virtual void put(const at::Tensor& average, const at::Tensor& parameter, bool made) = 0;
 };
 
