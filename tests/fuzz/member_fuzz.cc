@@ -322,7 +322,7 @@ class Play {
     group::Message message;
     message.group = groupId_;
     message.sequence = choices_.below(8) == 7 ? group::kWholeGroup : choices_.below(4);
-    message.kind = group::MessageKind{static_cast<uint8_t>(1 + choices_.below(7))};
+    message.kind = group::MessageKind{std::array<uint8_t, 8>{1, 2, 3, 4, 5, 6, 7, 10}[choices_.below(8)]};
     message.description = {group::OperationKind{static_cast<uint8_t>(1 + choices_.below(12))},
                            group::DataType::kFloat32,
                            group::ReduceOp::kSum,

@@ -256,6 +256,11 @@ TEST(SumOrderTest, LeavesOutAlgorithmsThatAddInAnotherOrder) {
   EXPECT_TRUE(contains(why.message(), "it does not add in the order of ranks; these can: root, direct"))
       << why.message();
   EXPECT_EQ(*choose(byRank, of(OperationKind::kReduceScatter, 100), among(64)), Algorithm::kDirect);
+  EXPECT_EQ(*choose(byRank, of(OperationKind::kSparseAllReduce, 100), among(64)), Algorithm::kDirect);
+  for (const auto& [order, size] : {std::pair{SumOrder::kRank, 64}, std::pair{SumOrder::kAny, 16}})
+    EXPECT_FALSE(choose({.algorithm = Algorithm::kTree, .sumOrder = order}, of(OperationKind::kSparseAllReduce, 100),
+                        among(size))
+                     .ok());
   EXPECT_EQ(*choose(byRank, of(OperationKind::kAllGather, 100), among(64)), Algorithm::kCirculant) << "adds nothing";
 }
 

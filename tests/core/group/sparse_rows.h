@@ -47,9 +47,10 @@ void sumOfAll(const std::vector<ProcessGroup>& groups, const group::SparseShape&
   waitAll(futures);
 }
 
-// Every member has the rows that any has, and of each the sum of all.
+// `one` of them has the rows that any has, and of each the sum of all.
 template <class T>
-void expectSums(const group::SparseShape& shape, const SparseMembers<T>& members, int divisor = 1) {
+void expectSumsOf(const SparseMember<T>& one, const group::SparseShape& shape, const SparseMembers<T>& members,
+                  int divisor = 1) {
   const uint64_t width = shape.width();
   std::vector<T> dense(shape.rows() * width);
   std::set<uint64_t> rows;
@@ -61,10 +62,14 @@ void expectSums(const group::SparseShape& shape, const SparseMembers<T>& members
   std::vector<T> expected;
   for (uint64_t row : rows)
     for (uint64_t j = 0; j < width; ++j) expected.push_back(dense[row * width + j] / static_cast<T>(divisor));
-  for (const SparseMember<T>& member : members) {
-    ASSERT_EQ(member.sumIndices(width), std::vector<uint64_t>(rows.begin(), rows.end()));
-    ASSERT_EQ(member.sumValues(width), expected);
-  }
+  ASSERT_EQ(one.sumIndices(width), std::vector<uint64_t>(rows.begin(), rows.end()));
+  ASSERT_EQ(one.sumValues(width), expected);
+}
+
+// All of them.
+template <class T>
+void expectSums(const group::SparseShape& shape, const SparseMembers<T>& members, int divisor = 1) {
+  for (const SparseMember<T>& member : members) expectSumsOf(member, shape, members, divisor);
 }
 
 }  // namespace treadle::test

@@ -164,27 +164,28 @@ TYPED_TEST_SUITE(SparseHalves, Halves);
 
 // Each member has many parts of one row. Their sum is exact in float, and neither type has it.
 TYPED_TEST(SparseHalves, AreRoundedOnce) {
-  constexpr size_t kMembers = 3, kParts = 20;
+  constexpr size_t kParts = 20;
   const SparseShape shape{{10, 1}, 1};
-  GroupJob job(static_cast<int>(kMembers));
-  for (size_t smallBytes : {size_t{0}, size_t{1} << 16})
+  for (const auto& [size, smallBytes] : {std::pair<size_t, size_t>{3, 0}, {3, 1 << 16}, {21, 0}, {21, 1 << 16}}) {
+    GroupJob job(static_cast<int>(size));
     for (ReduceOp op : {ReduceOp::kSum, ReduceOp::kAverage}) {
       const std::vector<ProcessGroup> groups = job.makeAll({.smallBytes = smallBytes});
-      SparseMembers<TypeParam> members(kMembers);
-      for (size_t rank = 0; rank < kMembers; ++rank)
+      SparseMembers<TypeParam> members(size);
+      for (size_t rank = 0; rank < size; ++rank)
         for (size_t part = 0; part < kParts; ++part) {
           members[rank].indices.push_back(7);
           members[rank].values.push_back(group::rounded<TypeParam>(part == 0 ? 1000 : 0.25));
         }
       const auto before = members[0].values;
       sumOfAll(groups, shape, members, op);
-      const auto want = group::rounded<TypeParam>(op == ReduceOp::kSum ? 3 * 1004.75 : 1004.75);
+      const auto want = group::rounded<TypeParam>(op == ReduceOp::kSum ? static_cast<double>(size) * 1004.75 : 1004.75);
       for (const auto& member : members) {
         EXPECT_EQ(member.sumIndices(1), std::vector<uint64_t>{7});
         EXPECT_EQ(member.sumValues(1).front().bits, want.bits);
       }
       EXPECT_EQ(std::memcmp(members[0].values.data(), before.data(), before.size() * 2), 0) << "the input stays";
     }
+  }
 }
 
 uint64_t bytesSent(GroupJob& job, int rank) {

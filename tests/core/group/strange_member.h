@@ -20,6 +20,8 @@ class StrangeMember : public ::testing::Test {
   virtual GroupOptions options() const = 0;
   // The operation of the group that rank 0 begins.
   virtual Future<void> begin() = 0;
+  // The workers, by rank in the group.
+  virtual std::vector<std::string> members() const { return job_->names(); }
 
   class Listener final : public cluster::MessageHandler {
    public:
@@ -58,7 +60,7 @@ class StrangeMember : public ::testing::Test {
       worker.membership->setHandler(link::Subject::kGroup, worker_->groups());
       worker.membership->setHandler(link::Subject::kRpc, bystander_);
     });
-    group_ = ProcessGroup::make(*worker_, job_->names(), options());
+    group_ = ProcessGroup::make(*worker_, members(), options());
     // The listener gets the group's number with its start.
     future_ = begin();
     first_ = listener_.first_.wait(kPatience);

@@ -31,6 +31,8 @@ class TappedJob {
   // The member gets none of the messages for which the rule holds.
   void hold(int rank, Tap::Rule rule) { tap(rank).setRule(tap(rank).groupAt(0), std::move(rule)); }
   void waitUntilHeld(int rank, int messages) { tap(rank).heldOf(tap(rank).groupAt(0)).waitFor(messages); }
+  void waitUntilSeen(int rank, int messages) { tap(rank).seenOf(tap(rank).groupAt(0)).waitFor(messages); }
+  int seen(int rank) { return tap(rank).seenOf(tap(rank).groupAt(0)).count(); }
   // How many messages the members have got from each other.
   int messages() {
     int messages = 0;

@@ -12,8 +12,8 @@
 //   have begun it, and where there is none, the oldest is among the kMoving on every member that has begun it. So there
 //   is always one that moves. Each that has to stop for a more urgent one has a window of chunks under way, and its
 //   partial results in memory: kAhead of each at most.
-// * A small result of a sparse all-reduce goes to each other member as soon as it is there: one for each operation that
-//   has begun, so kAhead at most.
+// * A small result of a sparse all-reduce goes to each other member as soon as it is there, and so does a small share
+//   where starts have gone along the tree: one of each for each operation that has begun, so kAhead at most.
 // Later operations wait for their turn with their plans and the caller's memory; a sparse all-reduce with a packed copy
 // of its rows. These bounds hold for each stream: that of all members, two with each other one, which are groups of
 // two, and that of tensors that are matched by name. For those rank 0 and the others also exchange offers and orders: a

@@ -109,7 +109,8 @@ struct Message {
   uint64_t sequence = 0;  // the how-manieth operation of the stream, from 0
   MessageKind kind = MessageKind::kStart;
   Description description;           // kStart
-  uint64_t elements = 0;             // kStart: what the sender is going to send to the receiver; kResult, kShare: rows
+  uint64_t elements = 0;             // kStart: what the sender is going to send to the receiver, or UINT64_MAX
+                                     // (sparse_tree_operation.h); kResult, kShare: rows
   uint64_t position = 0;             // kChunk: which; kAck: how many are taken
   bool begun = false;                // kAnswer
   Status status;                     // kAbort

@@ -46,6 +46,17 @@ Status checkRows(const SparseShape& shape, std::span<const uint64_t> indices, By
   return {};
 }
 
+// All rows in one range; none where they are not small.
+std::optional<RowBlock> wholeOf(const SparseData& data, uint64_t smallBytes) {
+  const RowSums rows(data.ranges, data.own);
+  const RowLayout layout = data.type.sumLayout(data.ranges.rows(), rows.rows());
+  if (layout.sizeBytes() > smallBytes) return {};
+  std::vector<uint64_t> indices(layout.count);
+  std::vector<std::byte> values(layout.count * layout.rowBytes);
+  rows.copyTo(indices, values);
+  return packRows(indices, values, data.type.ofSums(), RowRanges(data.ranges.rows(), 1)).front();
+}
+
 Status checkSums(DataType type, ReduceOp op) {
   if (op == ReduceOp::kSum || op == ReduceOp::kAverage) return checkReduces(type, op);
   return invalidArgument("a sparse all-reduce has no " + std::string(nameOf(op)) +
@@ -115,15 +126,11 @@ Future<void> sparseAllReduce(const ProcessGroup& group, const SparseShape& shape
   call.description.shape = shape.text();
   const RowRanges ranges(shape.rows(), group.size());
   const RowType rowType{shape.width(), type};
-  bool isWhole = false;  // all rows go along the tree first
-  if (group.size() > 1) {
-    const Algorithm algorithm = valueOrThrow(choose(group.options(), call.description, group.core().surroundings()));
-    const uint64_t most = std::min<uint64_t>(indices.size(), shape.rows());
-    isWhole = algorithm == Algorithm::kTree &&
-              rowType.sumLayout(shape.rows(), most).sizeBytes() <= group.options().smallBytes;
-  }
-  const RowRanges packed = isWhole ? RowRanges(shape.rows(), 1) : ranges;
-  SparseData data{rowType, ranges, packRows(indices, values, rowType, packed), sums};
+  // Before the work of packing.
+  const bool isAlongTree = group.size() > 1 && valueOrThrow(choose(group.options(), call.description,
+                                                                   group.core().surroundings())) == Algorithm::kTree;
+  SparseData data{rowType, ranges, packRows(indices, values, rowType, ranges), {}, sums};
+  if (isAlongTree) data.whole = wholeOf(data, group.options().smallBytes);
   if (group.size() == 1) sums = RowSums(ranges, {sumRows(data.own, rowType)});
   call.sparse = std::make_shared<SparseData>(std::move(data));
   return group.start(std::move(call));

@@ -45,10 +45,11 @@ class RowSums {
 // `indices` are those of this member's rows, row-major over the sparse dimensions, in any order, below shape.rows();
 // `values`, aligned for the type, have shape.width() elements for each. Both are read before this returns; `sums`
 // belongs to the operation until it has ended. A member first adds its rows with the same index, 16-bit floats in
-// float32. Then the rows of all members are added, 16-bit floats in double, and the sum is rounded once.
+// float32. Then the rows of all members are added, and the sum is rounded once.
 //
-// Among more than 16 members small rows go up and down a tree, 16-bit floats as float32 sums: at most log2 n messages
-// each of at most GroupOptions::smallBytes (sparse_tree_operation.h). Otherwise the rows are dealt to the members:
+// Among more than 16 members small rows go up and down a tree, at most log2 n messages each of at most
+// GroupOptions::smallBytes (sparse_tree_operation.h); 16-bit floats are added in float32 then, and overflow where that
+// does. Otherwise the rows are dealt to the members, and 16-bit floats added in double:
 //
 // Let this member have k rows, the union K rows, and the group n members. If the rows are spread evenly over the ranges
 // (RowRanges), this member sends (n-1)/n (k + K) rows, in 2 (n-1) messages and the chunks of large blocks. At worst all

@@ -8,6 +8,8 @@
 // A block of rows travels with its message when it is small (GroupOptions::smallBytes), or else in chunks after it. The
 // sizes in both messages extend the plan: no member knows what the others have, and no operation is needed to ask.
 
+#include <optional>
+
 #include "treadle/core/group/chunked_operation.h"
 #include "treadle/core/group/row_sums.h"
 #include "treadle/core/group/sparse.h"
@@ -18,8 +20,9 @@ namespace treadle::group {
 struct SparseData {
   RowType type;
   RowRanges ranges;
-  std::vector<RowBlock> own;  // packRows of this member's rows, in these ranges
-  RowSums& sums;              // the caller's
+  std::vector<RowBlock> own;      // by rank: packRows of this member's rows
+  std::optional<RowBlock> whole;  // the same rows in one range, where small ones go along the tree and these are small
+  RowSums& sums;                  // the caller's
 };
 
 class SparseOperation : public ChunkedOperation {

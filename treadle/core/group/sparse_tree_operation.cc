@@ -1,11 +1,13 @@
 // Budget: a message to the parent and one from it, with blocks of at most smallBytes; a member with log2 n children
-// copies and adds as many. Where the rows do not fit, that is wasted, and a small own block is sorted once more.
+// copies and adds as many. Where the rows do not fit, that is wasted. As for rows that are dealt, there are the plan
+// and its progress: about 500 bytes a peer.
 
 #include "treadle/core/group/sparse_tree_operation.h"
 
 #include <algorithm>
 #include <limits>
 #include <new>
+#include <utility>
 
 #include "treadle/core/group/binomial_tree.h"
 
@@ -21,9 +23,9 @@ SparseTreeOperation::SparseTreeOperation(Setup setup, SparseData rows)
     : SparseOperation(std::move(setup), std::move(rows)),
       all_(data().ranges.rows(), 1),
       blocks_(1 + childrenOf(link().self(), link().size()).size()),
-      fits_(data().own.size() == 1),
+      fits_(data().whole.has_value()),
       dealing_(static_cast<size_t>(link().size())) {
-  if (fits_) blocks_.front() = data().own.front();
+  if (fits_) blocks_.front() = *std::exchange(data().whole, std::nullopt);
 }
 
 bool SparseTreeOperation::isFromParent(int member) const { return member == parentOf(link().self()); }
@@ -71,6 +73,7 @@ bool SparseTreeOperation::add() {
     return false;
   }
   fits_ = isSmall(sums_.layout);
+  blocks_.clear();
   return true;
 }
 
@@ -83,11 +86,8 @@ Buffer SparseTreeOperation::dataWithStart(int) {
 // A share goes only to a member that has begun: all have.
 void SparseTreeOperation::dealAfterAll() {
   if (dealt()) return;
-  try {
-    if (data().own.size() == 1) data().own = dealtAgain(data().own.front());
-  } catch (const std::bad_alloc&) {
-    return finishWithoutMemory("its own rows");
-  }
+  blocks_.clear();
+  sums_ = {};
   deal();
   for (const Channel& channel : plan().channels) {
     Message share = message(MessageKind::kShare);
@@ -97,13 +97,6 @@ void SparseTreeOperation::dealAfterAll() {
     if (ended()) return;
   }
   advance();
-}
-
-std::vector<RowBlock> SparseTreeOperation::dealtAgain(const RowBlock& rows) const {
-  std::vector<uint64_t> indices(rows.layout.count);
-  std::vector<std::byte> values(rows.layout.count * rows.layout.rowBytes);
-  RowSums(all_, {rows}).copyTo(indices, values);
-  return packRows(indices, values, data().type.ofSums(), data().ranges);
 }
 
 void SparseTreeOperation::onShare(int member, uint64_t rows, Buffer data) {

@@ -13,7 +13,6 @@ namespace treadle::group {
 
 class SparseTreeOperation final : public SparseOperation {
  public:
-  // `data` has one block of all rows when this member's are small, or else those of a SparseOperation.
   SparseTreeOperation(Setup setup, SparseData data);
 
  private:
@@ -29,8 +28,6 @@ class SparseTreeOperation final : public SparseOperation {
   // Adds this member's rows and those of its children. False when the operation has ended.
   bool add();
   void dealAfterAll();
-  // One block of all rows, as one for each member.
-  std::vector<RowBlock> dealtAgain(const RowBlock& rows) const;
   bool isFromParent(int member) const;
   bool hasAllChildren() const;
 

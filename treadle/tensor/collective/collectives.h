@@ -38,15 +38,17 @@ Future<void> pushPull(const ProcessGroup& group, std::string_view name, at::Tens
 // is in the result when any member has it, also where its values cancel out. The input need not be coalesced, is read
 // before this returns, and stays as it is.
 //
-// Values are added in the order of ranks, 16-bit floats in double, and the sum is rounded once. A member first adds its
-// rows with the same indices, 16-bit floats in float. Let a member have k rows, the result K rows, and the group n
-// members. The member sends (n-1)/n (k + K) rows if these are spread evenly over the shape's rows, which the members
-// add in runs of up to 256, in turn; at worst one member sends (n-1) K rows. Own rows of 16-bit floats travel as float.
-// Besides the input a member holds its own rows, those that others send to it, and twice the result.
+// A member first adds its rows with the same indices, 16-bit floats in float. Among up to 16 members, and in any group
+// with SumOrder::kRank, values are then added in the order of ranks, 16-bit floats in double. Among more members small
+// rows are added along a tree, 16-bit floats in float. The sum is rounded once. Otherwise, let a member have k rows,
+// the result K rows, and the group n members. The member sends (n-1)/n (k + K) rows if these are spread evenly over the
+// shape's rows, which the members add in runs of up to 256, in turn; at worst one member sends (n-1) K rows. Own rows
+// of 16-bit floats travel as float. Besides the input a member holds its own rows, those that others send to it, and
+// twice the result.
 //
 // Dtypes as for allReduce, without bool. Members give the same shape, sparse_dim, dtype and reduction. ArgumentError at
 // once for reductions other than kSum and kAverage, other dtypes, devices and layouts, indices outside of the shape,
-// 2^59 elements or more, and groups whose GroupOptions::algorithm is neither kAutomatic nor kDirect.
+// 2^59 elements or more, and a GroupOptions::algorithm other than kAutomatic, kDirect and, above 16 members, kTree.
 Future<at::Tensor> sparseAllReduce(const ProcessGroup& group, const at::Tensor& input, ReduceOp op = ReduceOp::kSum);
 
 // As allReduce, but only the group's rank `root` gets the result, in place; the tensors of the others stay as they are.
