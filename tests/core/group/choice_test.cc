@@ -243,6 +243,27 @@ TEST(ForcedAlgorithmTest, OnOneMemberAloneFailsOnAllAndNamesBoth) {
   }
 }
 
+TEST(AlgorithmOfAHandle, TakesThePlaceOfThatOfTheGroup) {
+  GroupJob job(2);
+  std::vector<std::vector<Float16>> halves(2, std::vector<Float16>(10));
+  const auto sum = [&](const ProcessGroup& group, size_t rank) { return allReduce(group, std::span(halves[rank])); };
+  const std::vector<ProcessGroup> ring = job.makeAll({.algorithm = Algorithm::kRing}),
+                                  any = job.makeAll({.name = "any"});
+  test::onAll(ring, [&](const ProcessGroup& group, size_t rank) {
+    return sum(group.withAlgorithm(Algorithm::kAutomatic), rank);
+  });
+  for (size_t rank = 0; rank < 2; ++rank) {
+    EXPECT_THROW(sum(any[rank].withAlgorithm(Algorithm::kRing), rank), ArgumentError) << "a ring rounds at each member";
+    EXPECT_THROW(sum(ring[rank], rank), ArgumentError) << "the handle itself stays as it is";
+  }
+  std::vector<Future<void>> futures = {sum(any[0].withAlgorithm(Algorithm::kRoot), 0), sum(any[1], 1)};
+  for (Future<void>& future : futures) {
+    const Status why = failureOf(future);
+    EXPECT_EQ(why.code(), Code::kInvalidArgument) << why.toString();
+    EXPECT_TRUE(contains(why.message(), "algorithm root")) << why.message();
+  }
+}
+
 TEST(SumOrderTest, LeavesOutAlgorithmsThatAddInAnotherOrder) {
   const GroupOptions byRank{.sumOrder = SumOrder::kRank};
   EXPECT_EQ(*choose(byRank, reduction(100), among(4)), Algorithm::kExchange);

@@ -339,8 +339,7 @@ std::vector<NamedBegin> operations() {
        [](auto& group, auto& tensor, auto& others) {
          others = {at::zeros_like(tensor), at::zeros_like(tensor)};
          return allGather(group, tensor, others);
-       },
-       false},
+       }},
       {"allToAll of tensors of any sizes",
        [](auto& group, auto& tensor, auto& others) {
          others = {at::zeros_like(tensor), at::zeros_like(tensor)};

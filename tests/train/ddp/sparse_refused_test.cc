@@ -53,19 +53,6 @@ TEST(RefusedGradients, FailThePassOnAllRanks) {
   });
 }
 
-TEST(RefusedGradients, AreSparseWhereTheGroupCannotSumThem) {
-  TensorJob job(ranks(2));
-  job.onAll([&](Worker& worker) {
-    DdpOptions options;
-    options.start = StartCheck::kTrust;  // it has no broadcast
-    Replica own(worker, 2, options, {.algorithm = group::Algorithm::kCirculant});
-    EXPECT_TRUE(contains(messageOf<ArgumentError>([&] { own.backward("ss", 0); }), "kAutomatic or kDirect"));
-    own.net->zero_grad();
-    own.backward("dd", 1);
-    expectGradient(own.grad(), sumOfAll("dd", 1) / 2, /*isSparse=*/false);
-  });
-}
-
 // A parameter in no bucket, as its gradients were sparse. Rank 1's gradient is refused before the channel goes.
 void expectRefused(const at::Tensor& gradient, const std::string& reason) {
   SCOPED_TRACE(reason);

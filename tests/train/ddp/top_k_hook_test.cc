@@ -243,14 +243,6 @@ TEST(TopKHook, SendsTheLargestElementsAndTheirPlaces) {
 TEST(TopKHook, RefusesWhatItCannotDo) {
   for (const double wrong : {0.0, -0.1, 1.1, std::nan("")}) EXPECT_THROW(ofRatio(wrong), ArgumentError);
   EXPECT_EQ(ofRatio(0.25)->description(), "TopKHook of the ratio 0.25");
-  TensorJob job(ranks(2));
-  job.onAll([&](Worker& worker) {
-    Weights weights(kShapes);
-    const ProcessGroup exchange = ProcessGroup::make(worker, job.names(), {.algorithm = Algorithm::kExchange});
-    EXPECT_TRUE(contains(
-        messageOf<ArgumentError>([&] { DistributedDataParallel<Weights> ddp(weights, exchange, with(ofRatio(0.1))); }),
-        "kAutomatic or kDirect"));
-  });
 }
 
 }  // namespace

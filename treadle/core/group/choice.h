@@ -3,6 +3,7 @@
 // same one.
 
 #include <memory>
+#include <optional>
 
 #include "treadle/core/cluster/costs.h"
 #include "treadle/core/group/agreement.h"
@@ -23,6 +24,7 @@ struct Call {
   std::vector<uint64_t> counts = {}, incoming = {};  // as in Shape
   std::shared_ptr<SparseData> sparse = {};           // of a sparse all-reduce, in place of all these
   std::shared_ptr<Staging> staging = {};             // of an all-reduce, in place of input and output
+  std::optional<Algorithm> wanted = {};              // in place of that of the group's options
 };
 
 // Up to this many members an operation begins with a message from each to each. Above, only those do in which a member

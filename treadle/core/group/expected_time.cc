@@ -14,7 +14,7 @@ double expectedAllReduceTime(const ProcessGroup& group, uint64_t bytes) {
   what.count = bytes / sizeOf(what.dataType);
   what.smallBytes = options.smallBytes;
   what.chunkBytes = options.chunkBytes;
-  const Result<Algorithm> algorithm = choose(options, what, surroundings);
+  const Result<Algorithm> algorithm = group.algorithmFor(what);
   return algorithm.ok() ? timeOf(*algorithm, what, surroundings.placement, surroundings.costs) : 0;
 }
 

@@ -9,7 +9,7 @@
 namespace treadle::group {
 
 ProcessGroup::ProcessGroup(std::shared_ptr<GroupCore> core)
-    : core_(std::move(core)), timeout_(core_->options().timeout) {}
+    : core_(std::move(core)), timeout_(core_->options().timeout), algorithm_(core_->options().algorithm) {}
 
 ProcessGroup ProcessGroup::make(Job& job, std::vector<std::string> members, GroupOptions options) {
   return ProcessGroup(valueOrThrow(job.groups().make(members, std::move(options))));
@@ -40,8 +40,18 @@ ProcessGroup ProcessGroup::withUrgency(uint32_t urgency) const {
   return group;
 }
 
+ProcessGroup ProcessGroup::withAlgorithm(Algorithm algorithm) const {
+  core();
+  ProcessGroup group = *this;
+  group.algorithm_ = algorithm;
+  return group;
+}
+
+Result<Algorithm> ProcessGroup::algorithmFor(const Description& what) const { return core().choose(algorithm_, what); }
+
 Future<void> ProcessGroup::start(Call call) const {
   call.description.urgency = urgency_;
+  call.wanted = algorithm_;
   const bool hasData = call.description.operation != OperationKind::kBarrier;
   if (hasData && call.description.shape.empty()) call.description.shape = shape_;
   return core().start(std::move(call), timeout_);
@@ -131,7 +141,7 @@ void checkFusable(const ProcessGroup& group, const Signature& signature) {
     Description batch{OperationKind::kAllReduce, signature.dataType, signature.reduceOp};
     batch.count = sizeBytes / sizeOf(signature.dataType);
     batch.smallBytes = group.options().smallBytes;
-    throwIfError(choose(group.options(), batch, group.core().surroundings()).status());
+    throwIfError(group.core().choose(group.options().algorithm, batch).status());
   }
 }
 

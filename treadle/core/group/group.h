@@ -31,6 +31,7 @@ namespace treadle::group {
 
 class GroupCore;
 struct Call;
+struct Description;
 struct Signature;
 enum class Stream : uint8_t;
 
@@ -59,6 +60,10 @@ class ProcessGroup {
   // has not ended waits for that. The urgency is the same on all members, as a mismatch fails the operation. It does
   // not count for send, recv and pushPull.
   ProcessGroup withUrgency(uint32_t urgency) const;
+  // The same group; operations that are called with this handle go by this algorithm in place of
+  // GroupOptions::algorithm. kAutomatic: by the fastest one. The same on all members, as a mismatch fails the
+  // operation. It does not count for send, recv and pushPull.
+  ProcessGroup withAlgorithm(Algorithm algorithm) const;
   // The same group; operations that are called through this handle say what their data is, such as "float32 [2, 3]",
   // where others have a number of elements or bytes. Members whose texts differ fail as where these numbers differ, and
   // the error has both texts. Operations on tensors use it, so a tensor meets no plain memory. pushPull and
@@ -66,6 +71,7 @@ class ProcessGroup {
   ProcessGroup withShape(std::string shape) const;
 
   // For operations on groups.
+  Result<Algorithm> algorithmFor(const Description& what) const;
   GroupCore& core() const;
   Future<void> start(Call call) const;
   Future<void> startWith(int peer, Stream stream, Call call) const;
@@ -77,6 +83,7 @@ class ProcessGroup {
   std::shared_ptr<GroupCore> core_;
   Duration timeout_{};  // of operations
   uint32_t urgency_ = 0;
+  Algorithm algorithm_ = Algorithm::kAutomatic;
   std::string shape_;
 };
 

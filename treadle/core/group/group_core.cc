@@ -96,10 +96,15 @@ std::shared_ptr<Operation> GroupCore::makeOperation(uint64_t sequence, Call call
   return operation;
 }
 
+Result<Algorithm> GroupCore::choose(Algorithm wanted, const Description& what) const {
+  return group::choose({.algorithm = wanted, .sumOrder = options_.sumOrder}, what, surroundings_);
+}
+
 Future<void> GroupCore::start(Call call, Duration timeout) {
   call.description.smallBytes = options_.smallBytes;
   call.description.chunkBytes = options_.chunkBytes;
-  if (link_.size() > 1) call.description.algorithm = valueOrThrow(choose(options_, call.description, surroundings_));
+  if (link_.size() > 1)
+    call.description.algorithm = valueOrThrow(choose(call.wanted.value_or(options_.algorithm), call.description));
   // Of one member each operation is a copy.
   if (link_.size() == 1 && !call.output.empty() && call.output.data() != call.input.data())
     std::memcpy(call.output.data(), call.input.data(), call.output.size());

@@ -74,6 +74,8 @@ class GroupCore final : public OperationHost, public std::enable_shared_from_thi
   const MemberLink& link() const { return link_; }
   const GroupOptions& options() const { return options_; }
   const Surroundings& surroundings() const { return surroundings_; }
+  // choice.h, with this algorithm in place of that of the options.
+  Result<Algorithm> choose(Algorithm wanted, const Description& what) const;
   const std::string& text() const { return text_; }
 
  private:

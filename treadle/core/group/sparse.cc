@@ -127,8 +127,7 @@ Future<void> sparseAllReduce(const ProcessGroup& group, const SparseShape& shape
   const RowRanges ranges(shape.rows(), group.size());
   const RowType rowType{shape.width(), type};
   // Before the work of packing.
-  const bool isAlongTree = group.size() > 1 && valueOrThrow(choose(group.options(), call.description,
-                                                                   group.core().surroundings())) == Algorithm::kTree;
+  const bool isAlongTree = group.size() > 1 && valueOrThrow(group.algorithmFor(call.description)) == Algorithm::kTree;
   SparseData data{rowType, ranges, packRows(indices, values, rowType, ranges), {}, sums};
   if (isAlongTree) data.whole = wholeOf(data, group.options().smallBytes);
   if (group.size() == 1) sums = RowSums(ranges, {sumRows(data.own, rowType)});

@@ -5,8 +5,11 @@
 #include <ATen/ops/empty.h>
 
 #include <memory>
+#include <sstream>
 
 #include "treadle/core/base/error.h"
+#include "treadle/core/base/hash.h"
+#include "treadle/core/group/messages.h"
 #include "treadle/tensor/collective/flat.h"
 
 namespace treadle {
@@ -170,13 +173,22 @@ Future<void> allToAll(const ProcessGroup& group, const at::Tensor& input, at::Te
   });
 }
 
+// "float32 [2, 3] [4]": what all members of an all-gather have; a hash of the sizes where they are too long.
+std::string shapesOf(const std::vector<at::Tensor>& tensors) {
+  std::ostringstream sizes;
+  for (const at::Tensor& tensor : tensors) sizes << " " << tensor.sizes();
+  const std::string type(nameOf(tensors.front().scalar_type())), text = type + sizes.str();
+  if (text.size() <= group::kMostShapeBytes) return text;
+  return type + " in sizes with the hash " + std::to_string(base::fnv1a(text));
+}
+
 Future<void> allGather(const ProcessGroup& group, const at::Tensor& input, std::vector<at::Tensor>& outputs) {
   const std::vector<uint64_t> sizes = sizesOf(group, outputs);
   checkSameType(input, outputs.front());
   const at::Tensor from = flatOf(input), all = emptyFor(outputs);
-  return keeping(from, cutInto(outputs, all,
-                               group::allGather(group.withShape(nameOf(from.scalar_type())), bytesOf(from),
-                                                memoryOf(all), sizes)));
+  return keeping(
+      from,
+      cutInto(outputs, all, group::allGather(group.withShape(shapesOf(outputs)), bytesOf(from), memoryOf(all), sizes)));
 }
 
 Future<void> allToAll(const ProcessGroup& group, const std::vector<at::Tensor>& inputs,

@@ -80,7 +80,8 @@ Future<void> scatter(const ProcessGroup& group, const at::Tensor& input, at::Ten
 // These take a tensor for each member, in the order of ranks, of any sizes; all have the same dtype. They are copied to
 // and from contiguous memory. ArgumentError: not a tensor for each member.
 
-// outputs[m] becomes the input of the group's rank m, and has its size.
+// outputs[m] becomes the input of the group's rank m, and has its size. ArgumentError on all members where they give
+// outputs of other shapes, naming both.
 Future<void> allGather(const ProcessGroup& group, const at::Tensor& input, std::vector<at::Tensor>& outputs);
 
 // inputs[m] goes to the group's rank m; outputs[m] becomes what comes from there, and has its size. Either all members

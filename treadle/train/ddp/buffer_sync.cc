@@ -79,13 +79,14 @@ void BufferSync::fillPacks() {
 void BufferSync::begin(const ProcessGroup& group, const Shares& shares, Operations& operations) {
   if (packs_.empty()) return;
   fillPacks();
-  if (mode_ == Buffers::kAverage) beginComparison(group, operations);
+  const ProcessGroup chosen = group.withAlgorithm(group::Algorithm::kAutomatic);
+  if (mode_ == Buffers::kAverage) beginComparison(chosen, operations);
   for (Bucket& pack : packs_) {
     if (mode_ == Buffers::kAverage && isAveraged(pack.flat.scalar_type())) {
       weigh(pack.flat, shares.ofRanks[static_cast<size_t>(group.rank())]);
-      operations.push_back(allReduce(group, pack.flat, ReduceOp::kSum));
+      operations.push_back(allReduce(chosen, pack.flat, ReduceOp::kSum));
     } else {
-      operations.push_back(broadcast(group, pack.flat, shares.authority));
+      operations.push_back(broadcast(chosen, pack.flat, shares.authority));
     }
   }
 }

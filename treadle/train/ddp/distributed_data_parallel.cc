@@ -117,7 +117,7 @@ bool agreeToSkip(Reducer& reducer, const ProcessGroup& group, bool wantsToSkip) 
   reducer.checkBetweenPasses("agreeToSkip");
   // A tensor, which the all-reduce keeps alive: a thread that must not wait leaves at once.
   at::Tensor anyWants = at::full({1}, wantsToSkip ? 1 : 0, at::kByte);
-  allReduce(group, anyWants, ReduceOp::kMax).wait();
+  allReduce(group.withAlgorithm(group::Algorithm::kAutomatic), anyWants, ReduceOp::kMax).wait();
   return anyWants.item<uint8_t>() != 0;
 }
 

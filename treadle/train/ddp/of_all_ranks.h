@@ -13,7 +13,7 @@
 namespace treadle::ddp {
 
 // By rank. It is the group's next operation, and throws what that throws. A member that cannot go on should take part
-// with a value that says so, or the others wait for it.
+// with a value that says so, or the others wait for it. It goes by the fastest algorithm, whatever the group forces.
 template <class T>
   requires std::is_trivially_copyable_v<T>
 std::vector<T> ofAllRanks(const ProcessGroup& group, const T& own) {
@@ -22,7 +22,7 @@ std::vector<T> ofAllRanks(const ProcessGroup& group, const T& own) {
   const at::Tensor mine = at::empty({kBytes}, at::kByte);
   at::Tensor gathered = at::empty({group.size(), kBytes}, at::kByte);
   std::memcpy(mine.data_ptr(), &own, sizeof(T));
-  allGather(group, mine, gathered).wait();
+  allGather(group.withAlgorithm(group::Algorithm::kAutomatic), mine, gathered).wait();
   std::vector<T> all(static_cast<size_t>(group.size()));
   std::memcpy(all.data(), gathered.const_data_ptr(), gathered.nbytes());
   return all;

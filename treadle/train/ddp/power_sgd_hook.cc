@@ -198,7 +198,8 @@ void PowerSgdHook::agree(const ProcessGroup& group) {
   for (const Factor& factor : factors_)
     if (factor.q.defined()) values.push_back(factor.q.clone());
   std::vector<Future<void>> broadcasts;
-  for (at::Tensor& value : values) broadcasts.push_back(broadcast(group, value, 0));
+  for (at::Tensor& value : values)
+    broadcasts.push_back(broadcast(group.withAlgorithm(group::Algorithm::kAutomatic), value, 0));
   whenAll(std::move(broadcasts)).wait();
   passes_ = values.front().item<int64_t>();
   size_t next = 1;

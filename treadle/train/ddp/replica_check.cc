@@ -87,7 +87,7 @@ void broadcastValues(const torch::nn::Module& module, const ProcessGroup& group)
   for (const NamedTensor& named : tensorsOf(module, /*buffers=*/true)) {
     // Not the parameter itself: its version counter must not move, nor autograd see a write to a leaf.
     at::Tensor data = named.tensor.variable_data();
-    broadcasts.push_back(broadcast(group, data, 0));
+    broadcasts.push_back(broadcast(group.withAlgorithm(group::Algorithm::kAutomatic), data, 0));
   }
   // All are under way at once, in the same order on every rank.
   whenAll(std::move(broadcasts)).wait();
@@ -99,7 +99,7 @@ void receiveValues(const torch::nn::Module& module, const ProcessGroup& group, i
   for (const NamedTensor& named : tensorsOf(module, /*buffers=*/true)) {
     values.push_back(named.tensor.variable_data());  // as in broadcastValues
     received.push_back(group.rank() == source ? values.back() : at::empty_like(values.back()));
-    broadcasts.push_back(broadcast(group, received.back(), source));
+    broadcasts.push_back(broadcast(group.withAlgorithm(group::Algorithm::kAutomatic), received.back(), source));
   }
   whenAll(std::move(broadcasts)).wait();
   if (group.rank() == source) return;

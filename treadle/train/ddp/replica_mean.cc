@@ -68,7 +68,7 @@ std::vector<ReplicaMean::OfParameter> ReplicaMean::survey(const ProcessGroup& gr
   if (marks.empty()) return {};
   at::Tensor ofAll = at::empty({static_cast<int64_t>(marks.size())}, at::kLong);
   std::copy(marks.begin(), marks.end(), ofAll.data_ptr<int64_t>());
-  allReduce(group, ofAll, ReduceOp::kMax).wait();
+  allReduce(group.withAlgorithm(group::Algorithm::kAutomatic), ofAll, ReduceOp::kMax).wait();
   const int64_t* mark = ofAll.const_data_ptr<int64_t>();
   for (OfParameter& one : all) {
     for (const at::Tensor& tensor : one.kept.tensors) {

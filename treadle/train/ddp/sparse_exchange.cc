@@ -14,12 +14,7 @@
 namespace treadle::ddp {
 namespace {
 
-Status checkCanSum(const ProcessGroup& group, const at::Tensor& gradient) {
-  const group::Algorithm algorithm = group.options().algorithm;
-  if (group.size() > 1 && algorithm != group::Algorithm::kAutomatic && algorithm != group::Algorithm::kDirect)
-    return invalidArgument(
-        "sparse gradients need a group whose GroupOptions::algorithm is kAutomatic or kDirect, as sparseAllReduce "
-        "does");
+Status checkCanSum(const at::Tensor& gradient) {
   group::SparseShape shape{.sizes = {}, .sparseDims = static_cast<size_t>(gradient.sparse_dim())};
   shape.sizes.assign(gradient.sizes().begin(), gradient.sizes().end());
   return shape.validate();
@@ -60,7 +55,7 @@ Status SparseExchange::check(size_t index, const OwnGradient& own) const {
 Status SparseExchange::check(size_t index, const at::Tensor& gradient) const {
   if (!gradient.defined()) return {};
   Status ok = checkIsLike(parameter(index), gradient);
-  if (ok.ok() && gradient.is_sparse()) ok = checkCanSum(group_, gradient);
+  if (ok.ok() && gradient.is_sparse()) ok = checkCanSum(gradient);
   if (ok.ok() && gradient.is_sparse()) ok = checkRows(gradient);
   return ok.ok() ? ok : ok.withContext("the gradient of parameter " + list_.nameOf(index));
 }
@@ -84,7 +79,7 @@ at::Tensor SparseExchange::noRows(size_t index, int64_t sparseDims) const {
 Future<void> SparseExchange::sumRows(size_t index, int64_t sparseDims, const OwnGradient& own) {
   const at::Tensor rows = own.isDefined() ? own.sparse() : noRows(index, sparseDims);
   sentBytes_ += rows._values().nbytes();
-  return keep(index, sparseAllReduce(group_, rows, ReduceOp::kAverage));
+  return keep(index, sparseAllReduce(group_.withAlgorithm(group::Algorithm::kAutomatic), rows, ReduceOp::kAverage));
 }
 
 Future<void> SparseExchange::sum(size_t index, at::Tensor dense) {

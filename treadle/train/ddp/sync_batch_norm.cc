@@ -24,6 +24,7 @@ const torch::nn::BatchNormOptions& checked(const torch::nn::BatchNormOptions& op
 ProcessGroup groupOfItsOwn(group::Job& job, const ProcessGroup& group) {
   GroupOptions options = group.options();
   options.name += ".syncbn";
+  options.algorithm = group::Algorithm::kAutomatic;
   return ProcessGroup::make(job, group.members(), std::move(options));
 }
 

@@ -26,10 +26,6 @@ std::string TopKHook::description() const {
 }
 
 void TopKHook::reset(const ProcessGroup& group, const std::vector<HookParameter>& /*parameters*/) {
-  const group::Algorithm algorithm = group.options().algorithm;
-  if (algorithm != group::Algorithm::kAutomatic && algorithm != group::Algorithm::kDirect)
-    raise(invalidArgument(
-        "a TopKHook needs a group whose GroupOptions::algorithm is kAutomatic or kDirect, as sparseAllReduce does"));
   ranks_ = group.size();
 }
 
@@ -71,7 +67,8 @@ Reduction TopKHook::reduce(Exchange& exchange, const ddp::Bucket& bucket) {
   if (!plain.isEmpty()) exchange.add(allReduce(exchange.group(), plain.flat(), ReduceOp::kAverage));
   Future<at::Tensor> sum;
   if (!sparse.empty()) {
-    sum = sparseAllReduce(exchange.group(), selected(bucket, sparse), ReduceOp::kAverage);
+    sum = sparseAllReduce(exchange.group().withAlgorithm(group::Algorithm::kAutomatic), selected(bucket, sparse),
+                          ReduceOp::kAverage);
     exchange.add(sum);
   }
   co_await exchange.round();

@@ -1,0 +1,120 @@
+// A group that forces an algorithm: dense gradients are averaged by it, and all else by what can do it.
+
+#include <torch/optim/sgd.h>
+
+#include "tests/train/ddp/hooks.h"
+#include "tests/train/ddp/tables.h"
+
+namespace treadle::test::forced_algorithm_test {
+namespace {
+
+using namespace ddp_test;
+using group::Algorithm;
+
+constexpr int kRanks = 3;
+
+// The first all-reduces of large data; the last ones cannot broadcast or gather.
+class ForcedAlgorithm : public ::testing::TestWithParam<Algorithm> {
+ protected:
+  static GroupOptions forced() {
+    return {.name = "forced", .smallBytes = 0, .chunkBytes = 64, .algorithm = GetParam()};
+  }
+};
+
+TEST_P(ForcedAlgorithm, TrainsAsOneProcess) {
+  TensorJob job(ranks(kRanks));
+  job.onAll([&](Worker& worker) {
+    const int rank = worker.self().rank;
+    for (StartCheck start : {StartCheck::kBroadcast, StartCheck::kVerifyValues, StartCheck::kTrust}) {
+      Net net(0), alone(0);
+      const ProcessGroup group = ProcessGroup::make(worker, job.names(), forced());
+      DistributedDataParallel<Net> ddp(
+          net, group,
+          {.buckets = {.firstBytes = 64, .bytes = 300},
+           .start = start,
+           .buffers = start == StartCheck::kTrust ? Buffers::kFromRank0 : Buffers::kAverage});
+      torch::optim::SGD sgd(net->parameters(), 0.1), sgdAlone(alone->parameters(), 0.1);
+      for (int step = 0; step < 3; ++step) {
+        std::vector<at::Tensor> inputs;
+        for (int of = 0; of < kRanks; ++of) inputs.push_back(inputOf(of, step));
+        sgd.zero_grad();
+        sgdAlone.zero_grad();
+        ddp.forward(inputOf(rank, step), /*skip=*/false).square().mean().backward();
+        alone->forward(at::cat(inputs), false).square().mean().backward();
+        sgd.step();
+        sgdAlone.step();
+      }
+      for (const auto& entry : net->named_parameters())
+        EXPECT_TRUE(close(entry.value(), alone->named_parameters()[entry.key()])) << entry.key();
+      EXPECT_FALSE(ddp.agreeToSkip(false));
+      ddp.verifyReplicas();
+      EXPECT_TRUE(ddp.rebind(ProcessGroup::make(worker, job.names(), forced())));
+    }
+  });
+}
+
+TEST_P(ForcedAlgorithm, AveragesSparseGradients) {
+  using sparse_test::Replica;
+  TensorJob job(ranks(2));
+  job.onAll([&](Worker& worker) {
+    Replica own(worker, 2, {}, forced());
+    for (int step = 0; step < 3; ++step) {
+      own.net->zero_grad();
+      own.backward("ss", step);
+      sparse_test::expectGradient(own.grad(), sparse_test::sumOfAll("ss", step) / 2, /*isSparse=*/true);
+    }
+  });
+}
+
+std::vector<std::shared_ptr<CommHook>> compressingHooks() {
+  return {std::make_shared<TopKHook>(TopKOptions{.ratio = 0.1}),
+          std::make_shared<PowerSgdHook>(PowerSgdOptions{.startAfter = 1})};
+}
+
+// Sums of two values have no order, so that the averages have the bits of those in a group that forces nothing.
+TEST_P(ForcedAlgorithm, ServesHooks) {
+  const Shapes shapes = {{12, 20}, {8, 30}, {5}};
+  TensorJob job(ranks(2));
+  job.onAll([&](Worker& worker) {
+    const auto passes = [&](std::shared_ptr<CommHook> hook, GroupOptions options) {
+      Weights weights(shapes);
+      DistributedDataParallel<Weights> ddp(weights, ProcessGroup::make(worker, job.names(), std::move(options)),
+                                           smallBucketsWith(std::move(hook)));
+      std::vector<at::Tensor> averages;
+      for (int step = 0; step < 3; ++step) {
+        std::vector<at::Tensor> gradients;
+        for (size_t i = 0; i < shapes.size(); ++i) {
+          const size_t seed = 100 * static_cast<size_t>(step) + 10 * i + static_cast<size_t>(worker.self().rank);
+          gradients.push_back(random(shapes[i], seed).to(at::kFloat));
+        }
+        for (at::Tensor& average : averageOf(*weights, gradients)) averages.push_back(std::move(average));
+      }
+      return averages;
+    };
+    for (size_t hook = 0; hook < compressingHooks().size(); ++hook) {
+      const auto byIt = passes(compressingHooks()[hook], forced()), byAny = passes(compressingHooks()[hook], {});
+      for (size_t i = 0; i < byIt.size(); ++i) EXPECT_TRUE(haveEqualBits(byIt[i], byAny[i])) << hook << " " << i;
+    }
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Algorithms, ForcedAlgorithm,
+                         ::testing::Values(Algorithm::kRoot, Algorithm::kRing, Algorithm::kCirculant,
+                                           Algorithm::kDirect),
+                         [](const auto& info) { return std::string(group::nameOf(info.param)); });
+
+// Gradients go by it: one that cannot do them says so.
+TEST(ForcedAlgorithmOfGradients, IsRefusedWhereItCannotAverageThem) {
+  TensorJob job(ranks(2));
+  job.onAll([&](Worker& worker) {
+    Net net(0);
+    const GroupOptions options{.smallBytes = 8, .algorithm = Algorithm::kExchange};
+    DistributedDataParallel<Net> ddp(net, ProcessGroup::make(worker, job.names(), options));
+    EXPECT_TRUE(contains(messageOf<ArgumentError>(
+                             [&] { ddp.forward(inputOf(worker.self().rank, 0), false).square().mean().backward(); }),
+                         "the algorithm 'exchange' cannot do"));
+  });
+}
+
+}  // namespace
+}  // namespace treadle::test::forced_algorithm_test
