@@ -14,4 +14,12 @@ constexpr uint64_t fnv1a(std::string_view text) {
   return hash;
 }
 
+// The last steps of MurmurHash3: each bit of `hash` changes half of those of the result. FNV-1a mixes its high bits
+// little.
+constexpr uint64_t mixed(uint64_t hash) {
+  hash = (hash ^ (hash >> 33)) * 0xff51afd7ed558ccd;
+  hash = (hash ^ (hash >> 33)) * 0xc4ceb9fe1a85ec53;
+  return hash ^ (hash >> 33);
+}
+
 }  // namespace treadle::base

@@ -103,8 +103,9 @@ Plan withStarts(Plan plan) {
 }  // namespace
 
 Agreement::Kind agreementOf(const Description& description, int size) {
-  const bool isDirect = description.sizesVary() && description.algorithm != Algorithm::kTree;
-  const bool allToAll = size <= kMostAllToAll || isDirect;
+  const bool areRowsDealt =
+      description.operation == OperationKind::kSparseAllReduce && description.algorithm != Algorithm::kTree;
+  const bool allToAll = size <= kMostAllToAll || areRowsDealt;
   return allToAll ? Agreement::Kind::kAllToAll : Agreement::Kind::kTree;
 }
 

@@ -27,9 +27,8 @@ struct Call {
   std::optional<Algorithm> wanted = {};              // in place of that of the group's options
 };
 
-// Up to this many members an operation begins with a message from each to each. Above, only those do in which a member
-// has to know from each other one how much will come: all-to-all with blocks of any sizes, and a sparse all-reduce that
-// does not go along the tree.
+// Up to this many members an operation begins with a message from each to each. Above, only a sparse all-reduce does
+// that does not go along the tree: each member says how many rows it has for each other one.
 inline constexpr int kMostAllToAll = 16;
 
 Agreement::Kind agreementOf(const Description& description, int size);

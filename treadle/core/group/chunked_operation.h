@@ -34,6 +34,7 @@ class ChunkedOperation : public Operation {
   size_t elementBytes() const { return elementBytes_; }
   // It has been permitted to send large data, and may have had to stop since.
   bool permitted() const { return permitted_; }
+  std::string waitsFor() const override;
   // What it waits for when no chunk is due.
   virtual std::string waitsForOther() const { return "it is about to end"; }
 
@@ -41,7 +42,6 @@ class ChunkedOperation : public Operation {
   void onPermit() final;
   void onChunk(int member, uint64_t position, Buffer data) final;
   void onAck(int member, uint64_t positions) final;
-  std::string waitsFor() const final;
 
   const size_t elementBytes_;
   Plan plan_;

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "treadle/core/group/all_to_all_v_operation.h"
 #include "treadle/core/group/binomial_tree.h"
 #include "treadle/core/group/fusion.h"
 #include "treadle/core/group/plan_operation.h"
@@ -83,6 +84,8 @@ std::shared_ptr<Operation> GroupCore::makeOperation(uint64_t sequence, Call call
     operation = std::make_shared<SparseTreeOperation>(std::move(setup), std::move(*call.sparse));
   } else if (call.sparse) {
     operation = std::make_shared<SparseOperation>(std::move(setup), std::move(*call.sparse));
+  } else if (setup.description.operation == OperationKind::kAllToAllV && agreement == Agreement::Kind::kTree) {
+    operation = std::make_shared<AllToAllVOperation>(std::move(setup), std::move(plan));
   } else {
     operation = std::make_shared<PlanOperation>(std::move(setup), std::move(plan), std::move(call.staging));
   }

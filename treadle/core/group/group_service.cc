@@ -16,12 +16,8 @@ constexpr size_t kLeastChunkBytes = 64;
 constexpr size_t kMostChunkBytes = size_t{16} << 20;
 constexpr size_t kMostMembersListed = 4;  // messages have room for more than the members' names
 
-// FNV-1a (draft-eastlake-fnv), then the last steps of MurmurHash3, for FNV mixes its high bits little.
 uint64_t hashOf(Bytes bytes) {
-  uint64_t hash = base::fnv1a({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
-  hash = (hash ^ (hash >> 33)) * 0xFF51AFD7ED558CCD;
-  hash = (hash ^ (hash >> 33)) * 0xC4CEB9FE1A85EC53;
-  return hash ^ (hash >> 33);
+  return base::mixed(base::fnv1a({reinterpret_cast<const char*>(bytes.data()), bytes.size()}));
 }
 
 std::string textOf(const GroupOptions& options, const std::vector<std::string>& members) {

@@ -53,7 +53,8 @@ enum class MessageKind : uint8_t {
   kResult = 7,  // of a sparse all-reduce: how many rows the sender has combined, and small data
   kOffers = 8,  // to rank 0: the names of tensors (Stream::kFused, as the next one)
   kOrders = 9,  // from rank 0: which tensors are summed next
-  kShare = 10,  // of a sparse all-reduce, after the tree: how many rows the sender has for the receiver, and small data
+  kShare = 10,  // where starts went along the tree: how many rows, and small data, of a sparse all-reduce, or how many
+                // elements of an all-to-all whose sizes differ, the sender has for the receiver
 };
 
 // A group's operations are numbered by stream: those of all members, those of each direction between two of them, and
@@ -109,8 +110,8 @@ struct Message {
   uint64_t sequence = 0;  // the how-manieth operation of the stream, from 0
   MessageKind kind = MessageKind::kStart;
   Description description;           // kStart
-  uint64_t elements = 0;             // kStart: what the sender is going to send to the receiver, or UINT64_MAX
-                                     // (sparse_tree_operation.h); kResult, kShare: rows
+  uint64_t elements = 0;             // kStart: what the sender is going to send to the receiver; otherwise see
+                                     // sparse_tree_operation.h and all_to_all_v_operation.h. kResult, kShare: rows
   uint64_t position = 0;             // kChunk: which; kAck: how many are taken
   bool begun = false;                // kAnswer
   Status status;                     // kAbort

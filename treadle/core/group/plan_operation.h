@@ -8,22 +8,25 @@
 
 namespace treadle::group {
 
-class PlanOperation final : public ChunkedOperation {
+class PlanOperation : public ChunkedOperation {
  public:
   PlanOperation(Setup setup, Plan plan, std::shared_ptr<Staging> staging = {});
 
   bool large() const override { return !plan().withStarts; }
 
+ protected:
+  void onStarted(int member, uint64_t elements, Buffer data) override;
+  uint64_t elementsTo(int member) const override;
+  uint64_t elementsFrom(int member) const;
+  void advance() override;
+
  private:
   void onBegin() override;
-  void onStarted(int member, uint64_t elements, Buffer data) override;
   void onArrived(size_t channel, const Chunk& chunk, Buffer data) override;
   void onFinished() override;
   Buffer dataWithStart(int member) override;
-  uint64_t elementsTo(int member) const override;
   Bytes chunkFor(int member, const Place& from, const Chunk& chunk) const override;
 
-  void advance() override;
   // Return false when the operation has failed: its staging cannot be filled, or there is no memory.
   bool fillStaging();
   bool makeScratch();
@@ -32,7 +35,6 @@ class PlanOperation final : public ChunkedOperation {
   void take(size_t channel, const Chunk& chunk);
   void combine(const Receive& receive, const Chunk& chunk);
 
-  uint64_t elementsFrom(int member) const;
   Buffer popArrived(size_t channel);
   // Elements in the operation's memory: those of a chunk, or all.
   Bytes read(const Place& from, const Chunk& chunk) const;

@@ -1,0 +1,81 @@
+// Budget: beside that of plan_operation.cc two hashes a peer, of 16 bytes each.
+
+#include "treadle/core/group/all_to_all_v_operation.h"
+
+#include <array>
+#include <utility>
+
+#include "treadle/core/base/hash.h"
+#include "treadle/core/group/binomial_tree.h"
+
+namespace treadle::group {
+namespace {
+
+constexpr uint64_t kAgree = 0, kDiffer = 1;  // what starts say on their way down
+
+uint64_t hashOfSize(int from, int to, uint64_t elements) {
+  return base::mixed(hashOf(std::array{static_cast<uint64_t>(from), static_cast<uint64_t>(to), elements}));
+}
+
+}  // namespace
+
+AllToAllVOperation::AllToAllVOperation(Setup setup, Plan plan)
+    : PlanOperation(std::move(setup), std::move(plan)), shared_(static_cast<size_t>(link().size())) {
+  const int self = link().self();
+  for (int peer = 0; peer < link().size(); ++peer)
+    sum_ += hashOfSize(self, peer, PlanOperation::elementsTo(peer)) - hashOfSize(peer, self, elementsFrom(peer));
+}
+
+bool AllToAllVOperation::isFromParent(int member) const { return member == parentOf(link().self()); }
+
+uint64_t AllToAllVOperation::elementsTo(int member) const {
+  if (isFromParent(member)) return sum_;
+  return differs_ ? kDiffer : kAgree;
+}
+
+void AllToAllVOperation::onStarted(int member, uint64_t elements, Buffer data) {
+  if (data.sizeBytes != 0) return violated(member, "data too early");
+  if (!isFromParent(member)) {
+    sum_ += elements;
+  } else if (elements > kDiffer) {
+    return violated(member, "a start that does not say whether the sizes agree");
+  } else {
+    differs_ = elements == kDiffer;
+  }
+  advance();
+}
+
+// Without the word of rank 0 nothing goes to a child either, although it has begun.
+void AllToAllVOperation::advance() {
+  if (ended() || !begun()) return;
+  if (!agreement().agreed()) return sendStarts();
+  if (link().self() == 0) differs_ = sum_ != 0;
+  if (!differs_) return PlanOperation::advance();
+  sendStarts();
+  if (!ended() && !std::exchange(compared_, true)) compare();
+}
+
+void AllToAllVOperation::compare() {
+  for (int peer = 0; peer < link().size() && !ended(); ++peer) {
+    if (peer == link().self()) continue;
+    Message share = message(MessageKind::kShare);
+    share.elements = PlanOperation::elementsTo(peer);
+    send(peer, std::move(share));
+  }
+}
+
+// It may come before this member knows that sizes differ.
+void AllToAllVOperation::onShare(int member, uint64_t elements, Buffer data) {
+  const auto place = static_cast<size_t>(member);
+  if (data.sizeBytes != 0 || shared_[place]) return violated(member, "a share where none was due");
+  shared_[place] = true;
+  if (const uint64_t expected = elementsFrom(member); elements != expected)
+    return finish(mismatch(member, elements, expected));
+}
+
+std::string AllToAllVOperation::waitsFor() const {
+  return differs_ ? "some members expect other sizes than come to them, and have not said which"
+                  : PlanOperation::waitsFor();
+}
+
+}  // namespace treadle::group
