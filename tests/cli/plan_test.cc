@@ -140,7 +140,7 @@ TEST(Plan, refusesWhatItCannotMean) {
       {{"plan", "--bandwidth", "0"}, "'--bandwidth 0' is none of the costs"},
       {{"plan", "--measure", "--cores", "4"}, "--measure is in place of costs such as --cores"},
       {{"plan", "--cores", "nan"}, "'--cores nan' is none of the costs"},
-      {{"plan", "--type", "float16", "--algorithm", "ring"}, "these can: root, direct"},
+      {{"plan", "--operation", "reduce", "--algorithm", "ring"}, "these can: root, direct"},
   };
   for (const auto& [words, part] : kCases) {
     Launcher launcher(words);

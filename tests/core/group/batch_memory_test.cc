@@ -37,9 +37,9 @@ class StagedBatchTest : public ::testing::Test {
 
 TEST_F(StagedBatchTest, HoldsTheTensorsOneAfterTheOther) {
   StagedBatch batch = batchOfAll();
-  const Result<MutableBytes> memory = batch.fill();
-  ASSERT_TRUE(memory.ok());
-  const std::span<float> sums = floatsOf(*memory);
+  const Result<group::Staged> filled = batch.fill();
+  ASSERT_TRUE(filled.ok());
+  const std::span<float> sums = floatsOf(filled->source);
   EXPECT_EQ(std::vector<float>(sums.begin(), sums.end()), (std::vector<float>{1, 2, 3, 4, 5, 6, 7}));
   for (float& sum : sums) sum *= 10;
   batch.putBack();
@@ -54,9 +54,9 @@ TEST_F(StagedBatchTest, FailsWithTheReasonOfATensorThatIsReleased) {
 
 TEST_F(StagedBatchTest, LeavesOutATensorThatIsReleasedMeanwhile) {
   StagedBatch batch = batchOfAll();
-  const Result<MutableBytes> memory = batch.fill();
-  ASSERT_TRUE(memory.ok());
-  for (float& sum : floatsOf(*memory)) sum = 0;
+  const Result<group::Staged> filled = batch.fill();
+  ASSERT_TRUE(filled.ok());
+  for (float& sum : floatsOf(filled->source)) sum = 0;
   a_->release(cancelled("a is gone"));
   batch.putBack();
   EXPECT_EQ(values_, (std::vector<float>{1, 2, 3, 0, 0, 0, 0}));

@@ -47,7 +47,7 @@ TEST(ChoiceTest, GoesByOperationSizeAndMembers) {
   EXPECT_EQ(automatic(reduction(kSmall), 17), Algorithm::kTree);
   EXPECT_EQ(automatic(of(OperationKind::kBroadcast, kSmall), 17), Algorithm::kTree);
   EXPECT_EQ(automatic(of(OperationKind::kBarrier, 0), 17), Algorithm::kTree);
-  EXPECT_EQ(automatic(reduction(kSmall, DataType::kFloat16), 17), Algorithm::kRoot);
+  EXPECT_EQ(automatic(reduction(kSmall, DataType::kFloat16), 17), Algorithm::kTree);
   EXPECT_EQ(automatic(of(OperationKind::kReduce, kSmall), 17), Algorithm::kRoot);
   for (int size : {8, 16, 32, 64})
     EXPECT_EQ(automatic(reduction(262'144), size), Algorithm::kCirculant) << "one member would add 1 MiB of each";
@@ -79,26 +79,18 @@ TEST(ChoiceTest, ChoosesOnlyAlgorithmsThatServe) {
 }
 
 TEST(ChoiceTest, ARefusalNamesTheAlgorithmsThatCan) {
-  const Status why = choose({.algorithm = Algorithm::kRing}, reduction(100'000, DataType::kFloat16), among(4)).status();
+  const Status why =
+      choose({.algorithm = Algorithm::kRing}, of(OperationKind::kReduceScatter, 100'000), among(4)).status();
   EXPECT_EQ(why.code(), Code::kInvalidArgument);
   EXPECT_EQ(why.message(),
-            "the algorithm 'ring' cannot do allReduce (sum) of 100000 float16 among 4 members: each member would round "
-            "its 16-bit floats; these can: root, direct");
-  Description blocks = reduction(100'000, DataType::kBFloat16);
-  blocks.operation = OperationKind::kReduceScatter;
-  EXPECT_EQ(choose({.algorithm = Algorithm::kCirculant}, blocks, among(64)).status().message(),
-            "the algorithm 'circulant' cannot do reduceScatter (sum) of 100000 bfloat16 among 64 members: each member "
-            "would round its 16-bit floats; these can: direct");
-  blocks.reduceOp = ReduceOp::kMax;
-  EXPECT_TRUE(choose({.algorithm = Algorithm::kCirculant}, blocks, among(64)).ok()) << "rounds nothing";
-  const auto refusal = [](const Placement& placement, DataType type = DataType::kFloat32) {
-    const GroupOptions options{.algorithm = Algorithm::kHierarchical};
-    return choose(options, reduction(100'000, type), {placement}).status().message();
+            "the algorithm 'ring' cannot do reduceScatter (sum) of 100000 float32 among 4 members: it does other "
+            "operations; these can: circulant, direct");
+  const auto refusal = [](const Placement& placement) {
+    return choose({.algorithm = Algorithm::kHierarchical}, reduction(100'000), {placement}).status().message();
   };
   EXPECT_TRUE(contains(refusal(Placement::onOneHost(4)), "all members are on one host; these can: root, ring"));
   EXPECT_TRUE(contains(refusal(Placement::spread(4, 4)), "no host has two members"));
   EXPECT_TRUE(contains(refusal(Placement::spread(5, 2)), "hosts have different numbers of members"));
-  EXPECT_TRUE(contains(refusal(Placement::spread(4, 2), DataType::kFloat16), "would round its 16-bit floats"));
   EXPECT_EQ(refusal(Placement::spread(4, 2)), "");
   EXPECT_FALSE(choose({.algorithm = Algorithm::kTree}, reduction(10), among(16)).ok());
   EXPECT_FALSE(choose({.algorithm = Algorithm::kExchange}, reduction(10), among(17)).ok());
@@ -217,10 +209,10 @@ INSTANTIATE_TEST_SUITE_P(EachAndEverySize, AlgorithmTest,
 TEST(ForcedAlgorithmTest, ThatCannotServeIsRefusedAtOnceAndCountsForNothing) {
   GroupJob job(2);
   std::vector<ProcessGroup> groups = job.makeAll({.algorithm = Algorithm::kRing});
-  std::vector<Float16> halves(10);
+  std::vector<float> values(10);
   try {
-    allReduce(groups[0], std::span(halves));
-    ADD_FAILURE() << "a ring rounds at each member";
+    reduce(groups[0], std::span<const float>(values), std::span(values), 0);
+    ADD_FAILURE() << "a ring reduces to all";
   } catch (const ArgumentError& error) {
     EXPECT_TRUE(contains(error.what(), "these can: exchange, root, direct")) << error.what();
   }
@@ -245,15 +237,17 @@ TEST(ForcedAlgorithmTest, OnOneMemberAloneFailsOnAllAndNamesBoth) {
 
 TEST(AlgorithmOfAHandle, TakesThePlaceOfThatOfTheGroup) {
   GroupJob job(2);
-  std::vector<std::vector<Float16>> halves(2, std::vector<Float16>(10));
-  const auto sum = [&](const ProcessGroup& group, size_t rank) { return allReduce(group, std::span(halves[rank])); };
+  std::vector<std::vector<float>> data(2, std::vector<float>(10));
+  const auto sum = [&](const ProcessGroup& group, size_t rank) {
+    return reduce(group, std::span<const float>(data[rank]), std::span(data[rank]).first(rank == 0 ? 10 : 0), 0);
+  };
   const std::vector<ProcessGroup> ring = job.makeAll({.algorithm = Algorithm::kRing}),
                                   any = job.makeAll({.name = "any"});
   test::onAll(ring, [&](const ProcessGroup& group, size_t rank) {
     return sum(group.withAlgorithm(Algorithm::kAutomatic), rank);
   });
   for (size_t rank = 0; rank < 2; ++rank) {
-    EXPECT_THROW(sum(any[rank].withAlgorithm(Algorithm::kRing), rank), ArgumentError) << "a ring rounds at each member";
+    EXPECT_THROW(sum(any[rank].withAlgorithm(Algorithm::kRing), rank), ArgumentError) << "a ring reduces to all";
     EXPECT_THROW(sum(ring[rank], rank), ArgumentError) << "the handle itself stays as it is";
   }
   std::vector<Future<void>> futures = {sum(any[0].withAlgorithm(Algorithm::kRoot), 0), sum(any[1], 1)};

@@ -109,16 +109,16 @@ class Reductions : public ::testing::TestWithParam<std::tuple<int, int>> {
   // Whether the algorithm can do the reduction when its data is small: the table of docs/protocol/group.md. But on
   // several hosts the hierarchical one alone, and above 16 members those whose data goes along a tree: the others do
   // there what they do among few members of one host.
-  static bool serves(Algorithm algorithm, OperationKind operation, const Reduction& what) {
-    const bool isAllReduce = operation == OperationKind::kAllReduce, once = reducesAtOnce(what.type, what.op);
+  static bool serves(Algorithm algorithm, OperationKind operation) {
+    const bool isAllReduce = operation == OperationKind::kAllReduce;
     const bool isAlongTree = algorithm == Algorithm::kTree || algorithm == Algorithm::kRoot;
-    if (hosts() > 1) return algorithm == Algorithm::kHierarchical && isAllReduce && !once;
+    if (hosts() > 1) return algorithm == Algorithm::kHierarchical && isAllReduce;
     if (members() > 16 && !isAlongTree) return false;
     switch (algorithm) {
-      case Algorithm::kTree: return members() > 16 && isAllReduce && !once;
+      case Algorithm::kTree: return members() > 16 && isAllReduce;
       case Algorithm::kRoot: return operation != OperationKind::kReduceScatter;
-      case Algorithm::kRing: return isAllReduce && !once;
-      case Algorithm::kCirculant: return operation != OperationKind::kReduce && !once;
+      case Algorithm::kRing: return isAllReduce;
+      case Algorithm::kCirculant: return operation != OperationKind::kReduce;
       case Algorithm::kExchange:
       case Algorithm::kDirect:
       case Algorithm::kAutomatic: return true;
@@ -141,9 +141,9 @@ class Reductions : public ::testing::TestWithParam<std::tuple<int, int>> {
       if (last != what.type) counts.insert(counts.end(), firstElements.begin(), firstElements.end());
       last = what.type;
       for (size_t count : counts) {
-        if (serves(algorithm, OperationKind::kAllReduce, what)) calls.allReduceOf(what, count);
-        if (serves(algorithm, OperationKind::kReduce, what)) calls.reduceOf(what, count);
-        if (serves(algorithm, OperationKind::kReduceScatter, what)) calls.reduceScatterOf(what, count);
+        if (serves(algorithm, OperationKind::kAllReduce)) calls.allReduceOf(what, count);
+        if (serves(algorithm, OperationKind::kReduce)) calls.reduceOf(what, count);
+        if (serves(algorithm, OperationKind::kReduceScatter)) calls.reduceScatterOf(what, count);
       }
     }
     calls.expectWanted();

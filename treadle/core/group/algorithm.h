@@ -23,6 +23,8 @@ enum class Algorithm : uint8_t {
 enum class SumOrder : uint8_t { kAny, kRank };
 
 bool isAlgorithm(uint8_t value);  // one that travels
+// Whether members pass on what they have reduced, and not each what it has.
+bool sendsPartialResults(Algorithm algorithm);
 std::string_view nameOf(Algorithm algorithm);
 
 }  // namespace treadle::group

@@ -50,7 +50,7 @@ StagedBatch::StagedBatch(std::vector<BatchPart> parts, std::shared_ptr<BatchMemo
 
 StagedBatch::~StagedBatch() { source_->giveBack(std::move(memory_)); }
 
-Result<MutableBytes> StagedBatch::fill() {
+Result<Staged> StagedBatch::fill() {
   const size_t sizeBytes = bytesOfParts(parts_);
   try {
     memory_ = source_->take(sizeBytes);
@@ -63,7 +63,8 @@ Result<MutableBytes> StagedBatch::fill() {
     TREADLE_RETURN_IF_ERROR(part.tensor->copyTo(part.elements, to));
     to += part.sizeBytes();
   }
-  return memory_.mutableBytes().first(sizeBytes);
+  const MutableBytes all = memory_.mutableBytes().first(sizeBytes);
+  return Staged{all, all};
 }
 
 void StagedBatch::putBack() {

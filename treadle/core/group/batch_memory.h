@@ -43,7 +43,7 @@ class StagedBatch final : public Staging {
   ~StagedBatch() override;
 
   // Fails with the reason of the first tensor that has been released, or with ResourceExhausted.
-  Result<MutableBytes> fill() override;
+  Result<Staged> fill() override;
   // Tensors that have been released meanwhile are left out.
   void putBack() override;
 

@@ -21,10 +21,17 @@ bool isOneOf(OperationKind kind, std::initializer_list<OperationKind> kinds) {
 // Why the operation's partial sums cannot travel, as they do around a ring, in rounds and along a tree. Empty for
 // operations that have none.
 std::string_view obstacleToParts(const Description& what, SumOrder order) {
-  const bool isSparse = what.operation == OperationKind::kSparseAllReduce;  // its 16-bit rows travel as float32
-  if (!isSparse && !isOneOf(what.operation, {OperationKind::kAllReduce, OperationKind::kReduceScatter})) return "";
-  if (!isSparse && reducesAtOnce(what.dataType, what.reduceOp)) return "each member would round its 16-bit floats";
+  if (!isOneOf(what.operation,
+               {OperationKind::kAllReduce, OperationKind::kReduceScatter, OperationKind::kSparseAllReduce}))
+    return "";
   return order == SumOrder::kAny ? "" : "it does not add in the order of ranks";
+}
+
+// What goes along the tree may travel with a start.
+bool areSmallPartials(const Description& what) {
+  const bool reduces = what.operation == OperationKind::kAllReduce;
+  const size_t elementBytes = sizeOf(reduces ? partialType(what.dataType, what.reduceOp) : what.dataType);
+  return what.small() && what.count <= what.smallBytes / elementBytes;
 }
 
 // Calls `use` with each algorithm that serves, in the order of their numbers.
@@ -123,7 +130,7 @@ std::string_view obstacleTo(Algorithm algorithm, const Description& what, const 
       if (!isLargeGroup) return "the group has at most 16 members";
       if (!isOneOf(what.operation, {kAllReduce, kBroadcast, kBarrier, kSparseAllReduce})) return kOther;
       if (what.operation == kSparseAllReduce) return parts;
-      return !parts.empty() ? parts : what.small() ? "" : kLarge;
+      return !parts.empty() ? parts : areSmallPartials(what) ? "" : kLarge;
     case Algorithm::kRoot: return isOneOf(what.operation, {kAllReduce, kReduce}) ? "" : kOther;
     case Algorithm::kRing: return isCopyOfOne || what.operation == kAllReduce ? parts : kOther;
     case Algorithm::kCirculant:

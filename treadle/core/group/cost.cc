@@ -77,7 +77,7 @@ uint64_t stepsToAgree(Agreement::Kind kind, int size) {
 Cost costOf(const Description& what, const Placement& placement) {
   const int size = placement.members();
   const Agreement::Kind agreement = agreementOf(what, size);
-  const uint64_t chunkElements = std::max<uint64_t>(1, what.chunkBytes / sizeOf(what.dataType));
+  const uint64_t chunkElements = std::max<uint64_t>(1, what.chunkBytes / sizeOf(what.movedType()));
   std::vector<Plan> plans;
   Cost cost;
   for (int self = 0; self < size; ++self) {
@@ -89,9 +89,9 @@ Cost costOf(const Description& what, const Placement& placement) {
         if (!plan.withStarts) messages += (send.range().count() + chunkElements - 1) / chunkElements;
       }
     cost.messages = std::max(cost.messages, messages);
-    cost.bytes = std::max(cost.bytes, elements * sizeOf(what.dataType));
+    cost.bytes = std::max(cost.bytes, elements * sizeOf(what.movedType()));
     cost.allMessages += messages;
-    cost.allBytes += elements * sizeOf(what.dataType);
+    cost.allBytes += elements * sizeOf(what.movedType());
   }
   const uint64_t agreed = stepsToAgree(agreement, size), moved = Chains(plans).longest();
   cost.steps = plans.front().withStarts ? std::max(agreed, moved) : agreed + moved;

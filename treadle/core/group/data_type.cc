@@ -210,6 +210,8 @@ bool reducesAtOnce(DataType type, ReduceOp op) {
   return (type == DataType::kFloat16 || type == DataType::kBFloat16) && op != ReduceOp::kMin && op != ReduceOp::kMax;
 }
 
+DataType partialType(DataType type, ReduceOp op) { return reducesAtOnce(type, op) ? DataType::kFloat32 : type; }
+
 void reduceInto(DataType type, ReduceOp op, void* own, const void* incoming, size_t count) {
   TREADLE_CHECK(!reducesAtOnce(type, op), "values of this type are combined all at once");
   withType(type, [&](auto example) {

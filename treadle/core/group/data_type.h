@@ -44,8 +44,8 @@ struct Bool {
   uint8_t value = 0;
 };
 
-// 16-bit floats as stored in memory. They are added and multiplied in double, and the result is rounded once, to
-// nearest even.
+// 16-bit floats as stored in memory. They are added and multiplied in double or, where partial results travel, in
+// float, and the result is rounded once, to nearest even.
 struct Float16 {
   uint16_t bits = 0;
 };
@@ -62,9 +62,11 @@ std::string_view nameOf(ReduceOp op);
 // InvalidArgument: booleans have a minimum (and) and a maximum (or) only, complex numbers have neither.
 Status checkReduces(DataType type, ReduceOp op);
 
-// Whether the values of all members are combined in one step, in double, and rounded once. True for sums, averages and
+// Whether values of the type are combined in one step, in double, and rounded once. True for sums, averages and
 // products of 16-bit floats: a rounding after each member would change the result.
 bool reducesAtOnce(DataType type, ReduceOp op);
+// The type of partial results: float32 of values that reduce at once, otherwise the type itself.
+DataType partialType(DataType type, ReduceOp op);
 
 // result[i] = the reduction of members[0][i], members[1][i], ..., in this order; kAverage includes its division.
 // `result` may be one of the members. All are aligned for the type.

@@ -95,8 +95,10 @@ class ProcessGroup {
 // Between h hosts with several members each, members of a host may first combine their data among themselves (M. Cho et
 // al., "BlueConnect", 2019): each host then sends and receives 2 (h-1)/h times the data's size.
 // Small data (GroupOptions::smallBytes) is also sent to all members at once or, in a group of more than 16, along a
-// tree. Sums, averages and products of 16-bit floats are computed in float64 and rounded once. ArgumentError: the type
-// has no such reduction (checkReduces).
+// tree. Sums, averages and products of 16-bit floats are rounded once. They are computed in float64, or in float32
+// where members pass on partial results (around a ring, in rounds, by hosts, along a tree; not with SumOrder::kRank),
+// which then take twice the bytes and overflow where float32 does. ArgumentError: the type has no such reduction
+// (checkReduces).
 Future<void> allReduce(const ProcessGroup& group, void* data, size_t count, DataType type,
                        ReduceOp op = ReduceOp::kSum);
 

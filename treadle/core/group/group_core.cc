@@ -10,6 +10,7 @@
 #include "treadle/core/group/plan_operation.h"
 #include "treadle/core/group/sparse_operation.h"
 #include "treadle/core/group/sparse_tree_operation.h"
+#include "treadle/core/group/wide_staging.h"
 
 namespace treadle::group {
 namespace {
@@ -87,6 +88,9 @@ std::shared_ptr<Operation> GroupCore::makeOperation(uint64_t sequence, Call call
   } else if (setup.description.operation == OperationKind::kAllToAllV && agreement == Agreement::Kind::kTree) {
     operation = std::make_shared<AllToAllVOperation>(std::move(setup), std::move(plan));
   } else {
+    if (setup.description.movedType() != setup.description.dataType)
+      call.staging = std::make_shared<WideStaging>(setup.description.dataType, call.input, call.output,
+                                                   std::move(call.staging), link_.nameOf(link_.self()));
     operation = std::make_shared<PlanOperation>(std::move(setup), std::move(plan), std::move(call.staging));
   }
   operation->state()->executor = pool_;

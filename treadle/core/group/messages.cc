@@ -55,6 +55,11 @@ bool mayHaveData(MessageKind kind) {
 
 }  // namespace
 
+DataType Description::movedType() const {
+  const bool reduces = operation == OperationKind::kAllReduce || operation == OperationKind::kReduceScatter;
+  return reduces && sendsPartialResults(algorithm) ? partialType(dataType, reduceOp) : dataType;
+}
+
 std::string describe(const Description& description, int caller) {
   const std::string count = std::to_string(description.count), type(nameOf(description.dataType));
   const std::string data = " of " + (description.shape.empty() ? count + " " + type : description.shape);

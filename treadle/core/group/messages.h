@@ -89,6 +89,8 @@ struct Description {
   std::string shape = {};
   uint32_t urgency = 0;  // large operations go before those of less
 
+  // The type in which the data travels: float32 where partial results of 16-bit floats do.
+  DataType movedType() const;
   uint64_t sizeBytes() const { return count * sizeOf(dataType); }
   // Small data may travel with the starts; see options.h.
   bool small() const { return !sizesVary() && sizeBytes() <= smallBytes; }

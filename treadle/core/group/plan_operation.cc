@@ -26,7 +26,7 @@ Span cut(Span area, const Place& place, const Chunk& chunk, size_t elementBytes)
 }  // namespace
 
 PlanOperation::PlanOperation(Setup setup, Plan plan, std::shared_ptr<Staging> staging)
-    : ChunkedOperation(std::move(setup), std::move(plan), sizeOf(setup.description.dataType)),
+    : ChunkedOperation(std::move(setup), std::move(plan), sizeOf(setup.description.movedType())),
       staging_(std::move(staging)),
       arrived_(this->plan().channels.size()) {}
 
@@ -91,7 +91,7 @@ void PlanOperation::advance() {
 
 bool PlanOperation::fillStaging() {
   if (!staging_) return true;
-  Result<MutableBytes> filled = staging_->fill();
+  Result<Staged> filled = staging_->fill();
   if (!filled.ok()) return finish(std::move(filled).status()), false;
   staged_ = *filled;
   return true;
@@ -141,7 +141,7 @@ void PlanOperation::take(size_t channel, const Chunk& chunk) {
     std::memcpy(to.data(), data.data, to.size());
     return;
   }
-  const auto [type, op] = std::pair(description().dataType, description().reduceOp);
+  const auto [type, op] = std::pair(description().movedType(), description().reduceOp);
   const Bytes operand = read(receive.operand, chunk);
   if (operand.data() != to.data()) std::memcpy(to.data(), operand.data(), to.size());
   reduceInto(type, op, to.data(), data.data, chunk.count());

@@ -39,13 +39,13 @@ class PlanOperation : public ChunkedOperation {
   // Elements in the operation's memory: those of a chunk, or all.
   Bytes read(const Place& from, const Chunk& chunk) const;
   MutableBytes write(const Place& to, const Chunk& chunk) const;
-  Bytes source() const { return staging_ ? staged_ : input(); }
-  MutableBytes result() const { return staging_ ? staged_ : output(); }
+  Bytes source() const { return staging_ ? staged_.source : input(); }
+  MutableBytes result() const { return staging_ ? staged_.result : output(); }
   MutableBytes scratch() const { return {scratch_.get(), plan().scratch * elementBytes()}; }
 
   // In the turn.
   std::shared_ptr<Staging> staging_;
-  MutableBytes staged_;
+  Staged staged_;
   bool copied_ = false;
   std::unique_ptr<std::byte[]> scratch_;
   std::vector<std::vector<Buffer>> arrived_;  // by channel: what has not been taken, a window at most

@@ -13,6 +13,7 @@ class Forms {
  public:
   Forms(const Description& what, const Placement& placement)
       : what_(what),
+        elementBytes_(sizeOf(what.movedType())),
         members_(placement.members()),
         together_(placement.mostTogether()),
         hosts_(placement.hosts()),
@@ -22,6 +23,7 @@ class Forms {
   Amounts of(Algorithm algorithm) const {
     Amounts data = moved(algorithm);
     if (!isSpread_) data.networkBytes = 0;
+    if (what_.movedType() != what_.dataType) data.scratchBytes += all();  // wide_staging.h
     const bool withStarts = algorithm == Algorithm::kExchange || algorithm == Algorithm::kTree;
     return withStarts ? data : after(agreement(), data);
   }
@@ -39,10 +41,8 @@ class Forms {
     return count / parts + (count % parts == 0 ? 0 : 1);
   }
   uint64_t blockCount() const { return partOf(what_.count, members_); }
-  uint64_t chunkCount() const { return std::max<uint64_t>(1, what_.chunkBytes / sizeOf(what_.dataType)); }
-  double bytesOf(uint64_t count) const {
-    return static_cast<double>(count) * static_cast<double>(sizeOf(what_.dataType));
-  }
+  uint64_t chunkCount() const { return std::max<uint64_t>(1, what_.chunkBytes / elementBytes_); }
+  double bytesOf(uint64_t count) const { return static_cast<double>(count) * static_cast<double>(elementBytes_); }
   double chunksOf(uint64_t count) const {
     return static_cast<double>(count / chunkCount() + (count % chunkCount() == 0 ? 0 : 1));
   }
@@ -276,6 +276,7 @@ class Forms {
   }
 
   const Description& what_;
+  const size_t elementBytes_;
   const int members_, together_, hosts_, atBorder_;
   const bool isSpread_;
 };
@@ -283,7 +284,9 @@ class Forms {
 }  // namespace
 
 Amounts amountsOf(Algorithm algorithm, const Description& what, const Placement& placement) {
-  return Forms(what, placement).of(algorithm);
+  Description chosen = what;
+  chosen.algorithm = algorithm;
+  return Forms(chosen, placement).of(algorithm);
 }
 
 Prediction predict(Algorithm algorithm, const Description& what, const Placement& placement,

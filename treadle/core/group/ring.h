@@ -5,8 +5,7 @@
 
 namespace treadle::group {
 
-// Both need at least two members. Not for reductions that are to be rounded once or in the order of ranks: each member
-// adds to what has come to it.
+// Both need at least two members. Not for reductions in the order of ranks: each member adds to what has come to it.
 
 // All-reduce in place, in the output (P. Patarasuk, X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
 // workstations", 2009). The data is cut into as many blocks as there are members. In step s of the first n-1 member r

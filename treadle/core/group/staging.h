@@ -7,14 +7,18 @@
 
 namespace treadle::group {
 
+struct Staged {
+  MutableBytes source, result;  // the same, or apart
+};
+
 class Staging {
  public:
   virtual ~Staging() = default;
 
   // The memory, with the data in it. Called once, before the operation reads anything. A failure fails the operation on
   // all members.
-  virtual Result<MutableBytes> fill() = 0;
-  // The operation has ended well: the result goes from the memory to where the data lay.
+  virtual Result<Staged> fill() = 0;
+  // The operation has ended well: the result goes from the memory to where it belongs.
   virtual void putBack() = 0;
 };
 

@@ -11,14 +11,14 @@ namespace treadle::group {
 
 // Each member adds the sums of its children to its own elements, in the order of ranks, and sends them to its parent.
 // The sums of rank 0 go down to all. The data travels with the starts, which take the same course. Not for reductions
-// that are to be rounded once or in the order of ranks.
+// in the order of ranks.
 Plan treeAllReduce(const Shape& shape);
 
 // The elements of `root` go up to rank 0 and from each member down to its children, with the starts.
 Plan treeBroadcast(const Shape& shape);
 
-// For values that are to be rounded once, in groups and of data of any size: rank 0 combines the elements of all
-// members, by rank, and the result goes down to all.
+// For groups and data of any size: rank 0 combines the elements of all members, by rank, and the result goes down to
+// all.
 Plan rootAllReduce(const Shape& shape);
 
 }  // namespace treadle::group
