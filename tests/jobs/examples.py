@@ -28,7 +28,7 @@ EXAMPLES = [("two_workers", 2, 0.001, "worker1"),
 # Program, workers, options for a training of a second or two, and the worker of rank 1.
 DATA_PARALLEL = [("data_parallel_text", 2, "--layers 2 --width 32 --length 32 --lr 0.005".split(), "worker1"),
                  ("data_parallel_digits", 2, [], "worker1")]
-# A char_gpt that takes seconds: its workers, how far apart its trainings may end, what both losses are below, and options.
+# A char_gpt that takes seconds: its workers, how far apart its trainings may end, between which both losses lie, and options.
 # A model that guesses all 86 characters alike has a loss of log 86 = 4.45.
 CHAR_GPT = [(2, 1e-4, (0, 3), ["--quick"]), (2, 1e-10, (0, 3), ["--quick", "--float64"]),
             (3, 1e-10, (0, 3), ["--quick", "--float64"])]

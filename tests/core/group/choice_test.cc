@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "tests/core/group/group_job.h"
+#include "treadle/core/group/prediction.h"
 
 namespace treadle::group::choice_test {
 namespace {
@@ -62,6 +63,17 @@ TEST(ChoiceTest, GoesByOperationSizeAndMembers) {
     EXPECT_EQ(automatic(of(OperationKind::kSparseAllReduce, kSmall), size),
               size == 2 ? Algorithm::kDirect : Algorithm::kTree);
   }
+}
+
+// Between hosts direct blocks of 16-bit floats take longest, so these go by hosts as float32.
+TEST(ChoiceTest, SendsPartialSumsOfHalvesWhereThatIsFaster) {
+  Surroundings twoHosts{Placement::spread(16, 2)};
+  twoHosts.costs.cores = 16;
+  const Description what = reduction(1 << 22, DataType::kBFloat16);
+  EXPECT_EQ(*choose({}, what, twoHosts), Algorithm::kHierarchical);
+  EXPECT_EQ(*choose({.sumOrder = SumOrder::kRank}, what, twoHosts), Algorithm::kDirect);
+  const auto time = [&](Algorithm algorithm) { return timeOf(algorithm, what, twoHosts.placement, twoHosts.costs); };
+  EXPECT_GT(time(Algorithm::kDirect), 2 * time(Algorithm::kHierarchical));
 }
 
 TEST(ChoiceTest, ChoosesOnlyAlgorithmsThatServe) {
@@ -256,6 +268,19 @@ TEST(AlgorithmOfAHandle, TakesThePlaceOfThatOfTheGroup) {
     EXPECT_EQ(why.code(), Code::kInvalidArgument) << why.toString();
     EXPECT_TRUE(contains(why.message(), "algorithm root")) << why.message();
   }
+}
+
+TEST(AlgorithmOfAHandle, CountsNotForWhatHasNoChoice) {
+  GroupJob job(2);
+  std::vector<std::vector<float>> data(2, std::vector<float>(10, 1));
+  test::onAll(job.makeAll(), [&](const ProcessGroup& group, size_t rank) {
+    const ProcessGroup tree = group.withAlgorithm(Algorithm::kTree);
+    std::vector<Future<void>> all;
+    all.push_back(barrier(tree));
+    all.push_back(pushPull(tree, "a", std::span(data[rank])));
+    return whenAll(std::move(all));
+  });
+  EXPECT_EQ(data[0], std::vector<float>(10, 2));
 }
 
 TEST(SumOrderTest, LeavesOutAlgorithmsThatAddInAnotherOrder) {

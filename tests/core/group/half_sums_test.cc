@@ -155,6 +155,24 @@ TYPED_TEST(HalfSums, OfPartialSumsAreThoseOfFloatsRoundedOnce) {
   }
 }
 
+// A member without a block may give any memory for it.
+TEST(HalfSumsMemory, OfAnEmptyOutputWhereTheInputBeginsIsNotTheInput) {
+  GroupJob job(2);
+  const std::vector<ProcessGroup> groups =
+      job.makeAll({.smallBytes = 0, .chunkBytes = 64, .algorithm = Algorithm::kCirculant});
+  constexpr size_t kCount = 100;
+  const Float16 signalling{0x7D01};  // what float32 makes quiet
+  std::vector<std::vector<Float16>> data(2, std::vector<Float16>(kCount, signalling));
+  std::vector<Float16> sums(kCount);
+  const std::vector<uint64_t> counts = {0, kCount};
+  std::vector<Future<void>> futures;
+  for (size_t rank = 0; rank < 2; ++rank)
+    futures.push_back(reduceScatter(groups[rank], std::span<const Float16>(data[rank]),
+                                    rank == 0 ? std::span(data[0]).first(0) : std::span(sums), ReduceOp::kSum, counts));
+  test::waitAll(futures);
+  for (const Float16& value : data[0]) ASSERT_EQ(value.bits, signalling.bits);
+}
+
 // What bfloat16 loses when each addition is rounded.
 TEST(HalfSumsValues, TakeInHalvesBesideFiveHundredAndTwelve) {
   GroupJob job(4);
@@ -199,17 +217,20 @@ TEST(HalfSumsCost, AsManyBytesAsARing) {
   constexpr int kSize = 4;
   constexpr size_t kCount = 1 << 20;
   GroupJob job(kSize);
-  std::vector<ProcessGroup> groups = job.makeAll();
+  const std::vector<ProcessGroup> any = job.makeAll(), ring = job.makeAll({.algorithm = Algorithm::kRing});
   std::vector<std::vector<Float16>> data(kSize, std::vector<Float16>(kCount, group::toFloat16(1.0F)));
-  const auto bytesOf = [&](ReduceOp op) {
+  const auto bytesOf = [&](ReduceOp op, const std::vector<ProcessGroup>& groups) {
     const uint64_t before = bytesSent(job, 0);
     std::vector<Future<void>> futures;
     for (size_t rank = 0; rank < kSize; ++rank) futures.push_back(allReduce(groups[rank], std::span(data[rank]), op));
     test::waitAll(futures);
     return bytesSent(job, 0) - before;
   };
-  EXPECT_EQ(2 * (kSize - 1) * kCount * sizeof(Float16) / kSize, bytesOf(ReduceOp::kMax)) << "around the ring";
-  EXPECT_EQ(bytesOf(ReduceOp::kMax), bytesOf(ReduceOp::kAverage));
+  const uint64_t bytes = bytesOf(ReduceOp::kMax, any);
+  EXPECT_EQ(bytes, 2 * (kSize - 1) * kCount * sizeof(Float16) / kSize) << "around the ring";
+  EXPECT_EQ(bytesOf(ReduceOp::kAverage, any), bytes);
+  EXPECT_EQ(bytesOf(ReduceOp::kMax, ring), bytes);
+  EXPECT_EQ(bytesOf(ReduceOp::kAverage, ring), 2 * bytes) << "as float32";
 }
 
 }  // namespace

@@ -85,7 +85,7 @@ TEST_F(ManyMembers, AllReduceRoundsAlikeOnAll) {
 // In many chunks, which rank 0 and the root combine while they send.
 TEST_F(ManyMembers, SmallDataMayComeInManyChunks) {
   constexpr size_t kCount = 1000, kRoot = 13;
-  std::vector<ProcessGroup> groups = job_.makeAll({.chunkBytes = 64});
+  std::vector<ProcessGroup> groups = job_.makeAll({.chunkBytes = 64, .algorithm = Algorithm::kRoot});
   std::vector<std::vector<group::Float16>> halves;
   for (size_t rank = 0; rank < kMembers; ++rank)
     halves.emplace_back(kCount, group::toFloat16(static_cast<float>(rank)));
@@ -258,7 +258,6 @@ TEST_F(ManyMembers, ThatDifferAreNamed) {
       {"11 uint8", [&](const ProcessGroup& group) { return broadcast(group, std::span(bytes).first(11), 0); }},
       {"rank 1", [&](const ProcessGroup& group) { return broadcast(group, std::span(bytes).first(10), 1); }},
       {"allToAll of 21 uint8", [&](const ProcessGroup& group) { return allToAll(group, bytes, other); }},
-      // Its starts go to all, and those of the others along the tree.
       {"allToAll of blocks of any sizes",
        [&](const ProcessGroup& group) { return allToAll(group, bytes, other, ones, ones); }}};
   for (size_t strange : {size_t{0}, size_t{1}, size_t{12}, size_t{20}})

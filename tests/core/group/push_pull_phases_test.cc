@@ -1,5 +1,5 @@
-// A member is killed in each phase of a sum by name. The others end with the sum if they have all that they need, and
-// else with the loss of that member.
+// A member is killed, or gets nothing any more, in each phase of a sum by name. The others end with the sum if they
+// have all that they need, and else with the loss of that member, or at their limits with its name.
 
 #include <set>
 
@@ -29,6 +29,36 @@ struct Moment {
 
 class PushPullPhase : public ::testing::Test {
  protected:
+  // Member 2 gets none of these messages. The others give up at their limits, for `reason`; then the name may be
+  // offered again.
+  static void expectToEndAtTheLimit(const test::Tap::Rule& rule, size_t count, const std::string& reason) {
+    EXPECT_TRUE(test::withLongerLimits(std::chrono::milliseconds(250), [&](Duration limit) {
+      TappedJob job(kMembers);
+      job.hold(2, rule);
+      test::Tensors data;
+      for (size_t rank = 0; rank < kMembers; ++rank) data.push_back(test::valuesOf(rank, 0, count));
+      const auto offer = [&](int rank, Duration timeout) {
+        return pushPull(job.group(rank).withTimeout(timeout), "a", std::span(data[static_cast<size_t>(rank)]));
+      };
+      std::vector<Future<void>> futures;
+      for (int rank = 0; rank < kMembers; ++rank) futures.push_back(offer(rank, rank == 2 ? kNoTimeout : limit));
+      auto named = ::testing::AssertionSuccess();
+      for (size_t rank : {size_t{0}, size_t{1}}) {
+        const Status why = failureOf(futures[rank]);
+        EXPECT_EQ(why.code(), Code::kDeadlineExceeded) << why.toString();
+        if (!test::contains(why.message(), reason)) named = ::testing::AssertionFailure() << why.message();
+      }
+      job.letGo();
+      const Status late = failureOf(futures[2]);  // it may have all that it needs
+      EXPECT_TRUE(late.ok() || late.code() == Code::kDeadlineExceeded) << late.toString();
+      for (size_t rank = 0; rank < kMembers; ++rank) data[rank] = test::valuesOf(rank, 0, count);
+      for (int rank = 0; rank < kMembers; ++rank) futures[static_cast<size_t>(rank)] = offer(rank, test::kPatience);
+      test::waitAll(futures);
+      for (const auto& sum : data) EXPECT_EQ(sum, test::sumOf(kMembers, 0, count));
+      return named;
+    }));
+  }
+
   static test::Tap::Rule ofKind(MessageKind kind) {
     return [kind](int, const Message& message) { return message.kind == kind; };
   }
@@ -83,6 +113,16 @@ TEST_F(PushPullPhase, ALargeSumWhoseChunksDoNotReachTheMember) {
 
 TEST_F(PushPullPhase, ASumThatTheMemberHasAndAnotherHasNot) {
   expectLoss({.victim = 2, .holder = 1, .rule = fromTwo(MessageKind::kStart), .done = {0, 2}});
+}
+
+TEST_F(PushPullPhase, AMemberThatGetsNoOrdersIsNamed) {
+  for (size_t count : {kSmall, kLarge})
+    expectToEndAtTheLimit(ofKind(MessageKind::kOrders), count, "it has not been started by worker 'w2'");
+}
+
+// Around a ring each member waits for the one before.
+TEST_F(PushPullPhase, ALargeSumThatAMemberDoesNotTakeEndsAtTheLimit) {
+  expectToEndAtTheLimit(ofKind(MessageKind::kChunk), kLarge, "chunks have come from");
 }
 
 // Its values have gone with its starts.

@@ -116,7 +116,9 @@ TEST_F(PushPullTest, ReducesEveryTypeByItsDefinition) {
   for (int members : {1, 2, 3, 5, 9}) {
     GroupJob job(members);
     const std::vector<test::Reduction> reductions = test::allReductions(members, 1009);
-    for (const GroupOptions& options : {GroupOptions{}, GroupOptions{.smallBytes = 0, .chunkBytes = 512}}) {
+    for (const GroupOptions& options :
+         {GroupOptions{}, GroupOptions{.smallBytes = 0, .chunkBytes = 512},
+          GroupOptions{.smallBytes = 0, .chunkBytes = 512, .algorithm = Algorithm::kRing}}) {
       std::vector<ProcessGroup> groups = job.makeAll(options);
       std::vector<std::unique_ptr<One>> all;
       std::vector<Future<void>> futures;

@@ -3,8 +3,8 @@
 // process. Pure.
 //
 // Numbers differ by rank and by element. Integers wrap around, and floats add and multiply exactly, so the result has
-// the same bits in every order of ranks. 16-bit floats add exactly in double, and a second rounding of a sum or a
-// product would change many results.
+// the same bits in every order of ranks. 16-bit floats add and multiply exactly in float, among up to 32 members, and a
+// second rounding of a sum or a product would change many results.
 
 #include <algorithm>
 #include <cmath>
@@ -103,15 +103,16 @@ struct NumbersOf<T> {
   }
 };
 
-// Numbers of all digits between 1/4 and 128, whose sums need more digits than a 16-bit float has; factors of five
-// digits.
+// Numbers of all digits between 1/4 and 128, whose sums need more digits than a 16-bit float has. Factors of five
+// digits on the first four ranks, powers of two on the others: a float holds the 20 digits of their product.
 template <class T>
   requires std::same_as<T, group::Float16> || std::same_as<T, group::BFloat16>
 struct NumbersOf<T> {
   static T of(ReduceOp op, int rank, int /*members*/, size_t i) {
     const uint64_t bits = bitsOf(rank, i), digits = op == ReduceOp::kProduct ? 16 : 1024;
     const int most = op == ReduceOp::kProduct ? 0 : 6, exponents = op == ReduceOp::kProduct ? 2 : 9;
-    const double mantissa = 1 + static_cast<double>(bits % digits) / static_cast<double>(digits);
+    const bool isPower = op == ReduceOp::kProduct && rank >= 4;
+    const double mantissa = isPower ? 1 : 1 + static_cast<double>(bits % digits) / static_cast<double>(digits);
     const double value =
         std::ldexp(mantissa, most - static_cast<int>(bits / digits % static_cast<uint64_t>(exponents)));
     return group::rounded<T>(bits >> 63U == 0 ? value : -value);

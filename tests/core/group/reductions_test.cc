@@ -185,6 +185,14 @@ TEST_P(LargeReductions, InTheUsualChunksGiveTheirClosedForms) {
   checkLarge(static_cast<size_t>(members()) * 280'004 + 16, {});
 }
 
+// More elements than OfEveryTypeGiveTheirClosedForms of Reductions has, and no data goes with the starts.
+TEST_P(LargeReductions, OfEveryTypeGiveTheirClosedForms) {
+  const std::vector<Reduction> all = test::allReductions(members(), 1009);
+  for (Algorithm algorithm : kAlgorithms)
+    if (algorithm != Algorithm::kExchange && algorithm != Algorithm::kTree)
+      check(algorithm, all, {.smallBytes = 0, .chunkBytes = 256});
+}
+
 INSTANTIATE_TEST_SUITE_P(Members, LargeReductions,
                          ::testing::Combine(::testing::Values(2, 3, 4, 5, 6, 7, 8, 9), ::testing::Values(1)));
 INSTANTIATE_TEST_SUITE_P(Hosts, LargeReductions,

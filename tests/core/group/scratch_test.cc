@@ -68,6 +68,19 @@ TEST_F(HugeScratch, FailsTheOperationAndTheGroupGoesOn) {
   test::waitAll(futures);
 }
 
+// The input and the output as float32, which is twice as much.
+TEST_F(HugeScratch, OfHalvesFailsTheOperationToo) {
+  std::vector<Future<void>> futures;
+  for (const ProcessGroup& group : groups_)
+    futures.push_back(reduceScatter(group, input_.bytes(), output_.bytes(), group::DataType::kFloat16));
+  for (Future<void>& future : futures) {
+    const Status why = failureOf(future);
+    EXPECT_EQ(why.code(), Code::kResourceExhausted) << why.toString();
+    const std::string wanted = "has no memory for " + std::to_string(8 * kHugeBlock) + " bytes, in which 16-bit floats";
+    EXPECT_TRUE(contains(why.message(), wanted)) << why.message();
+  }
+}
+
 // Two operations before it may move, and wait for rank 2.
 TEST_F(HugeScratch, IsNotMadeBeforeTheDataMayMove) {
   constexpr size_t kCount = 300'000;

@@ -25,7 +25,7 @@ enum class Phase {
   kStarted,  // it gets the starts, and no chunk of rows
   kMiddle,   // it gets some chunks
   kNoSums,   // it gets the rows of all, and no sums
-  kDone,     // it has ended well, and the member after it has not got its sums
+  kDone,     // it has ended well, and the member after it has not got its sums; large: of one window
 };
 
 struct Case {
@@ -54,7 +54,9 @@ class SparsePhase : public ::testing::TestWithParam<std::tuple<Case, int>> {
   static int next() { return (victim() + 1) % kMembers; }
   GroupOptions options() const {
     return {.smallBytes = isLarge() ? 0 : GroupOptions{}.smallBytes,
-            .chunkBytes = isLarge() ? 64 : GroupOptions{}.chunkBytes};
+            .chunkBytes = !isLarge()                ? GroupOptions{}.chunkBytes
+                          : phase() == Phase::kDone ? 4096
+                                                    : 64};
   }
   test::SparseMember<float>& member(int rank) { return members_[static_cast<size_t>(rank)]; }
 
@@ -103,8 +105,11 @@ class SparsePhase : public ::testing::TestWithParam<std::tuple<Case, int>> {
           return done.contains(from);
         });
       case Phase::kDone:
-        return job.hold(next(), [from = victim()](int sender, const Message& message) {
-          return sender == from && message.kind == MessageKind::kResult;
+        // Acknowledgements pass: the victim needs the sums of this member.
+        return job.hold(next(), [from = victim(), isDone = false](int sender, const Message& message) mutable {
+          if (sender != from) return false;
+          isDone = isDone || message.kind == MessageKind::kResult;
+          return isDone && message.kind != MessageKind::kAck;
         });
     }
   }
@@ -167,7 +172,8 @@ INSTANTIATE_TEST_SUITE_P(Cases, SparsePhase,
                          ::testing::Combine(::testing::Values(Case{Phase::kAbsent}, Case{Phase::kBegun},
                                                               Case{Phase::kNoSums}, Case{Phase::kDone},
                                                               Case{Phase::kBegun, true}, Case{Phase::kStarted, true},
-                                                              Case{Phase::kMiddle, true}, Case{Phase::kNoSums, true}),
+                                                              Case{Phase::kMiddle, true}, Case{Phase::kNoSums, true},
+                                                              Case{Phase::kDone, true}),
                                             ::testing::Values(0, 2)),
                          nameOf);
 

@@ -12,6 +12,8 @@
 #include <optional>
 
 #include "tests/core/group/cell_run.h"
+#include "tests/core/group/sparse_rows.h"
+#include "tests/support/descriptors.h"
 
 namespace treadle::wire_bytes_test {
 namespace {
@@ -80,6 +82,11 @@ struct Amount {
   int hosts = 1;
 };
 
+void expectTheory(uint64_t sent, double theory) {
+  EXPECT_GE(static_cast<double>(sent), theory);
+  EXPECT_LT(static_cast<double>(sent), 1.005 * theory) << static_cast<double>(sent) / theory;
+}
+
 class WireBytes : public ::testing::TestWithParam<Amount> {
  protected:
   // Each member calls it. Returns the bytes that all have sent meanwhile.
@@ -88,11 +95,6 @@ class WireBytes : public ::testing::TestWithParam<Amount> {
     const uint64_t before = *sentByTcp();
     test::runCell(cell, groups);
     return *sentByTcp() - before;
-  }
-
-  void expectTheory(uint64_t sent, double theory) {
-    EXPECT_GE(static_cast<double>(sent), theory);
-    EXPECT_LT(static_cast<double>(sent), 1.005 * theory) << sent - theory << " bytes more";
   }
 
   GroupJob job_{GetParam().size, {.tcp = true}};
@@ -131,6 +133,26 @@ TEST_P(WireBytes, OfTensorsByNameAreThoseOfAllReduces) {
   expectTheory(*sentByTcp() - before, 2.0 * (amount.size - 1) * static_cast<double>(amount.bytes));
 }
 
+// Of n members that together have K rows, k each: (n-1) (k + K) rows, of 256 bytes. All have the same ones, or each its
+// own.
+TEST_P(WireBytes, OfSparseSumsAreThoseOfTheirRows) {
+  if (!sentByTcp()) GTEST_SKIP() << "this kernel does not count the bytes of a TCP connection";
+  if (GetParam().hosts > 1) GTEST_SKIP() << "sparse sums do not go by hosts";
+  constexpr uint64_t kWidth = 64;
+  const uint64_t members = static_cast<uint64_t>(GetParam().size), rows = GetParam().bytes / (kWidth * sizeof(float));
+  const std::vector<ProcessGroup> groups = job_.makeAll();
+  for (const uint64_t share : {uint64_t{1}, members}) {
+    test::SparseMembers<float> data(members);
+    for (uint64_t row = 0; row < share * rows; ++row)
+      for (uint64_t rank = 0; rank < members; ++rank)
+        if (share == 1 || row % members == rank) data[rank].add(row, kWidth, 1);
+    const uint64_t before = *sentByTcp();
+    sumOfAll(groups, {{share * rows, kWidth}, 1}, data);
+    expectTheory(*sentByTcp() - before,
+                 static_cast<double>((members - 1) * (rows + share * rows) * kWidth * sizeof(float)));
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Members, WireBytes,
                          ::testing::Values(Amount{2, kMiB}, Amount{4, kMiB}, Amount{8, kMiB}, Amount{17, kMiB},
                                            Amount{2, 10 * kMiB}, Amount{4, 10 * kMiB}, Amount{4, kMiB, 2},
@@ -139,6 +161,26 @@ INSTANTIATE_TEST_SUITE_P(Members, WireBytes,
                            return std::to_string(info.param.size) + "On" + std::to_string(info.param.hosts) + "With" +
                                   std::to_string(info.param.bytes / kMiB) + "MiB";
                          });
+
+// What they take by themselves.
+TEST(WireBytesOfManyMembers, AreThoseOfTheAlgorithmsAndHalfAPercent) {
+  constexpr int kMembers = 64;
+  if (!sentByTcp()) GTEST_SKIP() << "this kernel does not count the bytes of a TCP connection";
+  if (!test::mayHaveDescriptors(10'000)) GTEST_SKIP() << "this process may not have so many sockets";
+  GroupJob job(kMembers, {.tcp = true});
+  for (uint8_t operation = 1; group::isOperation(operation); ++operation) {
+    Cell cell{
+        .operation = static_cast<OperationKind>(operation), .size = kMembers, .chunkBytes = GroupOptions{}.chunkBytes};
+    if (cell.isBarrier() || cell.isSend() || cell.operation == OperationKind::kSparseAllReduce) continue;
+    cell.count = countOf(cell, kMiB);
+    cell.algorithm = *group::choose({}, cell.description(), group::Surroundings::onOneHost(kMembers));
+    SCOPED_TRACE(cell.name());
+    const std::vector<ProcessGroup> groups = job.makeAll(cell.options(""));
+    const uint64_t before = *sentByTcp();
+    test::runCell(cell, groups);
+    expectTheory(*sentByTcp() - before, theoryOf(cell, kMiB));
+  }
+}
 
 }  // namespace
 }  // namespace treadle::wire_bytes_test

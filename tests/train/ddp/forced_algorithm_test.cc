@@ -13,7 +13,7 @@ using group::Algorithm;
 
 constexpr int kRanks = 3;
 
-// The first all-reduces of large data; the last ones cannot broadcast or gather.
+// Each can do all-reduces of any size, and none can both broadcast and gather.
 class ForcedAlgorithm : public ::testing::TestWithParam<Algorithm> {
  protected:
   static GroupOptions forced() {
@@ -103,16 +103,55 @@ INSTANTIATE_TEST_SUITE_P(Algorithms, ForcedAlgorithm,
                                            Algorithm::kDirect),
                          [](const auto& info) { return std::string(group::nameOf(info.param)); });
 
-// Gradients go by it: one that cannot do them says so.
-TEST(ForcedAlgorithmOfGradients, IsRefusedWhereItCannotAverageThem) {
+// It does all-reduces of small data alone: those of the averages are, and that of which gradients there are is not.
+TEST(AlgorithmOfAverages, IsForThemAlone) {
+  TensorJob job(ranks(2));
+  job.onAll([&](Worker& worker) {
+    const Shapes shapes(200, {1});
+    Weights weights(shapes);
+    const GroupOptions options{.smallBytes = 64, .algorithm = Algorithm::kExchange};
+    DistributedDataParallel<Weights> ddp(weights, ProcessGroup::make(worker, job.names(), options),
+                                         {.buckets = {.firstBytes = 64, .bytes = 64}});
+    const std::vector<at::Tensor> ones(shapes.size(), at::full({1}, worker.self().rank));
+    for (const at::Tensor& average : averageOf(*weights, ones)) EXPECT_EQ(average.item<float>(), 0.5);
+    EXPECT_FALSE(ddp.agreeToSkip(false));
+  });
+}
+
+// It gathers, which a ring does not.
+TEST(AlgorithmOfAverages, IsNotThatOfSyncBatchNorm) {
+  TensorJob job(ranks(2));
+  job.onAll([&](Worker& worker) {
+    const ProcessGroup ring = ProcessGroup::make(worker, job.names(), {.algorithm = Algorithm::kRing});
+    SyncBatchNorm norm(3, worker, ring);
+    const at::Tensor output = norm->forward(at::full({2, 3}, static_cast<double>(worker.self().rank)));
+    EXPECT_TRUE(close(output, at::full({2, 3}, worker.self().rank == 0 ? -1.0 : 1.0), 1e-4));
+  });
+}
+
+// Before any pass, and the group goes on.
+TEST(AlgorithmOfAverages, IsRefusedWhereItCannotDoThem) {
   TensorJob job(ranks(2));
   job.onAll([&](Worker& worker) {
     Net net(0);
-    const GroupOptions options{.smallBytes = 8, .algorithm = Algorithm::kExchange};
-    DistributedDataParallel<Net> ddp(net, ProcessGroup::make(worker, job.names(), options));
-    EXPECT_TRUE(contains(messageOf<ArgumentError>(
-                             [&] { ddp.forward(inputOf(worker.self().rank, 0), false).square().mean().backward(); }),
-                         "the algorithm 'exchange' cannot do"));
+    for (const Algorithm algorithm : {Algorithm::kExchange, Algorithm::kHierarchical}) {
+      const ProcessGroup group = ProcessGroup::make(worker, job.names(), {.smallBytes = 8, .algorithm = algorithm});
+      EXPECT_TRUE(contains(messageOf<ArgumentError>([&] { DistributedDataParallel<Net> ddp(net, group); }),
+                           "cannot do allReduce (average)"));
+      barrier(group).wait();
+    }
+  });
+}
+
+TEST(AlgorithmOfAverages, IsTheSameOnAllRanks) {
+  TensorJob job(ranks(2));
+  job.onAll([&](Worker& worker) {
+    Net net(0);
+    const Algorithm algorithm = worker.self().rank == 0 ? Algorithm::kRoot : Algorithm::kDirect;
+    const ProcessGroup group = ProcessGroup::make(worker, job.names(), {.algorithm = algorithm});
+    const std::string why =
+        messageOf<ArgumentError>([&] { DistributedDataParallel<Net> ddp(net, group, {.buckets = {.bytes = 4096}}); });
+    for (const char* part : {"GroupOptions::algorithm", "root", "direct"}) EXPECT_TRUE(contains(why, part)) << why;
   });
 }
 

@@ -23,7 +23,7 @@ enum class Algorithm : uint8_t {
 enum class SumOrder : uint8_t { kAny, kRank };
 
 bool isAlgorithm(uint8_t value);  // one that travels
-// Whether members pass on what they have reduced, and not each what it has.
+// Whether members pass on sums of several members, and not only their own values.
 bool sendsPartialResults(Algorithm algorithm);
 std::string_view nameOf(Algorithm algorithm);
 

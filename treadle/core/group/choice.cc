@@ -27,11 +27,9 @@ std::string_view obstacleToParts(const Description& what, SumOrder order) {
   return order == SumOrder::kAny ? "" : "it does not add in the order of ranks";
 }
 
-// What goes along the tree may travel with a start.
-bool areSmallPartials(const Description& what) {
-  const bool reduces = what.operation == OperationKind::kAllReduce;
-  const size_t elementBytes = sizeOf(reduces ? partialType(what.dataType, what.reduceOp) : what.dataType);
-  return what.small() && what.count <= what.smallBytes / elementBytes;
+// What goes along the tree travels with starts.
+bool fitsIntoStarts(const Description& what) {
+  return what.small() && what.count <= what.smallBytes / sizeOf(what.movedBy(Algorithm::kTree));
 }
 
 // Calls `use` with each algorithm that serves, in the order of their numbers.
@@ -118,7 +116,8 @@ Agreement::Kind agreementOf(const Description& description, int size) {
 
 std::string_view obstacleTo(Algorithm algorithm, const Description& what, const Placement& placement, SumOrder order) {
   using enum OperationKind;
-  constexpr std::string_view kOther = "it does other operations", kLarge = "its data is above smallBytes";
+  constexpr std::string_view kOther = "it does other operations", kLarge = "its data is above smallBytes",
+                             kLargeAsFloats = "its data is above smallBytes as float32";
   const bool isCopyOfOne = isOneOf(what.operation, {kBroadcast, kSend});
   const std::string_view parts = obstacleToParts(what, order);
   const bool isLargeGroup = placement.members() > kMostAllToAll;
@@ -130,7 +129,8 @@ std::string_view obstacleTo(Algorithm algorithm, const Description& what, const 
       if (!isLargeGroup) return "the group has at most 16 members";
       if (!isOneOf(what.operation, {kAllReduce, kBroadcast, kBarrier, kSparseAllReduce})) return kOther;
       if (what.operation == kSparseAllReduce) return parts;
-      return !parts.empty() ? parts : areSmallPartials(what) ? "" : kLarge;
+      if (!parts.empty()) return parts;
+      return fitsIntoStarts(what) ? "" : what.small() ? kLargeAsFloats : kLarge;
     case Algorithm::kRoot: return isOneOf(what.operation, {kAllReduce, kReduce}) ? "" : kOther;
     case Algorithm::kRing: return isCopyOfOne || what.operation == kAllReduce ? parts : kOther;
     case Algorithm::kCirculant:

@@ -27,8 +27,8 @@ struct Call {
   std::optional<Algorithm> wanted = {};              // in place of that of the group's options
 };
 
-// Up to this many members an operation begins with a message from each to each. Above, only a sparse all-reduce does
-// that does not go along the tree: each member says how many rows it has for each other one.
+// Up to this many members an operation begins with a message from each to each. Above, only a sparse all-reduce whose
+// rows are dealt does so: each member says how many rows it has for each other one.
 inline constexpr int kMostAllToAll = 16;
 
 Agreement::Kind agreementOf(const Description& description, int size);

@@ -62,8 +62,8 @@ std::string_view nameOf(ReduceOp op);
 // InvalidArgument: booleans have a minimum (and) and a maximum (or) only, complex numbers have neither.
 Status checkReduces(DataType type, ReduceOp op);
 
-// Whether values of the type are combined in one step, in double, and rounded once. True for sums, averages and
-// products of 16-bit floats: a rounding after each member would change the result.
+// Whether values of the type are combined in one step, in double, and rounded once, where one member has those of all.
+// True for sums, averages and products of 16-bit floats: a rounding after each member would change the result.
 bool reducesAtOnce(DataType type, ReduceOp op);
 // The type of partial results: float32 of values that reduce at once, otherwise the type itself.
 DataType partialType(DataType type, ReduceOp op);

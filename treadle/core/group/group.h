@@ -61,8 +61,9 @@ class ProcessGroup {
   // not count for send, recv and pushPull.
   ProcessGroup withUrgency(uint32_t urgency) const;
   // The same group; operations that are called with this handle go by this algorithm in place of
-  // GroupOptions::algorithm. kAutomatic: by the fastest one. The same on all members, as a mismatch fails the
-  // operation. It does not count for send, recv and pushPull.
+  // GroupOptions::algorithm. kAutomatic: by the fastest one that GroupOptions::sumOrder allows. ArgumentError of an
+  // operation that it cannot do. The same on all members, as a mismatch fails the operation. It does not count for
+  // barrier, send, recv and pushPull.
   ProcessGroup withAlgorithm(Algorithm algorithm) const;
   // The same group; operations that are called through this handle say what their data is, such as "float32 [2, 3]",
   // where others have a number of elements or bytes. Members whose texts differ fail as where these numbers differ, and
@@ -97,8 +98,8 @@ class ProcessGroup {
 // Small data (GroupOptions::smallBytes) is also sent to all members at once or, in a group of more than 16, along a
 // tree. Sums, averages and products of 16-bit floats are rounded once. They are computed in float64, or in float32
 // where members pass on partial results (around a ring, in rounds, by hosts, along a tree; not with SumOrder::kRank),
-// which then take twice the bytes and overflow where float32 does. ArgumentError: the type has no such reduction
-// (checkReduces).
+// which then take twice the bytes, also in memory, and overflow where float32 does. ArgumentError: the type has no such
+// reduction (checkReduces). ResourceError on all members: a member has no memory for partial results.
 Future<void> allReduce(const ProcessGroup& group, void* data, size_t count, DataType type,
                        ReduceOp op = ReduceOp::kSum);
 
@@ -154,8 +155,8 @@ Future<void> scatter(const ProcessGroup& group, Bytes input, MutableBytes output
 
 // Block m of the input goes to the group's rank m, where it becomes the block of this member in the output. `sent` and
 // `received` are the sizes of the blocks of the input and of the output, which differ from member to member; either all
-// members give sizes or none does. A member that expects another size than is sent gets ArgumentError naming both, and
-// so do members that have not ended by then. Without sizes a difference fails on all members.
+// members give sizes or none does. Where a member expects another size than is sent, ArgumentError names both: on all
+// members without sizes and in a group of more than 16, otherwise on those that have not ended by then.
 Future<void> allToAll(const ProcessGroup& group, Bytes input, MutableBytes output, std::vector<uint64_t> sent = {},
                       std::vector<uint64_t> received = {});
 

@@ -55,7 +55,7 @@ bool mayHaveData(MessageKind kind) {
 
 }  // namespace
 
-DataType Description::movedType() const {
+DataType Description::movedBy(Algorithm algorithm) const {
   const bool reduces = operation == OperationKind::kAllReduce || operation == OperationKind::kReduceScatter;
   return reduces && sendsPartialResults(algorithm) ? partialType(dataType, reduceOp) : dataType;
 }

@@ -89,8 +89,9 @@ struct Description {
   std::string shape = {};
   uint32_t urgency = 0;  // large operations go before those of less
 
-  // The type in which the data travels: float32 where partial results of 16-bit floats do.
-  DataType movedType() const;
+  // The type in which the data travels: float32 where partial results of 16-bit floats do, as by some algorithms.
+  DataType movedBy(Algorithm algorithm) const;
+  DataType movedType() const { return movedBy(algorithm); }
   uint64_t sizeBytes() const { return count * sizeOf(dataType); }
   // Small data may travel with the starts; see options.h.
   bool small() const { return !sizesVary() && sizeBytes() <= smallBytes; }
@@ -112,8 +113,9 @@ struct Message {
   uint64_t sequence = 0;  // the how-manieth operation of the stream, from 0
   MessageKind kind = MessageKind::kStart;
   Description description;           // kStart
-  uint64_t elements = 0;             // kStart: what the sender is going to send to the receiver; otherwise see
-                                     // sparse_tree_operation.h and all_to_all_v_operation.h. kResult, kShare: rows
+  uint64_t elements = 0;             // kStart: what the sender is going to send to the receiver, or along the tree
+                                     // what sparse_tree_operation.h and all_to_all_v_operation.h say; kResult: rows;
+                                     // kShare: rows, or elements of an all-to-all
   uint64_t position = 0;             // kChunk: which; kAck: how many are taken
   bool begun = false;                // kAnswer
   Status status;                     // kAbort

@@ -96,7 +96,7 @@ class Operation {
   virtual void onAck(int member, uint64_t positions) = 0;
   // It has ended, and frees what it kept. Called before the future is ready.
   virtual void onFinished() {}
-  // How many elements go to a member, as its start says.
+  // What the start to a member has as `elements`: how many go there, unless the operation says otherwise.
   virtual uint64_t elementsTo(int member) const = 0;
   // What it waits for when all have begun.
   virtual std::string waitsFor() const = 0;

@@ -68,6 +68,14 @@ struct Receive {
   const Range& range() const { return to.range; }
 };
 
+// Elements of all of them.
+template <class Transfers>
+uint64_t elementsOf(const Transfers& transfers) {
+  uint64_t elements = 0;
+  for (const auto& transfer : transfers) elements += transfer.range().count();
+  return elements;
+}
+
 struct Channel {
   int peer = 0;  // rank in the group
   // How many chunks may be under way, in each direction. Both members have the same.

@@ -10,13 +10,6 @@
 namespace treadle::group {
 namespace {
 
-template <class Transfers>
-uint64_t elementsOf(const Transfers& transfers) {
-  uint64_t elements = 0;
-  for (const auto& transfer : transfers) elements += transfer.range().count();
-  return elements;
-}
-
 // The bytes of a chunk of the elements at `place`.
 template <class Span>
 Span cut(Span area, const Place& place, const Chunk& chunk, size_t elementBytes) {

@@ -15,13 +15,13 @@ class PlanOperation : public ChunkedOperation {
   bool large() const override { return !plan().withStarts; }
 
  protected:
+  void onBegin() override;
   void onStarted(int member, uint64_t elements, Buffer data) override;
   uint64_t elementsTo(int member) const override;
   uint64_t elementsFrom(int member) const;
   void advance() override;
 
  private:
-  void onBegin() override;
   void onArrived(size_t channel, const Chunk& chunk, Buffer data) override;
   void onFinished() override;
   Buffer dataWithStart(int member) override;

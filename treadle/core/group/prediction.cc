@@ -11,20 +11,21 @@ namespace {
 // The closed forms of one operation; S, b and q are bytes of the data, of a block and of a chunk.
 class Forms {
  public:
-  Forms(const Description& what, const Placement& placement)
+  Forms(Algorithm algorithm, const Description& what, const Placement& placement)
       : what_(what),
-        elementBytes_(sizeOf(what.movedType())),
+        algorithm_(algorithm),
+        elementBytes_(sizeOf(what.movedBy(algorithm))),
         members_(placement.members()),
         together_(placement.mostTogether()),
         hosts_(placement.hosts()),
         atBorder_(placement.mostAtBorder()),
         isSpread_(hosts_ > 1) {}
 
-  Amounts of(Algorithm algorithm) const {
-    Amounts data = moved(algorithm);
+  Amounts amounts() const {
+    Amounts data = moved();
     if (!isSpread_) data.networkBytes = 0;
-    if (what_.movedType() != what_.dataType) data.scratchBytes += all();  // wide_staging.h
-    const bool withStarts = algorithm == Algorithm::kExchange || algorithm == Algorithm::kTree;
+    if (elementBytes_ != sizeOf(what_.dataType)) data.scratchBytes += asFloats();
+    const bool withStarts = algorithm_ == Algorithm::kExchange || algorithm_ == Algorithm::kTree;
     return withStarts ? data : after(agreement(), data);
   }
 
@@ -39,6 +40,10 @@ class Forms {
   static uint64_t partOf(uint64_t count, int members) {
     const auto parts = static_cast<uint64_t>(members);
     return count / parts + (count % parts == 0 ? 0 : 1);
+  }
+  // The memory of wide_staging.h.
+  double asFloats() const {
+    return all() + (what_.operation == OperationKind::kReduceScatter ? bytesOf(blockCount()) : 0);
   }
   uint64_t blockCount() const { return partOf(what_.count, members_); }
   uint64_t chunkCount() const { return std::max<uint64_t>(1, what_.chunkBytes / elementBytes_); }
@@ -70,8 +75,8 @@ class Forms {
   }
 
   // ---- data
-  Amounts moved(Algorithm algorithm) const {
-    switch (algorithm) {
+  Amounts moved() const {
+    switch (algorithm_) {
       case Algorithm::kExchange: return exchange();
       case Algorithm::kTree: return tree();
       case Algorithm::kRoot: return root();
@@ -276,6 +281,7 @@ class Forms {
   }
 
   const Description& what_;
+  const Algorithm algorithm_;
   const size_t elementBytes_;
   const int members_, together_, hosts_, atBorder_;
   const bool isSpread_;
@@ -284,9 +290,7 @@ class Forms {
 }  // namespace
 
 Amounts amountsOf(Algorithm algorithm, const Description& what, const Placement& placement) {
-  Description chosen = what;
-  chosen.algorithm = algorithm;
-  return Forms(chosen, placement).of(algorithm);
+  return Forms(algorithm, what, placement).amounts();
 }
 
 Prediction predict(Algorithm algorithm, const Description& what, const Placement& placement,

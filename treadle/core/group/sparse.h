@@ -62,7 +62,7 @@ class RowSums {
 // up to 40 bytes a row while the call sorts them. No sum begins before all rows of the range have come.
 //
 // Members give the same shape, type and reduction. ArgumentError at once: a reduction other than kSum and kAverage,
-// values of another size, an index outside of the shape, 2^59 elements or more, and GroupOptions::algorithm other than
+// values of another size, an index outside of the shape, 2^59 elements or more, and a forced algorithm other than
 // kAutomatic, kDirect and, among more than 16 members, kTree. Throws std::bad_alloc when there is no memory for the own
 // rows.
 Future<void> sparseAllReduce(const ProcessGroup& group, const SparseShape& shape, std::span<const uint64_t> indices,

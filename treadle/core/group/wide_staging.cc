@@ -45,7 +45,7 @@ Result<Staged> WideStaging::fill() {
     input_ = narrow->source;
     output_ = narrow->result;
   }
-  const bool isInPlace = input_.data() == output_.data();
+  const bool isInPlace = input_.data() == output_.data() && input_.size() == output_.size();
   const size_t sourceBytes = input_.size() / kNarrow * kWide, resultBytes = output_.size() / kNarrow * kWide;
   const size_t sizeBytes = sourceBytes + (isInPlace ? 0 : resultBytes);
   try {

@@ -5,7 +5,6 @@
 #include <ATen/ops/empty.h>
 
 #include <memory>
-#include <sstream>
 
 #include "treadle/core/base/error.h"
 #include "treadle/core/base/hash.h"
@@ -56,6 +55,15 @@ Future<void> onContiguous(const at::Tensor& input, at::Tensor& output, Operate o
   const at::Tensor from = flatOf(input);
   checkSameType(input, output);
   return keeping(from, onContiguous(output, [&](const at::Tensor& to) { return operate(from, to); }));
+}
+
+// "float32 [2, 3] [4]": what all members of an all-gather have; a hash of the sizes where they are too long.
+std::string shapesOf(const std::vector<at::Tensor>& tensors) {
+  const std::string type = nameOf(tensors.front().scalar_type());
+  std::string text = type;
+  for (const at::Tensor& tensor : tensors) text += " " + collective::sizesTextOf(tensor);
+  if (text.size() <= group::kMostShapeBytes) return text;
+  return type + " in sizes with the hash " + std::to_string(base::fnv1a(text));
 }
 
 // Stands for an undefined tensor.
@@ -171,15 +179,6 @@ Future<void> allToAll(const ProcessGroup& group, const at::Tensor& input, at::Te
     checkParts(group, to);
     return group::allToAll(group.withShape(shapeOf(from)), bytesOf(from), memoryOf(to));
   });
-}
-
-// "float32 [2, 3] [4]": what all members of an all-gather have; a hash of the sizes where they are too long.
-std::string shapesOf(const std::vector<at::Tensor>& tensors) {
-  std::ostringstream sizes;
-  for (const at::Tensor& tensor : tensors) sizes << " " << tensor.sizes();
-  const std::string type(nameOf(tensors.front().scalar_type())), text = type + sizes.str();
-  if (text.size() <= group::kMostShapeBytes) return text;
-  return type + " in sizes with the hash " + std::to_string(base::fnv1a(text));
 }
 
 Future<void> allGather(const ProcessGroup& group, const at::Tensor& input, std::vector<at::Tensor>& outputs) {

@@ -48,7 +48,7 @@ Future<void> pushPull(const ProcessGroup& group, std::string_view name, at::Tens
 //
 // Dtypes as for allReduce, without bool. Members give the same shape, sparse_dim, dtype and reduction. ArgumentError at
 // once for reductions other than kSum and kAverage, other dtypes, devices and layouts, indices outside of the shape,
-// 2^59 elements or more, and a GroupOptions::algorithm other than kAutomatic, kDirect and, above 16 members, kTree.
+// 2^59 elements or more, and a forced algorithm other than kAutomatic, kDirect and, above 16 members, kTree.
 Future<at::Tensor> sparseAllReduce(const ProcessGroup& group, const at::Tensor& input, ReduceOp op = ReduceOp::kSum);
 
 // As allReduce, but only the group's rank `root` gets the result, in place; the tensors of the others stay as they are.
@@ -81,12 +81,12 @@ Future<void> scatter(const ProcessGroup& group, const at::Tensor& input, at::Ten
 // and from contiguous memory. ArgumentError: not a tensor for each member.
 
 // outputs[m] becomes the input of the group's rank m, and has its size. ArgumentError on all members where they give
-// outputs of other shapes, naming both.
+// outputs of other shapes, naming both shapes unless their text has more than 2,048 bytes.
 Future<void> allGather(const ProcessGroup& group, const at::Tensor& input, std::vector<at::Tensor>& outputs);
 
 // inputs[m] goes to the group's rank m; outputs[m] becomes what comes from there, and has its size. Either all members
-// give lists or none does. ArgumentError: on a member that expects another size than is sent, naming both, and on those
-// that have not ended by then.
+// give lists or none does. Where a member expects another size than is sent, ArgumentError names both: on all members
+// in a group of more than 16, otherwise on those that have not ended by then.
 Future<void> allToAll(const ProcessGroup& group, const std::vector<at::Tensor>& inputs,
                       std::vector<at::Tensor>& outputs);
 

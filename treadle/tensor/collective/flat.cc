@@ -41,11 +41,13 @@ std::string nameOf(at::ScalarType type) {
   return reducible ? std::string(group::nameOf(*reducible)) : c10::toString(type);
 }
 
-std::string shapeOf(const at::Tensor& tensor) {
-  std::string text = nameOf(tensor.scalar_type()) + " [";
+std::string sizesTextOf(const at::Tensor& tensor) {
+  std::string text = "[";
   for (int64_t dim = 0; dim < tensor.dim(); ++dim) text += (dim == 0 ? "" : ", ") + std::to_string(tensor.size(dim));
   return text + "]";
 }
+
+std::string shapeOf(const at::Tensor& tensor) { return nameOf(tensor.scalar_type()) + " " + sizesTextOf(tensor); }
 
 bool isDenseOnCpu(const at::Tensor& tensor) {
   return tensor.defined() && tensor.layout() == at::kStrided && tensor.device().is_cpu();

@@ -16,6 +16,8 @@ group::DataType dataTypeOf(at::ScalarType type);
 
 // "float32", or libtorch's name of a type that core/group does not reduce.
 std::string nameOf(at::ScalarType type);
+// "[2, 3]".
+std::string sizesTextOf(const at::Tensor& tensor);
 // "float32 [2, 3]": what members must give alike.
 std::string shapeOf(const at::Tensor& tensor);
 

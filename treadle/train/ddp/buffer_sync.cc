@@ -9,6 +9,7 @@
 #include "treadle/core/base/error.h"
 #include "treadle/tensor/collective/collectives.h"
 #include "treadle/tensor/collective/flat.h"
+#include "treadle/train/ddp/any_algorithm.h"
 #include "treadle/train/ddp/named_tensors.h"
 #include "treadle/train/ddp/same_type.h"
 
@@ -79,7 +80,7 @@ void BufferSync::fillPacks() {
 void BufferSync::begin(const ProcessGroup& group, const Shares& shares, Operations& operations) {
   if (packs_.empty()) return;
   fillPacks();
-  const ProcessGroup chosen = group.withAlgorithm(group::Algorithm::kAutomatic);
+  const ProcessGroup chosen = byAnyAlgorithm(group);
   if (mode_ == Buffers::kAverage) beginComparison(chosen, operations);
   for (Bucket& pack : packs_) {
     if (mode_ == Buffers::kAverage && isAveraged(pack.flat.scalar_type())) {

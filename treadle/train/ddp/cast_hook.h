@@ -6,12 +6,14 @@
 
 namespace treadle {
 
-// Each gradient g_r of float32 or float64 is rounded to `dtype`, the average of these is computed in float64 and
-// rounded once. So the error of the average of W ranks, which the divisor then multiplies, is at most
+// Each gradient g_r of float32 or float64 is rounded to `dtype`, the average of these is computed in float64, or in
+// float32 where members pass on partial sums (core/group/group.h), and rounded once. So the error of the average of W
+// ranks, which the divisor then multiplies, is at most
 //
 //   u (2 + u) mean |g_r| + 2 tiny,  where  u = 2^-11, tiny = 2^-25 for float16,  u = 2^-8, tiny = 2^-134 for bfloat16
 //
-// and for float64, which is rounded to float32 on the way, another 2^-23 mean |g_r|. From 65520 on a float16 is
+// and for float64, which is rounded to float32 on the way, another 2^-23 mean |g_r|; for partial sums in float32 once
+// more as much, and these are infinite from 2^128 on. From 65520 on a float16 is
 // infinite, on all ranks: a GradScaler, which scales the losses, skips such steps. Gradients of other dtypes are
 // averaged as they are.
 //

@@ -2,10 +2,13 @@
 
 #include <ATen/ops/full.h>
 
+#include <algorithm>
 #include <utility>
 
+#include "treadle/core/group/messages.h"
 #include "treadle/tensor/autograd/autograd_context.h"
 #include "treadle/tensor/collective/collectives.h"
+#include "treadle/train/ddp/any_algorithm.h"
 #include "treadle/train/ddp/bucket_limits.h"
 #include "treadle/train/ddp/first_difference.h"
 #include "treadle/train/ddp/parameter_list.h"
@@ -25,9 +28,25 @@ Result<std::string> boundHook(const DdpOptions& options, const torch::nn::Module
   return statusOfCurrentException("DdpOptions::hook");
 }
 
-std::vector<std::string> settingsOf(const DdpOptions& options, const torch::nn::Module& module,
-                                    const ProcessGroup& group, const Result<std::string>& hook, bool isRebind) {
-  const BucketLimits limits = limitsFor(group, options.buckets);
+// That of the largest average: a bucket, or one parameter. An algorithm that the group forces may not be able to do it.
+Result<group::Algorithm> algorithmOfAverages(const ParameterList& list, const ProcessGroup& group,
+                                             const BucketLimits& limits) {
+  if (group.size() == 1) return group::Algorithm::kAutomatic;
+  uint64_t all = 0, largest = limits.bytesOf(false);
+  for (const at::Tensor& parameter : list.trained()) {
+    all += parameter.nbytes();
+    largest = std::max<uint64_t>(largest, parameter.nbytes());
+  }
+  group::Description average{group::OperationKind::kAllReduce, group::DataType::kFloat32, ReduceOp::kAverage};
+  average.count = std::min(all, largest) / sizeof(float);
+  average.smallBytes = group.options().smallBytes;
+  average.chunkBytes = group.options().chunkBytes;
+  return group.algorithmFor(average);
+}
+
+std::vector<std::string> settingsOf(const DdpOptions& options, const ParameterList& list, const BucketLimits& limits,
+                                    const Result<group::Algorithm>& algorithm, const Result<std::string>& hook,
+                                    bool isRebind) {
   std::vector<std::string> settings = {
       "buckets of " + std::to_string(limits.bytesOf(true)) + ", then " + std::to_string(limits.bytesOf(false)) +
           " bytes",
@@ -36,13 +55,17 @@ std::vector<std::string> settingsOf(const DdpOptions& options, const torch::nn::
       std::string("divisor ") + nameOf(options.divisor),
       std::string("unusedParameters ") + nameOf(options.unusedParameters),
       "hook " + (hook.ok() ? *hook : "that cannot be used: " + hook.status().message())};
-  for (std::string& line : OptimizerInBackward::linesOf(options.optimizerInBackward.get(), ParameterList(module)))
+  for (std::string& line : OptimizerInBackward::linesOf(options.optimizerInBackward.get(), list))
     settings.push_back(std::move(line));
   if (!isRebind)
     for (std::string& line : OptimizerInBackward::optionLinesOf(options.optimizerInBackward.get()))
       settings.push_back(std::move(line));
   for (const std::string& name : options.bucketOrder) settings.push_back("bucketOrder with '" + name + "' next");
   for (std::string& setting : settings) setting = "DdpOptions::" + setting;
+  // Behind the size of the buckets, on which it depends.
+  settings.insert(settings.begin() + 1,
+                  "GroupOptions::algorithm, which averages by " +
+                      (algorithm.ok() ? std::string(nameOf(*algorithm)) : "none: " + algorithm.status().message()));
   return settings;
 }
 
@@ -68,8 +91,12 @@ void compareReplicas(const torch::nn::Module& module, const ProcessGroup& group,
                      bool isRebind) {
   Result<std::string> hook = boundHook(options, module, group);
   if (isRebind && hook.ok()) hook = std::string("as it was");
-  checkStructure(module, group, settingsOf(options, module, group, hook, isRebind));
+  const BucketLimits limits = limitsFor(group, options.buckets);
+  const ParameterList list(module);
+  const Result<group::Algorithm> algorithm = algorithmOfAverages(list, group, limits);
+  checkStructure(module, group, settingsOf(options, list, limits, algorithm, hook, isRebind));
   throwIfError(hook.status());
+  throwIfError(algorithm.status());
 }
 
 void compareOptimizers(const ProcessGroup& group, const DdpOptions& options) {
@@ -117,7 +144,7 @@ bool agreeToSkip(Reducer& reducer, const ProcessGroup& group, bool wantsToSkip) 
   reducer.checkBetweenPasses("agreeToSkip");
   // A tensor, which the all-reduce keeps alive: a thread that must not wait leaves at once.
   at::Tensor anyWants = at::full({1}, wantsToSkip ? 1 : 0, at::kByte);
-  allReduce(group.withAlgorithm(group::Algorithm::kAutomatic), anyWants, ReduceOp::kMax).wait();
+  allReduce(byAnyAlgorithm(group), anyWants, ReduceOp::kMax).wait();
   return anyWants.item<uint8_t>() != 0;
 }
 

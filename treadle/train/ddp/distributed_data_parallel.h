@@ -24,9 +24,9 @@
 // Gradients may be sparse (COO), as torch::nn::Embedding makes them with EmbeddingOptions::sparse. Their average is
 // sparse, coalesced, and has the rows that some rank has. If the gradient of a parameter is dense on some rank, or
 // they have different numbers of sparse dimensions, its average is dense. Where the group forces an algorithm,
-// averages of dense gradients go by it, and all else by the fastest one. ArgumentError on the rank that has a gradient
-// that cannot be averaged: a sparse one with rows that are not there, or one of another shape, dtype or layout. The
-// first pass sends such parameters whole too, and so does the one after a dense average.
+// averages of dense gradients go by it, and what a hook sums; all else goes by the fastest one. ArgumentError on the
+// rank that has a gradient that cannot be averaged: a sparse one with rows that are not there, or one of another shape,
+// dtype or layout. The first pass sends such parameters whole too, and so does the one after a dense average.
 //
 // A pass that fails on a rank before all of its gradients have come there throws CancelledError on the others, which
 // names the worker. A later failure may fail the pass on its rank alone: an all-reduce that times out only there, the

@@ -9,6 +9,7 @@
 
 #include "treadle/core/base/error.h"
 #include "treadle/tensor/collective/collectives.h"
+#include "treadle/train/ddp/any_algorithm.h"
 #include "treadle/train/ddp/member_in_words.h"
 
 namespace treadle::ddp {
@@ -82,7 +83,7 @@ Future<void> ExactChannel::send(const RankReport& own) {
   const uint32_t elapsed = inMicroseconds(own.elapsed);
   std::memcpy(report + kElapsedByte, &elapsed, sizeof elapsed);
   std::memcpy(report + kAveragesByte, &own.averages, sizeof own.averages);
-  return allReduce(group_.withAlgorithm(group::Algorithm::kAutomatic), bytes_, ReduceOp::kMax);
+  return allReduce(byAnyAlgorithm(group_), bytes_, ReduceOp::kMax);
 }
 
 bool ExactChannel::used(size_t parameter) const { return at(parameter) != 0; }

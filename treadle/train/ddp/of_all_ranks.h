@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "treadle/tensor/collective/collectives.h"
+#include "treadle/train/ddp/any_algorithm.h"
 
 namespace treadle::ddp {
 
@@ -22,7 +23,7 @@ std::vector<T> ofAllRanks(const ProcessGroup& group, const T& own) {
   const at::Tensor mine = at::empty({kBytes}, at::kByte);
   at::Tensor gathered = at::empty({group.size(), kBytes}, at::kByte);
   std::memcpy(mine.data_ptr(), &own, sizeof(T));
-  allGather(group.withAlgorithm(group::Algorithm::kAutomatic), mine, gathered).wait();
+  allGather(byAnyAlgorithm(group), mine, gathered).wait();
   std::vector<T> all(static_cast<size_t>(group.size()));
   std::memcpy(all.data(), gathered.const_data_ptr(), gathered.nbytes());
   return all;

@@ -13,6 +13,7 @@
 
 #include "treadle/core/base/error.h"
 #include "treadle/tensor/optim/unscale.h"
+#include "treadle/train/ddp/any_algorithm.h"
 #include "treadle/train/ddp/hash128.h"
 #include "treadle/train/ddp/low_rank.h"
 #include "treadle/train/ddp/packed_gradients.h"
@@ -198,8 +199,8 @@ void PowerSgdHook::agree(const ProcessGroup& group) {
   for (const Factor& factor : factors_)
     if (factor.q.defined()) values.push_back(factor.q.clone());
   std::vector<Future<void>> broadcasts;
-  for (at::Tensor& value : values)
-    broadcasts.push_back(broadcast(group.withAlgorithm(group::Algorithm::kAutomatic), value, 0));
+  const ProcessGroup chosen = ddp::byAnyAlgorithm(group);
+  for (at::Tensor& value : values) broadcasts.push_back(broadcast(chosen, value, 0));
   whenAll(std::move(broadcasts)).wait();
   passes_ = values.front().item<int64_t>();
   size_t next = 1;

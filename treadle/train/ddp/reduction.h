@@ -33,7 +33,8 @@ class Exchange {
 
   explicit Exchange(ProcessGroup group) : group_(std::move(group)) {}
 
-  // The group whose members are the ranks. Its other operations are the reducer's.
+  // The group whose members are the ranks. Its other operations are the reducer's. Those that are called with it go by
+  // the algorithm that the group forces, if any.
   const ProcessGroup& group() const { return group_; }
   // An operation of the present round, which has just begun. It ends by itself, as operations of a group do by the
   // group's timeout: the pass waits for it without another limit. StateError: the future holds nothing.

@@ -8,6 +8,7 @@
 #include "treadle/core/base/error.h"
 #include "treadle/tensor/collective/collectives.h"
 #include "treadle/tensor/collective/flat.h"
+#include "treadle/train/ddp/any_algorithm.h"
 #include "treadle/train/ddp/first_difference.h"
 #include "treadle/train/ddp/hash128.h"
 #include "treadle/train/ddp/named_tensors.h"
@@ -84,10 +85,11 @@ void checkValues(const torch::nn::Module& module, const ProcessGroup& group, boo
 
 void broadcastValues(const torch::nn::Module& module, const ProcessGroup& group) {
   std::vector<Future<void>> broadcasts;
+  const ProcessGroup chosen = byAnyAlgorithm(group);
   for (const NamedTensor& named : tensorsOf(module, /*buffers=*/true)) {
     // Not the parameter itself: its version counter must not move, nor autograd see a write to a leaf.
     at::Tensor data = named.tensor.variable_data();
-    broadcasts.push_back(broadcast(group.withAlgorithm(group::Algorithm::kAutomatic), data, 0));
+    broadcasts.push_back(broadcast(chosen, data, 0));
   }
   // All are under way at once, in the same order on every rank.
   whenAll(std::move(broadcasts)).wait();
@@ -96,10 +98,11 @@ void broadcastValues(const torch::nn::Module& module, const ProcessGroup& group)
 void receiveValues(const torch::nn::Module& module, const ProcessGroup& group, int source) {
   std::vector<at::Tensor> values, received;
   std::vector<Future<void>> broadcasts;
+  const ProcessGroup chosen = byAnyAlgorithm(group);
   for (const NamedTensor& named : tensorsOf(module, /*buffers=*/true)) {
     values.push_back(named.tensor.variable_data());  // as in broadcastValues
     received.push_back(group.rank() == source ? values.back() : at::empty_like(values.back()));
-    broadcasts.push_back(broadcast(group.withAlgorithm(group::Algorithm::kAutomatic), received.back(), source));
+    broadcasts.push_back(broadcast(chosen, received.back(), source));
   }
   whenAll(std::move(broadcasts)).wait();
   if (group.rank() == source) return;

@@ -9,6 +9,7 @@
 
 #include "treadle/core/base/error.h"
 #include "treadle/tensor/collective/collectives.h"
+#include "treadle/train/ddp/any_algorithm.h"
 
 namespace treadle::ddp {
 namespace {
@@ -68,7 +69,7 @@ std::vector<ReplicaMean::OfParameter> ReplicaMean::survey(const ProcessGroup& gr
   if (marks.empty()) return {};
   at::Tensor ofAll = at::empty({static_cast<int64_t>(marks.size())}, at::kLong);
   std::copy(marks.begin(), marks.end(), ofAll.data_ptr<int64_t>());
-  allReduce(group.withAlgorithm(group::Algorithm::kAutomatic), ofAll, ReduceOp::kMax).wait();
+  allReduce(byAnyAlgorithm(group), ofAll, ReduceOp::kMax).wait();
   const int64_t* mark = ofAll.const_data_ptr<int64_t>();
   for (OfParameter& one : all) {
     for (const at::Tensor& tensor : one.kept.tensors) {

@@ -9,12 +9,13 @@
 #include "treadle/core/base/error.h"
 #include "treadle/core/group/sparse.h"
 #include "treadle/tensor/collective/collectives.h"
+#include "treadle/train/ddp/any_algorithm.h"
 #include "treadle/train/ddp/same_type.h"
 
 namespace treadle::ddp {
 namespace {
 
-Status checkCanSum(const at::Tensor& gradient) {
+Status checkShape(const at::Tensor& gradient) {
   group::SparseShape shape{.sizes = {}, .sparseDims = static_cast<size_t>(gradient.sparse_dim())};
   shape.sizes.assign(gradient.sizes().begin(), gradient.sizes().end());
   return shape.validate();
@@ -55,7 +56,7 @@ Status SparseExchange::check(size_t index, const OwnGradient& own) const {
 Status SparseExchange::check(size_t index, const at::Tensor& gradient) const {
   if (!gradient.defined()) return {};
   Status ok = checkIsLike(parameter(index), gradient);
-  if (ok.ok() && gradient.is_sparse()) ok = checkCanSum(gradient);
+  if (ok.ok() && gradient.is_sparse()) ok = checkShape(gradient);
   if (ok.ok() && gradient.is_sparse()) ok = checkRows(gradient);
   return ok.ok() ? ok : ok.withContext("the gradient of parameter " + list_.nameOf(index));
 }
@@ -79,7 +80,7 @@ at::Tensor SparseExchange::noRows(size_t index, int64_t sparseDims) const {
 Future<void> SparseExchange::sumRows(size_t index, int64_t sparseDims, const OwnGradient& own) {
   const at::Tensor rows = own.isDefined() ? own.sparse() : noRows(index, sparseDims);
   sentBytes_ += rows._values().nbytes();
-  return keep(index, sparseAllReduce(group_.withAlgorithm(group::Algorithm::kAutomatic), rows, ReduceOp::kAverage));
+  return keep(index, sparseAllReduce(byAnyAlgorithm(group_), rows, ReduceOp::kAverage));
 }
 
 Future<void> SparseExchange::sum(size_t index, at::Tensor dense) {

@@ -28,9 +28,9 @@ namespace treadle {
 class SyncBatchNormImpl : public torch::nn::NormImplBase<1, SyncBatchNormImpl, torch::nn::BatchNormOptions> {
  public:
   // Every member of `group` makes its modules in the same order, with the same options. Each module gets a group of its
-  // own, of the same members and options and with ".syncbn" at the end of its name, so that its operations keep apart
-  // from those of DistributedDataParallel and of other modules. Nothing is sent. ArgumentError: less than one channel.
-  // Throws what ProcessGroup::make throws, and StateError for a handle that means no group.
+  // own, of the same members and options but a forced algorithm and with ".syncbn" at the end of its name, so that its
+  // operations keep apart from those of DistributedDataParallel and of other modules. Nothing is sent. ArgumentError:
+  // less than one channel. Throws what ProcessGroup::make throws, and StateError for a handle that means no group.
   SyncBatchNormImpl(const torch::nn::BatchNormOptions& options, group::Job& job, const ProcessGroup& group);
 
   // `input`: [N, C, ...] of 2 to 5 dimensions, float16, bfloat16, float32 or float64, on CPU; the output has its shape

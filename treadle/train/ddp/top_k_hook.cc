@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "treadle/core/base/error.h"
+#include "treadle/train/ddp/any_algorithm.h"
 #include "treadle/train/ddp/largest_elements.h"
 #include "treadle/train/ddp/packed_gradients.h"
 
@@ -67,8 +68,7 @@ Reduction TopKHook::reduce(Exchange& exchange, const ddp::Bucket& bucket) {
   if (!plain.isEmpty()) exchange.add(allReduce(exchange.group(), plain.flat(), ReduceOp::kAverage));
   Future<at::Tensor> sum;
   if (!sparse.empty()) {
-    sum = sparseAllReduce(exchange.group().withAlgorithm(group::Algorithm::kAutomatic), selected(bucket, sparse),
-                          ReduceOp::kAverage);
+    sum = sparseAllReduce(ddp::byAnyAlgorithm(exchange.group()), selected(bucket, sparse), ReduceOp::kAverage);
     exchange.add(sum);
   }
   co_await exchange.round();
