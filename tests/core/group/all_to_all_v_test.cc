@@ -226,11 +226,7 @@ class StrangeRootOfAllToAllV : public test::StrangeMember {
  protected:
   StrangeRootOfAllToAllV() { size_ = kMembers; }
   GroupOptions options() const override { return {}; }
-  std::vector<std::string> members() const override {
-    std::vector<std::string> names = job_->names();
-    std::swap(names[0], names[1]);
-    return names;
-  }
+  std::vector<std::string> members() const override { return strangerFirst(); }
   Future<void> begin() override {
     const std::vector<uint64_t> ones(kMembers, 1);
     return allToAll(group_, input_, output_, ones, ones);

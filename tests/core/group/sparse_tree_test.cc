@@ -301,11 +301,7 @@ TEST_F(StrangeSparseTree, AStartTwice) {
 // The strange member is the root, and the other one its first child, a leaf.
 class StrangeSparseRoot : public StrangeSparseTree {
  protected:
-  std::vector<std::string> members() const override {
-    std::vector<std::string> names = job_->names();
-    std::swap(names[0], names[1]);
-    return names;
-  }
+  std::vector<std::string> members() const override { return strangerFirst(); }
   Future<void> begin() override {
     for (uint64_t row = 0; row < rows_; ++row) own_.add(row, kWidth, 1);
     return own_.start(group_, kShape);

@@ -22,6 +22,12 @@ class StrangeMember : public ::testing::Test {
   virtual Future<void> begin() = 0;
   // The workers, by rank in the group.
   virtual std::vector<std::string> members() const { return job_->names(); }
+  // So that the strange member is rank 0 of the group, and the other one its first child in the tree, a leaf.
+  std::vector<std::string> strangerFirst() const {
+    std::vector<std::string> names = job_->names();
+    std::swap(names[0], names[1]);
+    return names;
+  }
 
   class Listener final : public cluster::MessageHandler {
    public:

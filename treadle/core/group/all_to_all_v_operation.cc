@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "treadle/core/base/hash.h"
-#include "treadle/core/group/binomial_tree.h"
 
 namespace treadle::group {
 namespace {
@@ -24,10 +23,8 @@ uint64_t hashOfSize(int from, int to, uint64_t elements) {
 AllToAllVOperation::AllToAllVOperation(Setup setup, Plan plan)
     : PlanOperation(std::move(setup), std::move(plan)), shared_(static_cast<size_t>(link().size())) {}
 
-bool AllToAllVOperation::isFromParent(int member) const { return member == parentOf(link().self()); }
-
 uint64_t AllToAllVOperation::elementsTo(int member) const {
-  if (isFromParent(member)) return sum_;
+  if (isParent(member)) return sum_;
   return differs_ ? kDiffer : kAgree;
 }
 
@@ -41,7 +38,7 @@ void AllToAllVOperation::onBegin() {
 
 void AllToAllVOperation::onStarted(int member, uint64_t elements, Buffer data) {
   if (data.sizeBytes != 0) return violated(member, "data too early");
-  if (!isFromParent(member)) {
+  if (!isParent(member)) {
     sum_ += elements;
   } else if (elements > kDiffer) {
     return violated(member, "a start that does not say whether the sizes agree");

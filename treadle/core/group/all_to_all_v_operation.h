@@ -23,7 +23,6 @@ class AllToAllVOperation final : public PlanOperation {
   void advance() override;
   std::string waitsFor() const override;
 
-  bool isFromParent(int member) const;
   void compare();
 
   // In the turn.

@@ -5,15 +5,27 @@
 #include "treadle/core/group/prediction.h"
 
 namespace treadle::group {
+namespace {
+
+Description averageOf(const ProcessGroup& group, uint64_t bytes) {
+  Description what{OperationKind::kAllReduce, DataType::kFloat32, ReduceOp::kAverage};
+  what.count = bytes / sizeOf(what.dataType);
+  what.smallBytes = group.options().smallBytes;
+  what.chunkBytes = group.options().chunkBytes;
+  return what;
+}
+
+}  // namespace
+
+Result<Algorithm> algorithmOfAverage(const ProcessGroup& group, uint64_t bytes) {
+  if (group.size() == 1) return Algorithm::kAutomatic;
+  return group.algorithmFor(averageOf(group, bytes));
+}
 
 double expectedAllReduceTime(const ProcessGroup& group, uint64_t bytes) {
   if (group.size() == 1) return 0;
-  const GroupOptions& options = group.options();
   const Surroundings& surroundings = group.core().surroundings();
-  Description what{OperationKind::kAllReduce, DataType::kFloat32, ReduceOp::kAverage};
-  what.count = bytes / sizeOf(what.dataType);
-  what.smallBytes = options.smallBytes;
-  what.chunkBytes = options.chunkBytes;
+  const Description what = averageOf(group, bytes);
   const Result<Algorithm> algorithm = group.algorithmFor(what);
   return algorithm.ok() ? timeOf(*algorithm, what, surroundings.placement, surroundings.costs) : 0;
 }

@@ -1,6 +1,6 @@
 #pragma once
-// How long an operation of a group is going to take, by what the job has measured: for those that choose how much they
-// give to one operation. Equal on all members.
+// How an average of a group is going to be made, and how long it is going to take, by what the job has measured: for
+// those that choose how much they give to one operation. Equal on all members.
 
 #include <cstdint>
 
@@ -8,8 +8,11 @@
 
 namespace treadle::group {
 
-// Seconds, at least, of the all-reduce (average) of so many bytes of float32 by the algorithm that the group would
-// choose (prediction.h). 0 in a group of one, and where GroupOptions::algorithm cannot do it.
+// The algorithm of the all-reduce (average) of so many bytes of float32; kAutomatic in a group of one. InvalidArgument:
+// the one that the group forces cannot do it.
+Result<Algorithm> algorithmOfAverage(const ProcessGroup& group, uint64_t bytes);
+
+// Seconds, at least, of that all-reduce (prediction.h). 0 in a group of one, and where the algorithm cannot do it.
 double expectedAllReduceTime(const ProcessGroup& group, uint64_t bytes);
 
 }  // namespace treadle::group

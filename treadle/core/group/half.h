@@ -61,12 +61,17 @@ inline float roundedToOdd(double value) {
 
 // Half is Float16 or BFloat16.
 template <class Half>
-Half rounded(double value) {
+Half toHalf(float value) {
   if constexpr (std::is_same_v<Half, Float16>) {
-    return toFloat16(roundedToOdd(value));
+    return toFloat16(value);
   } else {
-    return toBFloat16(roundedToOdd(value));
+    return toBFloat16(value);
   }
+}
+
+template <class Half>
+Half rounded(double value) {
+  return toHalf<Half>(roundedToOdd(value));
 }
 
 }  // namespace treadle::group

@@ -1,5 +1,7 @@
 #include "treadle/core/group/operation.h"
 
+#include "treadle/core/group/binomial_tree.h"
+
 namespace treadle::group {
 
 Operation::Operation(Setup setup)
@@ -47,6 +49,8 @@ void Operation::onStart(int member, Message message) {
 void Operation::onResult(int member, uint64_t, Buffer) { violated(member, "a result where none was due"); }
 
 void Operation::onShare(int member, uint64_t, Buffer) { violated(member, "a share where none was due"); }
+
+bool Operation::isParent(int member) const { return member == parentOf(link().self()); }
 
 void Operation::sendStarts() {
   const std::vector<int> members = agreement_.due();

@@ -113,6 +113,8 @@ class Operation {
   // A member does what no member does: it is cut off, which ends the group.
   void violated(int member, const std::string& what);
 
+  // The member is this one's parent in the tree of starts.
+  bool isParent(int member) const;
   bool ended() const { return ended_; }
   bool begun() const { return begun_; }
   const Agreement& agreement() const { return agreement_; }

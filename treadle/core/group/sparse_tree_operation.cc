@@ -28,13 +28,11 @@ SparseTreeOperation::SparseTreeOperation(Setup setup, SparseData rows)
   if (fits_) blocks_.front() = *std::exchange(data().whole, std::nullopt);
 }
 
-bool SparseTreeOperation::isFromParent(int member) const { return member == parentOf(link().self()); }
-
 void SparseTreeOperation::onStarted(int member, uint64_t rows, Buffer data) {
   const RowType type = this->data().type;
   if (rows == kTooMany && data.sizeBytes == 0) {
     fits_ = false;
-  } else if (isFromParent(member)) {
+  } else if (isParent(member)) {
     if (!fits_) return violated(member, "sums of rows that were too many");
     sums_ = {};
     if (!take(sums_, member, type.layout(all_.count(0), rows), data)) return;

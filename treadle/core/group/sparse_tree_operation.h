@@ -28,7 +28,6 @@ class SparseTreeOperation final : public SparseOperation {
   // Adds this member's rows and those of its children. False when the operation has ended.
   bool add();
   void dealAfterAll();
-  bool isFromParent(int member) const;
   bool hasAllChildren() const;
 
   const RowRanges all_;  // one range

@@ -23,13 +23,8 @@ void widen(Bytes from, std::byte* to) {
 template <class Half>
 void narrow(Bytes from, MutableBytes to) {
   const auto* floats = reinterpret_cast<const float*>(from.data());
-  std::transform(floats, floats + from.size() / kWide, reinterpret_cast<Half*>(to.data()), [](float value) {
-    if constexpr (std::is_same_v<Half, Float16>) {
-      return toFloat16(value);
-    } else {
-      return toBFloat16(value);
-    }
-  });
+  std::transform(floats, floats + from.size() / kWide, reinterpret_cast<Half*>(to.data()),
+                 [](float value) { return toHalf<Half>(value); });
 }
 
 }  // namespace

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "treadle/core/group/messages.h"
+#include "treadle/core/group/expected_time.h"
 #include "treadle/tensor/autograd/autograd_context.h"
 #include "treadle/tensor/collective/collectives.h"
 #include "treadle/train/ddp/any_algorithm.h"
@@ -31,17 +31,12 @@ Result<std::string> boundHook(const DdpOptions& options, const torch::nn::Module
 // That of the largest average: a bucket, or one parameter. An algorithm that the group forces may not be able to do it.
 Result<group::Algorithm> algorithmOfAverages(const ParameterList& list, const ProcessGroup& group,
                                              const BucketLimits& limits) {
-  if (group.size() == 1) return group::Algorithm::kAutomatic;
   uint64_t all = 0, largest = limits.bytesOf(false);
   for (const at::Tensor& parameter : list.trained()) {
     all += parameter.nbytes();
     largest = std::max<uint64_t>(largest, parameter.nbytes());
   }
-  group::Description average{group::OperationKind::kAllReduce, group::DataType::kFloat32, ReduceOp::kAverage};
-  average.count = std::min(all, largest) / sizeof(float);
-  average.smallBytes = group.options().smallBytes;
-  average.chunkBytes = group.options().chunkBytes;
-  return group.algorithmFor(average);
+  return group::algorithmOfAverage(group, std::min(all, largest));
 }
 
 std::vector<std::string> settingsOf(const DdpOptions& options, const ParameterList& list, const BucketLimits& limits,

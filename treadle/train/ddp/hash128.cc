@@ -4,6 +4,8 @@
 #include <bit>
 #include <cstring>
 
+#include "treadle/core/base/hash.h"
+
 namespace treadle::ddp {
 namespace {
 
@@ -20,12 +22,6 @@ uint64_t wordAt(const std::byte* bytes) {
 uint64_t mixedFirst(uint64_t word) { return std::rotl(word * kMurmurFirst, 31) * kMurmurSecond; }
 uint64_t mixedSecond(uint64_t word) { return std::rotl(word * kMurmurSecond, 33) * kMurmurFirst; }
 
-uint64_t spread(uint64_t word) {
-  word = (word ^ (word >> 33)) * 0xff51afd7ed558ccd;
-  word = (word ^ (word >> 33)) * 0xc4ceb9fe1a85ec53;
-  return word ^ (word >> 33);
-}
-
 }  // namespace
 
 Hash128 hashed(const Hash128& before, Bytes bytes) {
@@ -41,8 +37,8 @@ Hash128 hashed(const Hash128& before, Bytes bytes) {
   second ^= mixedSecond(wordAt(last.data() + 8)) ^ bytes.size();
   first += second;
   second += first;
-  first = spread(first);
-  second = spread(second);
+  first = base::mixed(first);
+  second = base::mixed(second);
   first += second;
   return {first, second + first};
 }
