@@ -294,7 +294,7 @@ class Play {
   void describeBlocks(group::Message& message) const {
     if (heard_.operation != message.description.operation) return;
     message.description = heard_;
-    message.elements = heard_.sizesVary() ? kBlockOfStranger : 0;
+    message.elements = heard_.sizesVary() ? 0 - heardSum_ : 0;  // so that all sizes agree
   }
   // As a sparse all-reduce of the member describes itself.
   static void describeRows(group::Message& message) {
@@ -317,7 +317,9 @@ class Play {
       Result<group::Message> message = group::parse({link::Subject::kGroup, payload, {}});
       if (!message.ok()) continue;
       groupId_ = message->group;
-      if (message->kind == group::MessageKind::kStart) heard_ = message->description;
+      if (message->kind != group::MessageKind::kStart) continue;
+      heard_ = message->description;
+      heardSum_ = message->elements;
     }
     group::Message message;
     message.group = groupId_;
@@ -360,6 +362,7 @@ class Play {
   ProcessGroup group_;
   uint64_t groupId_ = 0;
   group::Description heard_;
+  uint64_t heardSum_ = 0;
   std::vector<Future<void>> futures_;
   std::vector<Future<int64_t>> calls_;
   std::vector<rpc::HandlePtr> held_;

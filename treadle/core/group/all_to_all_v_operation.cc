@@ -24,22 +24,23 @@ AllToAllVOperation::AllToAllVOperation(Setup setup, Plan plan)
     : PlanOperation(std::move(setup), std::move(plan)), shared_(static_cast<size_t>(link().size())) {}
 
 uint64_t AllToAllVOperation::elementsTo(int member) const {
-  if (isParent(member)) return sum_;
+  if (!isInTree()) return own_;
+  if (isParent(member)) return own_ + others_;
   return differs_ ? kDiffer : kAgree;
 }
 
 void AllToAllVOperation::onBegin() {
   const int self = link().self();
   for (const Channel& channel : plan().channels)
-    sum_ += hashOfSize(self, channel.peer, elementsOf(channel.sends)) -
+    own_ += hashOfSize(self, channel.peer, elementsOf(channel.sends)) -
             hashOfSize(channel.peer, self, elementsOf(channel.receives));
   PlanOperation::onBegin();
 }
 
 void AllToAllVOperation::onStarted(int member, uint64_t elements, Buffer data) {
   if (data.sizeBytes != 0) return violated(member, "data too early");
-  if (!isParent(member)) {
-    sum_ += elements;
+  if (!isInTree() || !isParent(member)) {
+    others_ += elements;
   } else if (elements > kDiffer) {
     return violated(member, "a start that does not say whether the sizes agree");
   } else {
@@ -48,11 +49,11 @@ void AllToAllVOperation::onStarted(int member, uint64_t elements, Buffer data) {
   advance();
 }
 
-// Without the word of rank 0 nothing goes to a child either, although it has begun.
+// No data goes to a member that has begun before this one knows that all sizes agree.
 void AllToAllVOperation::advance() {
   if (ended() || !begun()) return;
   if (!agreement().agreed()) return sendStarts();
-  if (link().self() == 0) differs_ = sum_ != 0;
+  if (!isInTree() || link().self() == 0) differs_ = own_ + others_ != 0;
   if (!differs_) return PlanOperation::advance();
   sendStarts();
   if (!ended() && !std::exchange(compared_, true)) compare();

@@ -157,6 +157,9 @@ Future<void> reduce(const ProcessGroup& group, Bytes input, MutableBytes output,
   throwIfError(checkReduces(type, op));
   checkRoot(group, root);
   const size_t count = input.size() / sizeOf(type);
+  if (input.size() != count * sizeOf(type))
+    raise(invalidArgument("the input has " + std::to_string(input.size()) + " bytes, which are no whole number of " +
+                          std::string(nameOf(type))));
   if (group.rank() != root) output = {};
   if (group.rank() == root) checkSize(group, "output", output.size(), count * sizeOf(type));
   return group.start({{OperationKind::kReduce, type, op, static_cast<uint32_t>(root), count}, input, output});

@@ -155,8 +155,8 @@ Future<void> scatter(const ProcessGroup& group, Bytes input, MutableBytes output
 
 // Block m of the input goes to the group's rank m, where it becomes the block of this member in the output. `sent` and
 // `received` are the sizes of the blocks of the input and of the output, which differ from member to member; either all
-// members give sizes or none does. Where a member expects another size than is sent, ArgumentError names both: on all
-// members without sizes and in a group of more than 16, otherwise on those that have not ended by then.
+// members give sizes or none does. Where a member expects another size than is sent, ArgumentError names both on all
+// members.
 Future<void> allToAll(const ProcessGroup& group, Bytes input, MutableBytes output, std::vector<uint64_t> sent = {},
                       std::vector<uint64_t> received = {});
 

@@ -85,7 +85,7 @@ std::shared_ptr<Operation> GroupCore::makeOperation(uint64_t sequence, Call call
     operation = std::make_shared<SparseTreeOperation>(std::move(setup), std::move(*call.sparse));
   } else if (call.sparse) {
     operation = std::make_shared<SparseOperation>(std::move(setup), std::move(*call.sparse));
-  } else if (setup.description.operation == OperationKind::kAllToAllV && agreement == Agreement::Kind::kTree) {
+  } else if (setup.description.operation == OperationKind::kAllToAllV) {
     operation = std::make_shared<AllToAllVOperation>(std::move(setup), std::move(plan));
   } else {
     if (setup.description.movedType() != setup.description.dataType)

@@ -53,7 +53,7 @@ enum class MessageKind : uint8_t {
   kResult = 7,  // of a sparse all-reduce: how many rows the sender has combined, and small data
   kOffers = 8,  // to rank 0: the names of tensors (Stream::kFused, as the next one)
   kOrders = 9,  // from rank 0: which tensors are summed next
-  kShare = 10,  // where starts went along the tree: how many rows, and small data, of a sparse all-reduce, or how many
+  kShare = 10,  // after the starts: how many rows, and small data, of a sparse all-reduce along the tree, or how many
                 // elements of an all-to-all whose sizes differ, the sender has for the receiver
 };
 
@@ -113,8 +113,8 @@ struct Message {
   uint64_t sequence = 0;  // the how-manieth operation of the stream, from 0
   MessageKind kind = MessageKind::kStart;
   Description description;           // kStart
-  uint64_t elements = 0;             // kStart: what the sender is going to send to the receiver, or along the tree
-                                     // what sparse_tree_operation.h and all_to_all_v_operation.h say; kResult: rows;
+  uint64_t elements = 0;             // kStart: what the sender is going to send to the receiver, or what
+                                     // all_to_all_v_operation.h and sparse_tree_operation.h say; kResult: rows;
                                      // kShare: rows, or elements of an all-to-all
   uint64_t position = 0;             // kChunk: which; kAck: how many are taken
   bool begun = false;                // kAnswer

@@ -85,8 +85,8 @@ Future<void> scatter(const ProcessGroup& group, const at::Tensor& input, at::Ten
 Future<void> allGather(const ProcessGroup& group, const at::Tensor& input, std::vector<at::Tensor>& outputs);
 
 // inputs[m] goes to the group's rank m; outputs[m] becomes what comes from there, and has its size. Either all members
-// give lists or none does. Where a member expects another size than is sent, ArgumentError names both: on all members
-// in a group of more than 16, otherwise on those that have not ended by then.
+// give lists or none does. Where a member expects another size than is sent, ArgumentError names both on all
+// members.
 Future<void> allToAll(const ProcessGroup& group, const std::vector<at::Tensor>& inputs,
                       std::vector<at::Tensor>& outputs);
 
