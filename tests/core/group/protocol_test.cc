@@ -432,6 +432,30 @@ TEST_F(HeldTurnTest, IsWaitedForByOtherThreads) {
   opens.join();
 }
 
+// As above. The group has failed before, and its operation still has a turn.
+TEST_F(HeldTurnTest, IsWaitedForByTheEndOfAGroupThatHasFailed) {
+  holdTurn();
+  group_.core().abandon(cancelled("it failed before"));
+  std::thread opens([&] { bystander_.goesOn.open(); });
+  worker_->groups().close(cancelled("this worker leaves"));
+  EXPECT_TRUE(bystander_.goesOn.isOpen());
+  EXPECT_TRUE(future_.ready());
+  opens.join();
+}
+
+// While no thread handles them, a member that heeds no window could fill the memory: it is cut off before.
+TEST_F(StrangeMemberTest, ChunksBeyondEachWindowThatNobodyHasHandled) {
+  const auto goesOn = std::make_shared<test::Gate>();
+  for (int i = 0; i < 64; ++i) job_->worker(0).executor->post([goesOn] { goesOn->wait(); });
+  send(start());
+  Message chunk;
+  chunk.kind = MessageKind::kChunk;
+  for (int i = 0; i < 40; ++i) send(chunk, chunkBytes_);
+  EXPECT_FALSE(listener_.lostFuture_.wait(test::kPatience).empty());
+  goesOn->open();
+  expectCutOff("more of an operation");
+}
+
 using ReadingThreadDeathTest = StrangeMemberTest;
 
 TEST_F(ReadingThreadDeathTest, DoesNotCloseAGroupForThatWaits) {

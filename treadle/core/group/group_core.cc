@@ -1,6 +1,7 @@
 #include "treadle/core/group/group_core.h"
 
 #include <algorithm>
+#include <cfenv>
 #include <cstring>
 #include <utility>
 
@@ -43,6 +44,23 @@ bool goesFirst(const Event& event) {
   return event.kind == Event::Kind::kFail || event.kind == Event::Kind::kDeadline || isAnswer ||
          event.kind == Event::Kind::kAnswersDue;
 }
+
+// The default floating-point environment, for as long as it lives. A thread may have been told to take subnormal
+// numbers for 0 (at::set_flush_denormal): what it adds would differ from what another member, or another thread here,
+// adds.
+class DefaultEnvironment {
+ public:
+  DefaultEnvironment() {
+    std::fegetenv(&saved_);
+    std::fesetenv(FE_DFL_ENV);
+  }
+  ~DefaultEnvironment() { std::fesetenv(&saved_); }
+  DefaultEnvironment(const DefaultEnvironment&) = delete;
+  DefaultEnvironment& operator=(const DefaultEnvironment&) = delete;
+
+ private:
+  std::fenv_t saved_;
+};
 
 Stream seenByReceiver(Stream stream) { return stream == Stream::kSends ? Stream::kReceives : Stream::kSends; }
 
@@ -108,6 +126,8 @@ Result<Algorithm> GroupCore::choose(Algorithm wanted, const Description& what) c
 }
 
 Future<void> GroupCore::start(Call call, Duration timeout) {
+  const base::Gate::Use inside(gate_);
+  if (!inside) return readyFuture(failure());
   call.description.smallBytes = options_.smallBytes;
   call.description.chunkBytes = options_.chunkBytes;
   if (link_.size() > 1)
@@ -145,6 +165,8 @@ Future<void> GroupCore::start(Call call, Duration timeout) {
 }
 
 Future<void> GroupCore::startWith(int peer, Stream stream, Call call, Duration timeout) {
+  const base::Gate::Use inside(gate_);
+  if (!inside) return readyFuture(failure());
   std::shared_ptr<GroupCore> pair;
   {
     MutexLock lock(mutex_);
@@ -220,7 +242,10 @@ Status GroupCore::route(int member, Message message, Todo& todo) {
     return {};
   }
   if (message.kind == MessageKind::kAnswer && message.begun) hear(member, entry);
-  if (!entry.ended) todo.deliveries.push_back({entry.operation, messageEvent(member, std::move(message))});
+  if (entry.ended) return {};
+  if (!entry.operation->admit(member, message))
+    return dataLoss("it sent more of an operation of " + text() + " than members send at a time");
+  todo.deliveries.push_back({entry.operation, messageEvent(member, std::move(message))});
   return {};
 }
 
@@ -244,7 +269,7 @@ Status GroupCore::routeStart(int member, Entry& entry, Message message, Todo& to
 void GroupCore::routeAbort(int member, Entry& entry, const Message& message, Todo& todo) {
   hear(member, entry);
   if (entry.ended && entry.failure.ok()) return answerAbort(member, message.sequence, todo);
-  if (entry.ended) return;
+  if (entry.ended || std::ranges::count(entry.aborted, member) > 0) return;
   if (entry.operation) {
     entry.aborted.push_back(member);
     todo.deliveries.push_back({entry.operation, failEvent(message.status, FailedBy::kPeer)});
@@ -381,6 +406,7 @@ void GroupCore::use(Turn turn, const std::shared_ptr<Operation>& operation) {
 }
 
 void GroupCore::run(const std::shared_ptr<Operation>& operation, bool inTask) {
+  const DefaultEnvironment environment;
   Turn turn = Turn::kRun;
   while (std::optional<Event> event = operation->inbox().next(inTask, turn)) operation->handle(std::move(*event));
   if (turn == Turn::kPost) post(operation);

@@ -23,6 +23,7 @@
 #include <map>
 #include <set>
 
+#include "treadle/core/base/gate.h"
 #include "treadle/core/group/choice.h"
 #include "treadle/core/group/operation.h"
 #include "treadle/core/group/options.h"
@@ -134,8 +135,12 @@ class GroupCore final : public OperationHost, public std::enable_shared_from_thi
   void cancel(const std::shared_ptr<Operation>& operation);
   void onTimer();
   void onAnswersDue(uint64_t sequence);
-  // False when it had failed before. `operations`: those that were under way; they have been told.
-  bool fail(const Status& why, std::vector<std::shared_ptr<Operation>>& operations);
+  // False when it had failed before.
+  bool fail(const Status& why);
+  // For `close`, after a failure: waits until nobody is in a function that sends.
+  void awaitUsers();
+  // Those that were under way when the group failed, with those of its streams.
+  std::vector<std::shared_ptr<Operation>> failedOperations();
   std::shared_ptr<Operation> makeOperation(uint64_t sequence, Call call, Plan plan, Duration timeout);
   static Message abortMessage(uint64_t sequence, Status status);
   static Future<void> readyFuture(Status status);
@@ -147,9 +152,12 @@ class GroupCore final : public OperationHost, public std::enable_shared_from_thi
   const std::string text_;
   const Surroundings surroundings_;
 
+  base::Gate gate_;  // to what `link_` needs, for threads of the program
+
   Mutex mutex_;
   Status failure_ TREADLE_GUARDED_BY(mutex_);
   Entries entries_ TREADLE_GUARDED_BY(mutex_);
+  std::vector<std::shared_ptr<Operation>> failed_ TREADLE_GUARDED_BY(mutex_);  // were under way then
   Streams streams_ TREADLE_GUARDED_BY(mutex_);
   std::shared_ptr<Fusion> fusion_ TREADLE_GUARDED_BY(mutex_);  // null before the first use
   uint64_t next_ TREADLE_GUARDED_BY(mutex_) = 0;               // to be started here

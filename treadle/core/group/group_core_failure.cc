@@ -14,8 +14,8 @@ void GroupCore::onLost(int jobRank, const Status& why) {
 }
 
 void GroupCore::abandon(const Status& why) {
-  std::vector<std::shared_ptr<Operation>> operations;
-  if (!fail(why, operations)) return;
+  const base::Gate::Use inside(gate_);
+  if (!inside || !fail(why)) return;
   // Also when it was heard from one of them: not all may have been told. Who is lost needs no word.
   link_.sendToOthers(abortMessage(kWholeGroup, why)).ignore();
 }
@@ -26,12 +26,12 @@ Status GroupCore::failure() {
 }
 
 void GroupCore::close(const Status& why) {
-  std::vector<std::shared_ptr<Operation>> operations;
-  fail(why, operations);
-  TREADLE_CHECK(operations.empty() || !io::Serving::here(),
+  fail(why);
+  TREADLE_CHECK(failedOperations().empty() || !io::Serving::here(),
                 "a thread that polls or reads must not close a group, for that waits");
   io::Executor::Blocking blocking;
-  for (const auto& operation : operations) operation->inbox().waitForTurnToEnd();
+  awaitUsers();  // one of them may be the one that makes the streams fail
+  for (const auto& operation : failedOperations()) operation->inbox().waitForTurnToEnd();
   std::shared_ptr<Fusion> names;
   {
     MutexLock lock(mutex_);
@@ -40,7 +40,32 @@ void GroupCore::close(const Status& why) {
   if (names) names->waitForTurnToEnd();
 }
 
-bool GroupCore::fail(const Status& why, std::vector<std::shared_ptr<Operation>>& operations) {
+void GroupCore::awaitUsers() {
+  gate_.close();
+  Streams streams;
+  {
+    MutexLock lock(mutex_);
+    streams = streams_;
+  }
+  for (const auto& [key, stream] : streams) stream->awaitUsers();
+}
+
+std::vector<std::shared_ptr<Operation>> GroupCore::failedOperations() {
+  std::vector<std::shared_ptr<Operation>> all;
+  Streams streams;
+  {
+    MutexLock lock(mutex_);
+    all = failed_;
+    streams = streams_;
+  }
+  for (const auto& [key, stream] : streams) {
+    const auto ofStream = stream->failedOperations();
+    all.insert(all.end(), ofStream.begin(), ofStream.end());
+  }
+  return all;
+}
+
+bool GroupCore::fail(const Status& why) {
   std::vector<std::shared_ptr<Operation>> own;
   Streams streams;
   std::shared_ptr<Fusion> names;
@@ -50,6 +75,7 @@ bool GroupCore::fail(const Status& why, std::vector<std::shared_ptr<Operation>>&
     failure_ = why;
     for (auto& [sequence, entry] : entries_)
       if (entry.operation && !entry.ended) own.push_back(std::move(entry.operation));
+    failed_ = own;
     entries_.clear();
     streams = streams_;
     names = fusion_;
@@ -65,8 +91,7 @@ bool GroupCore::fail(const Status& why, std::vector<std::shared_ptr<Operation>>&
     event.status = why;
     deliver(operation, std::move(event));
   }
-  operations.insert(operations.end(), own.begin(), own.end());
-  for (const auto& [key, stream] : streams) stream->fail(why, operations);
+  for (const auto& [key, stream] : streams) stream->fail(why);
   return true;
 }
 
@@ -79,7 +104,7 @@ void GroupCore::cancel(const std::shared_ptr<Operation>& operation) {
   event.status = cancelled(link_.nameOf(link_.self()) + " cancelled operation " +
                            std::to_string(operation->sequence()) + " of " + text());
   event.failedBy = FailedBy::kThisWorker;
-  deliver(operation, std::move(event));
+  if (const base::Gate::Use inside(gate_); inside) deliver(operation, std::move(event));
   if (io::Serving::here()) return;
   io::Executor::Blocking blocking;
   operation->inbox().waitForTurnToEnd();

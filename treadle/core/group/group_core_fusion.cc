@@ -6,6 +6,8 @@
 namespace treadle::group {
 
 Future<void> GroupCore::offer(std::string name, Signature signature, void* data, Duration timeout) {
+  const base::Gate::Use inside(gate_);
+  if (!inside) return readyFuture(failure());
   std::shared_ptr<Fusion> names;
   {
     MutexLock lock(mutex_);

@@ -3,14 +3,34 @@
 #include "treadle/core/group/binomial_tree.h"
 
 namespace treadle::group {
+namespace {
+
+// With room for the rest of a message in memory.
+uint64_t unreadBytesOf(const Message& message) {
+  return sizeof(Event) + message.data.sizeBytes + message.description.shape.size() + message.status.message().size();
+}
+
+// Twice the largest window, all that goes with results and shares, and a few hundred messages without data.
+uint64_t mostUnreadBytes(const Description& description) {
+  return 32 * description.chunkBytes + 2 * description.smallBytes + 512 * sizeof(Event);
+}
+
+}  // namespace
 
 Operation::Operation(Setup setup)
     : setup_(std::move(setup)),
       due_(deadlineAfter(setup_.timeout)),
+      unreadBytes_(static_cast<size_t>(setup_.link.size())),
       agreement_(setup_.agreement, setup_.link.size(), setup_.link.self()) {}
 
 // Whoever dropped it before it ended (a pool that was stopped) must not leave its future pending.
 Operation::~Operation() { state_->complete(cancelled("this worker has left the job")); }
+
+bool Operation::admit(int member, const Message& message) {
+  if (message.kind == MessageKind::kStart) return true;  // there is one of each member
+  const uint64_t bytes = unreadBytesOf(message);
+  return unreadBytes_[static_cast<size_t>(member)].fetch_add(bytes) + bytes <= mostUnreadBytes(description());
+}
 
 void Operation::handle(Event event) {
   if (ended_) return;
@@ -20,7 +40,10 @@ void Operation::handle(Event event) {
       agreement_.begin();
       return onBegin();
     case Event::Kind::kPermit: return onPermit();
-    case Event::Kind::kMessage: return onMessage(event.member, std::move(event.message));
+    case Event::Kind::kMessage:
+      if (event.message.kind != MessageKind::kStart)
+        unreadBytes_[static_cast<size_t>(event.member)] -= unreadBytesOf(event.message);
+      return onMessage(event.member, std::move(event.message));
     case Event::Kind::kFail: return finish(std::move(event.status), event.failedBy);
     case Event::Kind::kDeadline: return onDeadline();
     case Event::Kind::kAnswersDue: return finishLate(answers());

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <memory>
 #include <set>
+#include <vector>
 
 #include "treadle/core/group/agreement.h"
 #include "treadle/core/group/inbox.h"
@@ -69,6 +70,9 @@ class Operation {
   Operation& operator=(const Operation&) = delete;
 
   void handle(Event event);
+  // Counts what comes from a member until it is handled. Windows bound that for members, and this for one that keeps to
+  // none. False: it is more than members send at a time. Any thread.
+  bool admit(int member, const Message& message);
 
   Inbox<Event>& inbox() { return inbox_; }
   const std::shared_ptr<State>& state() const { return state_; }
@@ -141,6 +145,7 @@ class Operation {
   const std::shared_ptr<State> state_ = std::make_shared<State>();
   Inbox<Event> inbox_;
   std::atomic<bool> mayMove_ = false;
+  std::vector<std::atomic<uint64_t>> unreadBytes_;  // by rank
 
   // Whoever has the turn.
   Agreement agreement_;
