@@ -4,6 +4,7 @@
 
 #include "tests/train/ddp/hooks.h"
 #include "tests/train/ddp/tables.h"
+#include "treadle/train/ddp/bucket_limits.h"
 
 namespace treadle::test::forced_algorithm_test {
 namespace {
@@ -127,6 +128,67 @@ TEST(AlgorithmOfAverages, IsNotThatOfSyncBatchNorm) {
     const at::Tensor output = norm->forward(at::full({2, 3}, static_cast<double>(worker.self().rank)));
     EXPECT_TRUE(close(output, at::full({2, 3}, worker.self().rank == 0 ? -1.0 : 1.0), 1e-4));
   });
+}
+
+// Each mean is cut as gradients are, also with what the optimizer keeps.
+TEST(AlgorithmOfAverages, IsThatOfLocalSgd) {
+  TensorJob job(ranks(2));
+  job.onAll([&](Worker& worker) {
+    const Shapes shapes(200, {1});
+    Weights weights(shapes);
+    const GroupOptions options{.smallBytes = 64, .algorithm = Algorithm::kExchange};
+    DistributedDataParallel<Weights> ddp(weights, ProcessGroup::make(worker, job.names(), options),
+                                         {.buckets = {.firstBytes = 64, .bytes = 64}});
+    torch::optim::SGD sgd(weights->parameters(), torch::optim::SGDOptions(1).momentum(0.5));
+    ddp::LocalSgd local = ddp.localSgd({.period = 1, .startAfter = 0});
+    local.averageState(sgd);
+    for (at::Tensor& weight : weights->parameters()) weight.mutable_grad() = at::full({1}, worker.self().rank);
+    const at::Tensor before = weights->parameters()[0].detach().clone();
+    sgd.step();
+    local.step();
+    EXPECT_EQ((before - weights->parameters()[0].detach()).item<float>(), 0.5);
+    local.finish();
+  });
+}
+
+TEST(AlgorithmOfAverages, IsRefusedByLocalSgdWhereItCannotDoThem) {
+  TensorJob job(ranks(2));
+  job.onAll([&](Worker& worker) {
+    Net net(0);
+    DistributedDataParallel<Net> ddp(net, ProcessGroup::make(worker, job.names()));
+    const ProcessGroup wide = ProcessGroup::make(worker, job.names(), {.algorithm = Algorithm::kHierarchical});
+    EXPECT_TRUE(contains(messageOf<ArgumentError>([&] { (void)ddp.localSgd({.startAfter = 0, .group = wide}); }),
+                         "cannot do allReduce (average)"));
+    const Algorithm algorithm = worker.self().rank == 0 ? Algorithm::kRoot : Algorithm::kDirect;
+    const ProcessGroup differing = ProcessGroup::make(worker, job.names(), {.algorithm = algorithm});
+    EXPECT_TRUE(contains(messageOf<ArgumentError>([&] { (void)ddp.localSgd({.startAfter = 0, .group = differing}); }),
+                         "GroupOptions::algorithm"));
+    barrier(wide).wait();
+    barrier(differing).wait();
+    ddp::LocalSgd local = ddp.localSgd({});  // refusals leave nothing behind
+    local.finish();
+  });
+}
+
+// A first bucket may be larger than the others.
+TEST(AlgorithmOfAverages, IsThatOfTheLargestBucketInItsOwnType) {
+  TensorJob job(ranks(2));
+  const ProcessGroup group =
+      ProcessGroup::make(job[0], {"rank0", "rank1"}, {.smallBytes = 64 << 10, .algorithm = Algorithm::kExchange});
+  const auto algorithmOf = [&](at::ScalarType type, int64_t elements, ddp::BucketLimits limits) {
+    return ddp::algorithmOfAverages(group, {at::zeros({8}), at::zeros({elements}, type)}, limits);
+  };
+  const ddp::BucketLimits small{.firstBytes = 1024, .bytes = 1024};
+  EXPECT_TRUE(algorithmOf(at::kFloat, 16 << 10, small).ok());
+  EXPECT_FALSE(algorithmOf(at::kFloat, (16 << 10) + 1, small).ok()) << "a parameter is not cut";
+  EXPECT_TRUE(algorithmOf(at::kBFloat16, 32 << 10, small).ok());
+  EXPECT_FALSE(algorithmOf(at::kBFloat16, (32 << 10) + 1, small).ok());
+  const auto manyWith = [&](ddp::BucketLimits limits) {
+    return ddp::algorithmOfAverages(group, std::vector<at::Tensor>(100, at::zeros({1024})), limits);
+  };
+  EXPECT_TRUE(manyWith({.firstBytes = 64, .bytes = 64 << 10}).ok());
+  EXPECT_FALSE(manyWith({.firstBytes = 64 << 10, .bytes = 65 << 10}).ok());
+  EXPECT_FALSE(manyWith({.firstBytes = 65 << 10, .bytes = 64}).ok());
 }
 
 // Before any pass, and the group goes on.

@@ -1,8 +1,11 @@
 #include "treadle/train/ddp/bucket_limits.h"
 
 #include <algorithm>
+#include <map>
 
+#include "treadle/core/base/error.h"
 #include "treadle/core/group/expected_time.h"
+#include "treadle/tensor/collective/flat.h"
 
 namespace treadle::ddp {
 namespace {
@@ -27,6 +30,43 @@ BucketLimits limitsFor(const ProcessGroup& group, BucketLimits limits) {
   }
   limits.bytes = bytes;
   return limits;
+}
+
+Result<group::Algorithm> algorithmOfAverages(const ProcessGroup& group, const std::vector<at::Tensor>& tensors,
+                                             const BucketLimits& limits) try {
+  struct Amount {
+    uint64_t all = 0, largest = 0;
+    uint64_t bucket() const { return std::min(all, largest); }
+  };
+  std::map<at::ScalarType, Amount> amounts;
+  const uint64_t limit = std::max(limits.bytesOf(true), limits.bytesOf(false));
+  for (const at::Tensor& tensor : tensors) {
+    Amount& amount = amounts[tensor.scalar_type()];
+    amount.all += tensor.nbytes();
+    amount.largest = std::max({amount.largest, limit, tensor.nbytes()});
+  }
+  group::Algorithm algorithm = group::Algorithm::kAutomatic;
+  uint64_t most = 0;
+  for (const auto& [type, amount] : amounts) {
+    const uint64_t bytes = amount.bucket();
+    Result<group::Algorithm> found = group::algorithmOfAverage(group, bytes, collective::dataTypeOf(type));
+    if (!found.ok()) return found;
+    if (bytes > most) algorithm = *found;
+    most = std::max(most, bytes);
+  }
+  return algorithm;
+} catch (...) {
+  return statusOfCurrentException("DistributedDataParallel");
+}
+
+std::string textOf(const BucketLimits& limits) {
+  return "buckets of " + std::to_string(limits.bytesOf(true)) + ", then " + std::to_string(limits.bytesOf(false)) +
+         " bytes";
+}
+
+std::string textOf(const Result<group::Algorithm>& algorithm) {
+  return "GroupOptions::algorithm, which averages by " +
+         (algorithm.ok() ? std::string(nameOf(*algorithm)) : "none: " + algorithm.status().message());
 }
 
 }  // namespace treadle::ddp

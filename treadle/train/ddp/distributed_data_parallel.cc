@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "treadle/core/group/expected_time.h"
 #include "treadle/tensor/autograd/autograd_context.h"
 #include "treadle/tensor/collective/collectives.h"
 #include "treadle/train/ddp/any_algorithm.h"
@@ -28,23 +27,11 @@ Result<std::string> boundHook(const DdpOptions& options, const torch::nn::Module
   return statusOfCurrentException("DdpOptions::hook");
 }
 
-// That of the largest average: a bucket, or one parameter. An algorithm that the group forces may not be able to do it.
-Result<group::Algorithm> algorithmOfAverages(const ParameterList& list, const ProcessGroup& group,
-                                             const BucketLimits& limits) {
-  uint64_t all = 0, largest = limits.bytesOf(false);
-  for (const at::Tensor& parameter : list.trained()) {
-    all += parameter.nbytes();
-    largest = std::max<uint64_t>(largest, parameter.nbytes());
-  }
-  return group::algorithmOfAverage(group, std::min(all, largest));
-}
-
 std::vector<std::string> settingsOf(const DdpOptions& options, const ParameterList& list, const BucketLimits& limits,
                                     const Result<group::Algorithm>& algorithm, const Result<std::string>& hook,
                                     bool isRebind) {
   std::vector<std::string> settings = {
-      "buckets of " + std::to_string(limits.bytesOf(true)) + ", then " + std::to_string(limits.bytesOf(false)) +
-          " bytes",
+      textOf(limits),
       std::string("start ") + nameOf(options.start),
       std::string("buffers ") + nameOf(options.buffers),
       std::string("divisor ") + nameOf(options.divisor),
@@ -57,10 +44,7 @@ std::vector<std::string> settingsOf(const DdpOptions& options, const ParameterLi
       settings.push_back(std::move(line));
   for (const std::string& name : options.bucketOrder) settings.push_back("bucketOrder with '" + name + "' next");
   for (std::string& setting : settings) setting = "DdpOptions::" + setting;
-  // Behind the size of the buckets, on which it depends.
-  settings.insert(settings.begin() + 1,
-                  "GroupOptions::algorithm, which averages by " +
-                      (algorithm.ok() ? std::string(nameOf(*algorithm)) : "none: " + algorithm.status().message()));
+  settings.insert(settings.begin() + 1, textOf(algorithm));  // behind the limits, on which it depends
   return settings;
 }
 
@@ -88,7 +72,7 @@ void compareReplicas(const torch::nn::Module& module, const ProcessGroup& group,
   if (isRebind && hook.ok()) hook = std::string("as it was");
   const BucketLimits limits = limitsFor(group, options.buckets);
   const ParameterList list(module);
-  const Result<group::Algorithm> algorithm = algorithmOfAverages(list, group, limits);
+  const Result<group::Algorithm> algorithm = algorithmOfAverages(group, list.trained(), limits);
   checkStructure(module, group, settingsOf(options, list, limits, algorithm, hook, isRebind));
   throwIfError(hook.status());
   throwIfError(algorithm.status());

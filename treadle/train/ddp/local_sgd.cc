@@ -68,10 +68,12 @@ void checkTrainsAlone(const DdpOptions& ddp, const torch::nn::Module& module) {
                           ", as a rank alone would make steps of another length: use kWorldSize or kActiveRanks"));
 }
 
-std::vector<std::string> settingsOfLocalSgd(const LocalSgdOptions& options, const DdpOptions& ddp) {
+std::vector<std::string> settingsOfLocalSgd(const LocalSgdOptions& options, const DdpOptions& ddp,
+                                            const BucketLimits& limits, const Result<group::Algorithm>& algorithm) {
   return {"LocalSgdOptions::period " + std::to_string(options.period),
           "LocalSgdOptions::startAfter " + std::to_string(options.startAfter),
-          std::string("DdpOptions::buffers ") + nameOf(ddp.buffers)};
+          std::string("DdpOptions::buffers ") + nameOf(ddp.buffers), "DdpOptions::" + textOf(limits),
+          textOf(algorithm)};
 }
 
 // The same on all ranks.
@@ -110,8 +112,11 @@ LocalSgd::LocalSgd(std::shared_ptr<Reducer> reducer, const torch::nn::Module& mo
   reducer->checkAverages("localSgd()");
   reducer->checkBetweenPasses("localSgd()");
   claim_ = reducer->claimForLocalSgd();
-  mean_ = std::make_unique<ReplicaMean>(module, ddp.buffers);
-  checkStructure(module, group_, settingsOfLocalSgd(options_, ddp));
+  const BucketLimits limits = limitsFor(group_, ddp.buckets);
+  mean_ = std::make_unique<ReplicaMean>(module, ddp.buffers, limits);
+  const Result<group::Algorithm> algorithm = mean_->algorithm(group_);
+  checkStructure(module, group_, settingsOfLocalSgd(options_, ddp, limits, algorithm));
+  throwIfError(algorithm.status());
   if (isWide_) startValues(module, group_, ddp.start);
   reducer_ = std::move(reducer);
   if (options_.startAfter == 0) goLocal();
@@ -140,6 +145,7 @@ void LocalSgd::addState(std::unique_ptr<OptimizerTensors> optimizer) {
   if (steps_ > 0) raise(failedPrecondition("LocalSgd::averageState() is called before the first step"));
   if (auto difference = firstDifference(group_, ReplicaMean::linesOf(*optimizer)))
     raise(invalidArgument("the optimizers of LocalSgd::averageState() are not alike: " + *difference));
+  throwIfError(mean_->algorithm(group_, optimizer.get()).status());
   mean_->add(std::move(optimizer));
 }
 

@@ -35,7 +35,8 @@ void putMean(at::Tensor& own, const at::Tensor& mean) {
 
 }  // namespace
 
-ReplicaMean::ReplicaMean(const torch::nn::Module& module, Buffers buffers) : list_(module), buffers_(module, buffers) {}
+ReplicaMean::ReplicaMean(const torch::nn::Module& module, Buffers buffers, BucketLimits limits)
+    : list_(module), buffers_(module, buffers), limits_(limits) {}
 
 std::vector<std::string> ReplicaMean::linesOf(const OptimizerTensors& optimizer) {
   std::vector<std::string> lines;
@@ -46,6 +47,17 @@ std::vector<std::string> ReplicaMean::linesOf(const OptimizerTensors& optimizer)
     lines.push_back(line.str());
   }
   return lines;
+}
+
+Result<group::Algorithm> ReplicaMean::algorithm(const ProcessGroup& group, const OptimizerTensors* added) const {
+  std::vector<at::Tensor> averaged = list_.trained();
+  const auto include = [&](const OptimizerTensors& optimizer) {
+    for (size_t parameter = 0; parameter < optimizer.parameters().size(); ++parameter)
+      averaged.insert(averaged.end(), optimizer.kept(parameter).tensors.size(), optimizer.parameters()[parameter]);
+  };
+  for (const auto& optimizer : optimizers_) include(*optimizer);
+  if (added != nullptr) include(*added);
+  return algorithmOfAverages(group, averaged, limits_);
 }
 
 Status ReplicaMean::checkUnchanged() const {
@@ -111,13 +123,13 @@ void ReplicaMean::make(const ProcessGroup& group, const Shares& shares) {
   buffers_.put();
 }
 
-// Of the usual sizes, so that the first are on their way while others are filled.
-std::vector<Bucket> ReplicaMean::emptyPacks(const std::vector<Value>& values) {
+// In several packs, so that the first are on their way while others are filled.
+std::vector<Bucket> ReplicaMean::emptyPacks(const std::vector<Value>& values) const {
   std::vector<at::Tensor> shapes;
   for (const Value& value : values) shapes.push_back(value.parameter);
   std::vector<size_t> order(values.size());
   std::iota(order.begin(), order.end(), size_t{0});
-  return makeBuckets(shapes, BucketPlan(shapes, order, BucketLimits()));
+  return makeBuckets(shapes, BucketPlan(shapes, order, limits_));
 }
 
 void ReplicaMean::giveToOptimizers(std::vector<OfParameter>& ofParameters, const std::vector<Value>& values) {

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "treadle/train/ddp/bucket_limits.h"
 #include "treadle/train/ddp/buffer_sync.h"
 #include "treadle/train/ddp/optimizer_tensors.h"
 #include "treadle/train/ddp/parameter_list.h"
@@ -17,14 +18,19 @@ namespace treadle::ddp {
 
 class ReplicaMean {
  public:
-  // Takes the parameters that require a gradient now. ArgumentError: BufferSync's.
-  ReplicaMean(const torch::nn::Module& module, Buffers buffers);
+  // Takes the parameters that require a gradient now. `limits` are those of the sums, as of gradients. ArgumentError:
+  // BufferSync's.
+  ReplicaMean(const torch::nn::Module& module, Buffers buffers, BucketLimits limits);
 
   const std::vector<at::Tensor>& parameters() const { return list_.trained(); }
   // From now on what it keeps is averaged too. The same kinds, in the same order, on all ranks.
   void add(std::unique_ptr<OptimizerTensors> optimizer) { optimizers_.push_back(std::move(optimizer)); }
   // A line for each parameter of an optimizer, which must be the same on all ranks.
   static std::vector<std::string> linesOf(const OptimizerTensors& optimizer);
+
+  // The algorithm of the largest sum (bucket_limits.h) where optimizers keep all that they can; `added` would be one
+  // more.
+  Result<group::Algorithm> algorithm(const ProcessGroup& group, const OptimizerTensors* added = nullptr) const;
 
   // FailedPrecondition: a parameter or a buffer has become another one since this was made.
   Status checkUnchanged() const;
@@ -50,11 +56,12 @@ class ReplicaMean {
   };
 
   std::vector<OfParameter> survey(const ProcessGroup& group, std::vector<Value>& values) const;
-  static std::vector<Bucket> emptyPacks(const std::vector<Value>& values);
+  std::vector<Bucket> emptyPacks(const std::vector<Value>& values) const;
   static void giveToOptimizers(std::vector<OfParameter>& ofParameters, const std::vector<Value>& values);
 
   const ParameterList list_;
   BufferSync buffers_;
+  const BucketLimits limits_;
   std::vector<std::unique_ptr<OptimizerTensors>> optimizers_;
 };
 
