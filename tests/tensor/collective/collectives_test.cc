@@ -32,6 +32,52 @@ TEST_F(Collectives, AllReduceAddsEveryDtype) {
   });
 }
 
+// As signed numbers these would be below 0.
+TEST_F(Collectives, TakeTheHighestBitOfUnsignedNumbersAsAPartOfTheNumber) {
+  job.onAll([&](Worker& worker) {
+    ProcessGroup group = ProcessGroup::make(worker, job.names());
+    for (const auto& [type, bits] :
+         {std::pair(at::kByte, 8), {at::kUInt16, 16}, {at::kUInt32, 32}, {at::kUInt64, 64}}) {
+      SCOPED_TRACE(c10::toString(type));
+      const uint64_t large = (uint64_t{1} << (bits - 1)) + 5;
+      const auto filled = [type = type](uint64_t value) {
+        return at::scalar_tensor(static_cast<int64_t>(value), at::kLong).to(type).expand({2}).clone();
+      };
+      at::Tensor highest = filled(worker.self().rank == 1 ? large : 7);
+      allReduce(group, highest, ReduceOp::kMax).wait();
+      EXPECT_TRUE(at::equal(highest, filled(large)));
+      at::Tensor average = filled(worker.self().rank == 1 ? large : 2);
+      allReduce(group, average, ReduceOp::kAverage).wait();
+      EXPECT_TRUE(at::equal(average, filled((large + 4) / 3)));
+    }
+  });
+}
+
+// The smallest numbers are sums too, also for a thread that takes them for 0.
+TEST_F(Collectives, AddSubnormalNumbersAlikeOnAllMembers) {
+  job.onAll([&](Worker& worker) {
+    ProcessGroup group = ProcessGroup::make(worker, job.names()), other = ProcessGroup::make(worker, job.names());
+    const bool flushes = at::globalContext().setFlushDenormal(worker.self().rank == 0);
+    for (int step = 0; step < 20; ++step) {
+      std::array<float, 2> numbers = {1e-40F, 3e-39F};
+      at::Tensor mine = at::from_blob(numbers.data(), {2});
+      Future<void> sum;
+      if (worker.self().rank != 0) sum = allReduce(group, mine);
+      barrier(other).wait();
+      if (worker.self().rank == 0) sum = allReduce(group, mine);  // it comes last, and adds
+      sum.wait();
+      for (size_t i = 0; i < 2; ++i) {
+        uint32_t bits = 0, expected = 0;
+        const float sum = std::array{3e-40F, 9e-39F}[i];
+        std::memcpy(&bits, &numbers[i], 4);
+        std::memcpy(&expected, &sum, 4);
+        EXPECT_NEAR(expected, bits, 1);
+      }
+    }
+    if (flushes) at::globalContext().setFlushDenormal(false);
+  });
+}
+
 TEST_F(Collectives, ReduceBooleansAndComplexNumbers) {
   job.onAll([&](Worker& worker) {
     ProcessGroup group = ProcessGroup::make(worker, job.names());
@@ -387,6 +433,21 @@ TEST_F(Collectives, WhatCannotBeReducedIsRefused) {
   EXPECT_TRUE(contains(refused(at::Tensor()), "dense"));
   at::Tensor x = at::ones({2});
   messageOf<ArgumentError>([&] { broadcast(group, x, 1).wait(); });
+}
+
+// At the call, and not when the result is there.
+TEST_F(Collectives, RefuseOutputsWhoseElementsShareMemory) {
+  ProcessGroup group = ProcessGroup::make(job[0], {"r0"});
+  at::Tensor one = at::ones({1}).expand({3}), three = at::ones({3});
+  std::vector<at::Tensor> inputs = {three}, outputs = {one};
+  const auto refused = [](auto call) { return messageOf<ArgumentError>(call); };
+  EXPECT_TRUE(
+      contains(refused([&] { allReduce(group, one); }), "an output of sizes [3] has several elements in one place"));
+  EXPECT_TRUE(contains(refused([&] { allGather(group, three, one); }), "in one place"));
+  EXPECT_TRUE(contains(refused([&] { allGather(group, three, outputs); }), "in one place"));
+  EXPECT_TRUE(contains(refused([&] { allToAll(group, inputs, outputs); }), "in one place"));
+  allGather(group, one, three).wait();  // an input may
+  EXPECT_TRUE(at::equal(three, at::ones({3})));
 }
 
 }  // namespace

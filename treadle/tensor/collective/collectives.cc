@@ -1,5 +1,6 @@
 #include "treadle/tensor/collective/collectives.h"
 
+#include <ATen/MemoryOverlap.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/empty.h>
@@ -29,10 +30,18 @@ Future<void> keeping(const at::Tensor& tensor, Future<void> done) {
   return done;
 }
 
+// libtorch could not write to it element by element.
+void checkHasRoom(const at::Tensor& output) {
+  if (at::has_internal_overlap(output) == at::MemOverlap::Yes)
+    raise(invalidArgument("an output of sizes " + collective::sizesTextOf(output) +
+                          " has several elements in one place, as after expand(): give its clone()"));
+}
+
 // Runs `operate` on memory in one piece, which becomes the tensor's.
 template <class Operate>
 Future<void> onContiguous(at::Tensor& tensor, Operate operate) {
   const at::Tensor flat = flatOf(tensor);
+  checkHasRoom(tensor);
   Future<void> done = operate(flat);
   if (flat.data_ptr() == tensor.data_ptr()) return keeping(flat, std::move(done));
   return done.then([flat, target = tensor.detach()]() mutable {
@@ -184,6 +193,7 @@ Future<void> allToAll(const ProcessGroup& group, const at::Tensor& input, at::Te
 Future<void> allGather(const ProcessGroup& group, const at::Tensor& input, std::vector<at::Tensor>& outputs) {
   const std::vector<uint64_t> sizes = sizesOf(group, outputs);
   checkSameType(input, outputs.front());
+  for (const at::Tensor& output : outputs) checkHasRoom(output);
   const at::Tensor from = flatOf(input), all = emptyFor(outputs);
   return keeping(
       from,
@@ -194,6 +204,7 @@ Future<void> allToAll(const ProcessGroup& group, const std::vector<at::Tensor>& 
                       std::vector<at::Tensor>& outputs) {
   const std::vector<uint64_t> sent = sizesOf(group, inputs), received = sizesOf(group, outputs);
   checkSameType(inputs.front(), outputs.front());
+  for (const at::Tensor& output : outputs) checkHasRoom(output);
   const at::Tensor from = joined(inputs), all = emptyFor(outputs);
   return keeping(from, cutInto(outputs, all,
                                group::allToAll(group.withShape(nameOf(from.scalar_type())), bytesOf(from),
