@@ -3,12 +3,14 @@
 #include <iostream>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "treadle/cli/measure.h"
 #include "treadle/cli/numbers.h"
 #include "treadle/cli/place.h"
 #include "treadle/cli/plan.h"
 #include "treadle/cli/run.h"
+#include "treadle/cli/service_plan.h"
 #include "treadle/core/base/error.h"
 #include "treadle/core/cluster/costs.h"
 #include "treadle/core/group/choice.h"
@@ -31,6 +33,8 @@ constexpr const char* kPlanExplanation = R"(Examples:
   treadle plan --members 8 --hosts 2 --network-latency 25 --network-bandwidth 10000
   treadle plan --measure --members 8                  by the costs of this machine
   treadle run -n 4 -- treadle plan --measure          by those of a job, for its members and hosts
+  treadle plan --workers 8 --servers 4 --bandwidth 25Gbit --bytes 100000000    what CPU machines that sum would gain
+  treadle plan --workers 3 --servers 1 --bandwidth 1Gbit,1Gbit,500Mbit --server-bandwidth 10Gbit --model gpt2
 
 Prints for each algorithm what a member sends, how many messages wait for one another and how long it takes by
 the costs of links, or why it cannot do the operation; an arrow marks the one that a group takes.
@@ -44,12 +48,18 @@ Operations: allReduce, reduce, reduceScatter, broadcast, allGather, gather, scat
 barrier. --size is that of the whole data in bytes: of a reduction and of allToAll what each member gives, else all
 blocks together.
 
+--workers, --servers, --bytes, --model, --tensors and --server-bandwidth ask for the plan of a summation service: how
+it divides the bytes of one sum among all machines, what each of them moves, and how long that takes beside a ring and
+parameter servers. --bandwidth is then that of each worker's network, one for all or one for each with commas between
+them: 25 (MB/s), 200Mbit, 10Gbit. A file of --tensors has a line for each tensor, which begins with its bytes.
+
 Exit code 2: wrong usage, or a forced algorithm that cannot do the operation; 1: it could not measure.)";
 
 struct PlanChoice {
   std::string operation = "allReduce", members, size = "1048576", type = "float32", reduction = "sum", algorithm,
               smallBytes, chunkBytes, hosts, latency, bandwidth, networkLatency, networkBandwidth, messageCost, cores;
   bool measure = false, byRank = false, json = false;
+  ServiceChoice service;
 };
 
 Result<uint64_t> bytesIn(const std::string& option, const std::string& text) {
@@ -108,8 +118,7 @@ struct Request {
   group::GroupOptions options;
 };
 
-Result<Request> readRequest(const PlanChoice& choice, const CommandLine& line) {
-  if (line.separated) return invalidArgument("it starts no program");
+Result<Request> readRequest(const PlanChoice& choice) {
   Result<group::OperationKind> operation = operationNamed(choice.operation);
   if (!operation.ok()) return std::move(operation).status();
   Result<group::DataType> type = dataTypeNamed(choice.type);
@@ -146,8 +155,18 @@ int refuse(const Status& why) {
   return complain(kPlanCommand, why.message() + "; see `treadle plan --help`", kExitUsage);
 }
 
+int runServicePlan(ServiceChoice choice, const std::string& bandwidth, bool json) {
+  choice.bandwidth = bandwidth;
+  Result<ServicePlan> plan = readServicePlan(choice);
+  if (!plan.ok()) return refuse(plan.status());
+  std::cout << (json ? serviceJson(*plan) : serviceTable(*plan)) << std::flush;
+  return 0;
+}
+
 int runPlan(const PlanChoice& choice, const CommandLine& line) try {
-  Result<Request> request = readRequest(choice, line);
+  if (line.separated) return refuse(invalidArgument("it starts no program"));
+  if (choice.service.given()) return runServicePlan(choice.service, choice.bandwidth, choice.json);
+  Result<Request> request = readRequest(choice);
   if (!request.ok()) return refuse(request.status());
   auto& [call, options] = *request;
   std::optional<Place> place;
@@ -169,14 +188,17 @@ int runPlan(const PlanChoice& choice, const CommandLine& line) try {
   return complain(kPlanCommand, error.what(), kExitCannotStart);
 }
 
-}  // namespace
+using Options = std::vector<CLI::Option*>;
 
-void addPlanCommand(CLI::App& app, const CommandLine& line, int* exitCode) {
-  auto choice = std::make_shared<PlanChoice>();
-  CLI::App* command = app.add_subcommand("plan", "Show how a collective operation would move its data");
-  command->footer(kPlanExplanation);
+CLI::Option* textOption(CLI::App* command, const char* name, std::string& text, const char* help, const char* type) {
+  return command->add_option(name, text, help)->expected(0, 1)->type_name(type);
+}
+
+// Those of a collective operation alone.
+Options addOperationOptions(CLI::App* command, PlanChoice* choice) {
+  Options added;
   auto option = [&](const char* name, std::string& text, const char* help, const char* type) {
-    command->add_option(name, text, help)->expected(0, 1)->type_name(type);
+    added.push_back(textOption(command, name, text, help, type));
   };
   option("--operation", choice->operation, "(allReduce)", "NAME");
   option("--members", choice->members, "of the group (4)", "N");
@@ -189,13 +211,42 @@ void addPlanCommand(CLI::App& app, const CommandLine& line, int* exitCode) {
   option("--chunk-bytes", choice->chunkBytes, "GroupOptions::chunkBytes (262144)", "N");
   option("--hosts", choice->hosts, "on which the members run, as many on each (1)", "N");
   option("--latency", choice->latency, "of a message on one host, in us (8)", "US");
-  option("--bandwidth", choice->bandwidth, "on one host, in MB/s (6000)", "MB/S");
   option("--network-latency", choice->networkLatency, "of a message between hosts, in us (18)", "US");
   option("--network-bandwidth", choice->networkBandwidth, "between hosts, in MB/s (1180)", "MB/S");
   option("--message-cost", choice->messageCost, "processor time of a message, in us (10)", "US");
   option("--cores", choice->cores, "of each host (2)", "N");
-  command->add_flag("--measure", choice->measure, "the costs, in place of the options for them");
-  command->add_flag("--by-rank", choice->byRank, "with GroupOptions::sumOrder = kRank");
+  added.push_back(command->add_flag("--measure", choice->measure, "the costs, in place of the options for them"));
+  added.push_back(command->add_flag("--by-rank", choice->byRank, "with GroupOptions::sumOrder = kRank"));
+  return added;
+}
+
+// Those of a summation service alone.
+Options addServiceOptions(CLI::App* command, ServiceChoice* choice) {
+  Options added;
+  auto option = [&](const char* name, std::string& text, const char* help, const char* type) {
+    added.push_back(textOption(command, name, text, help, type));
+  };
+  option("--workers", choice->workers, "of a summation service (4)", "N");
+  option("--servers", choice->servers, "machines that only sum (0)", "N");
+  option("--server-bandwidth", choice->serverBandwidth, "of the servers' networks (that of the workers)", "MB/S");
+  option("--bytes", choice->bytes, "that each worker gives to one sum (64000000)", "N");
+  option("--model", choice->model, "in place of --bytes: its parameters", "NAME");
+  option("--tensors", choice->tensors, "in place of --bytes: those listed in a file", "FILE");
+  return added;
+}
+
+}  // namespace
+
+void addPlanCommand(CLI::App& app, const CommandLine& line, int* exitCode) {
+  auto choice = std::make_shared<PlanChoice>();
+  CLI::App* command = app.add_subcommand("plan", "Show how a collective operation or a service's sum moves its data");
+  command->footer(kPlanExplanation);
+  const Options ofOperation = addOperationOptions(command, choice.get());
+  textOption(command, "--bandwidth", choice->bandwidth, "on one host, in MB/s (6000); of a worker's network (1180)",
+             "MB/S");
+  for (CLI::Option* one : addServiceOptions(command, &choice->service)) {
+    for (CLI::Option* other : ofOperation) one->excludes(other);
+  }
   command->add_flag("--json", choice->json, "the same as JSON");
   command->callback([choice, &line, exitCode] { *exitCode = runPlan(*choice, line); });
 }

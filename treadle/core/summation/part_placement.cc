@@ -1,0 +1,103 @@
+#include "treadle/core/summation/part_placement.h"
+
+#include <algorithm>
+#include <string>
+#include <tuple>
+
+#include "treadle/core/base/check.h"
+
+namespace treadle::summation {
+namespace {
+
+// The tensors in parts of at most `most` bytes, on no machine yet.
+std::vector<Part> cutTensors(const std::vector<uint64_t>& tensorBytes, uint64_t most) {
+  std::vector<Part> parts;
+  for (size_t tensor = 0; tensor < tensorBytes.size(); ++tensor) {
+    for (uint64_t begin = 0; begin < tensorBytes[tensor]; begin += most)
+      parts.push_back({tensor, begin, std::min(tensorBytes[tensor], begin + most)});
+  }
+  return parts;
+}
+
+// What each machine may still get: its share less what it has.
+class Room {
+ public:
+  Room(const Shares& shares, uint64_t bytes) : left_(shares.workers) {
+    left_.insert(left_.end(), shares.servers.begin(), shares.servers.end());
+    for (double& one : left_) one *= static_cast<double>(bytes);
+  }
+
+  Machine most() const { return static_cast<Machine>(std::max_element(left_.begin(), left_.end()) - left_.begin()); }
+  void take(const Part& part) { left_[part.machine] -= static_cast<double>(part.bytes()); }
+
+  // How many of the bytes the machine takes without going far beyond its share.
+  uint64_t fitting(Machine machine, uint64_t bytes) const {
+    const double left = std::max(left_[machine], static_cast<double>(kLeastPartBytes));
+    const uint64_t cut = (static_cast<uint64_t>(left) + kCutAlignment - 1) / kCutAlignment * kCutAlignment;
+    return bytes < cut + kLeastPartBytes ? bytes : cut;
+  }
+
+ private:
+  std::vector<double> left_;  // bytes
+};
+
+uint64_t totalOf(const std::vector<uint64_t>& numbers) {
+  return std::accumulate(numbers.begin(), numbers.end(), uint64_t{0});
+}
+
+// D. J. Bernstein's string hash, of the number's decimal digits.
+uint64_t djb2(uint64_t number) {
+  uint64_t hash = 5381;
+  for (char digit : std::to_string(number)) hash = hash * 33 + static_cast<unsigned char>(digit);
+  return hash;
+}
+
+}  // namespace
+
+std::vector<Part> placeBySize(const std::vector<uint64_t>& tensorBytes, const Shares& shares) {
+  std::vector<Part> whole = cutTensors(tensorBytes, kMostPartBytes);
+  std::stable_sort(whole.begin(), whole.end(), [](const Part& a, const Part& b) { return a.bytes() > b.bytes(); });
+  Room room(shares, totalOf(tensorBytes));
+  std::vector<Part> placed;
+  for (Part rest : whole) {
+    while (rest.bytes() > 0) {
+      Part part = rest;
+      part.machine = room.most();
+      part.end = part.begin + room.fitting(part.machine, rest.bytes());
+      room.take(part);
+      placed.push_back(part);
+      rest.begin = part.end;
+    }
+  }
+  std::sort(placed.begin(), placed.end(),
+            [](const Part& a, const Part& b) { return std::tie(a.tensor, a.begin) < std::tie(b.tensor, b.begin); });
+  return placed;
+}
+
+std::optional<std::vector<Part>> placeByHash(const std::vector<uint64_t>& tensorBytes, size_t workers, size_t servers) {
+  constexpr uint64_t kPartBytes = 4'096'000, kBound = 101;
+  if (servers > workers || workers + servers > kBound) return {};
+  const Shares shares = bestShares(Bandwidths::even(workers, servers, 1));
+  const double onServers = kBound * std::accumulate(shares.servers.begin(), shares.servers.end(), 0.0);
+  std::vector<Part> parts = cutTensors(tensorBytes, kPartBytes);
+  for (Part& part : parts) {
+    const uint64_t key = (static_cast<uint64_t>(part.tensor) << 16) + part.begin / kPartBytes;
+    const uint64_t hash = djb2(key) % kBound;
+    part.machine = static_cast<double>(hash) < onServers ? workers + djb2(hash) % servers : djb2(hash) % workers;
+  }
+  return parts;
+}
+
+Shares sharesOf(const std::vector<Part>& parts, size_t workers, size_t servers) {
+  Shares shares{std::vector<double>(workers, 0), std::vector<double>(servers, 0)};
+  uint64_t all = 0;
+  for (const Part& part : parts) all += part.bytes();
+  TREADLE_CHECK(all > 0, "shares of nothing");
+  for (const Part& part : parts) {
+    double& share = part.machine < workers ? shares.workers[part.machine] : shares.servers[part.machine - workers];
+    share += static_cast<double>(part.bytes()) / static_cast<double>(all);
+  }
+  return shares;
+}
+
+}  // namespace treadle::summation

@@ -1,0 +1,46 @@
+#pragma once
+// Which machine sums which part of which tensor. By size, so that each machine gets its share almost exactly; by hash,
+// as BytePS does it, to compare. Pure.
+
+#include <cstdint>
+#include <optional>
+
+#include "treadle/core/summation/shares.h"
+
+namespace treadle::summation {
+
+// A machine of a job: the workers have the numbers from 0 on, the servers those after them.
+using Machine = size_t;
+
+// Bytes [begin, end) of a tensor, summed by one machine.
+struct Part {
+  size_t tensor = 0;
+  uint64_t begin = 0, end = 0;
+  Machine machine = 0;
+
+  uint64_t bytes() const { return end - begin; }
+  bool operator==(const Part&) const = default;
+};
+
+// A larger tensor is cut, so that several machines sum it at once.
+inline constexpr uint64_t kMostPartBytes = uint64_t{4} << 20;
+// No cut for the sake of a share makes a smaller part: each part costs a frame in both directions.
+inline constexpr uint64_t kLeastPartBytes = uint64_t{4} << 10;
+// Cuts lie on multiples of this many bytes, so no element is cut and the sums of parts stay aligned.
+inline constexpr uint64_t kCutAlignment = 64;
+
+// Places the largest parts first, each on the machine that lacks most of its share (R. Graham, "Bounds on
+// multiprocessing timing anomalies", 1969), and cuts a part that goes beyond the share. So no machine gets more than
+// its share and 2 kLeastPartBytes. The parts come in the order of tensors and bytes, cover each byte once, and depend
+// on nothing but the arguments.
+std::vector<Part> placeBySize(const std::vector<uint64_t>& tensorBytes, const Shares& shares);
+
+// As BytePS 0.2.5 with BYTEPS_ENABLE_MIXED_MODE does it (byteps/common/global.cc): parts of at most 4,096,000 bytes. A
+// hash of the part's key, modulo 101, decides by the shares of equal machines whether a server or a worker sums it, and
+// a hash of that which one. Nothing where that rule is undefined: more servers than workers, or more than 101 machines.
+std::optional<std::vector<Part>> placeByHash(const std::vector<uint64_t>& tensorBytes, size_t workers, size_t servers);
+
+// The share that each machine has of the bytes of all parts. There is at least one byte.
+Shares sharesOf(const std::vector<Part>& parts, size_t workers, size_t servers);
+
+}  // namespace treadle::summation
