@@ -120,6 +120,11 @@ def ours_replicas(settings, cases):
     return [run("ours", [*command, "--repetitions", settings.repetitions], TRAINING_TIMEOUT)]
 
 
+def ours_summation(settings, cases):
+    command = [settings.build / "bench" / "treadle_bench_summation", "--repetitions", settings.repetitions]
+    return [run("ours", command, settings.timeout)]
+
+
 def torch_ddp(settings, cases):
     command = [settings.python, PEERS / "torch_ddp.py", "--port", free_port(), "--model", model_of(cases)]
     command += ["--repetitions", settings.repetitions]
@@ -203,6 +208,7 @@ LAUNCHES = [
     Launch("torch_ddp", torch_ddp, DDP_CNN),
     Launch("ours", ours_replicas, ("replicas_step_transformer",)),
     Launch("ours", ours_replicas, ("replicas_step_cnn",)),
+    Launch("ours", ours_summation, ("summation_float", "summation_half", "summation_bfloat16")),
     Launch("ours", idle_cpu, ("idle_cpu",)),
     Launch("ours", idle_peer_bytes, ("idle_peer_bytes",)),
 ]

@@ -67,6 +67,13 @@ ROWS = [
     Row("ddp_200mbit_transformer", "us", "torch_ddp", 1.0),
     Row("ddp_200mbit_cnn", "us", "network_or_compute", 1.15),
     Row("ddp_200mbit_cnn", "us", "torch_ddp", 1.0),
+    Row("summation_float", "us", "memcpy", 1.67),
+    Row("summation_half", "us", "summation_float", 1.25),
+    Row("summation_bfloat16", "us", "summation_float", 1.25),
+    Row("summation_float", "us", "sgd", None),
+    Row("summation_float", "us", "momentum", None),
+    Row("summation_float", "us", "rmsprop", None),
+    Row("summation_float", "us", "adam", 0.476),  # 2.1 times the bytes of a server that makes the step
     Row("small_behind_large", "us", "quiet", 10),
     Row("rss_after_10000", "bytes", "rss_after_1000", 1.05),
     Row("autograd_forward_overhead", "us", "pytorch", 0.33),
