@@ -1,0 +1,49 @@
+#pragma once
+// The layout of what the machines of a summation service send each other on the connections of their pumps:
+//
+//   frame := kind:u8 0:u8 check:u16 sizeBytes:u32 tensor:u32 crc:u32 round:u64 offset:u64 (32 bytes), sizeBytes bytes
+//
+// Numbers are little-endian. `crc` is CRC-32C over the header with crc = 0 and check = 0, and the bytes. `check` is the
+// lower half of the CRC-32C of the header with check = 0, so that a damaged length is noticed before anybody waits for
+// so many bytes. Pure functions; any thread.
+
+#include <array>
+#include <cstdint>
+
+#include "treadle/core/base/buffer.h"
+#include "treadle/core/base/status.h"
+
+namespace treadle::summation {
+
+enum class FrameKind : uint8_t {
+  kAnnounce = 1,  // from a worker: its data of the part is there
+  kGrant = 2,     // to a worker: send the part
+  kAddend = 3,    // from a worker: a piece of its data
+  kSum = 4,       // to a worker: a piece of the sum
+};
+
+inline constexpr size_t kFrameHeaderBytes = 32;
+inline constexpr size_t kMostPieceBytes = size_t{64} << 10;
+
+struct Frame {
+  FrameKind kind = FrameKind::kAnnounce;
+  uint32_t sizeBytes = 0;  // of the piece that follows, 1 to kMostPieceBytes; 0 with kAnnounce and kGrant
+  uint32_t tensor = 0;     // in the order of declaration
+  uint64_t round = 0;      // the how-manieth sum of the tensor
+  uint64_t offset = 0;     // bytes in the tensor: where the part begins, or the piece
+
+  bool operator==(const Frame&) const = default;
+};
+
+using FrameHeader = std::array<std::byte, kFrameHeaderBytes>;
+
+// `piece` has frame.sizeBytes bytes.
+FrameHeader encode(const Frame& frame, Bytes piece);
+
+// DataLoss: damaged, or what no machine sends.
+Result<Frame> parseFrame(const FrameHeader& header);
+
+// Whether the bytes of the piece are those that were sent with the header.
+bool isWhole(const FrameHeader& header, Bytes piece);
+
+}  // namespace treadle::summation

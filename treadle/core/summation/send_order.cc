@@ -1,0 +1,49 @@
+// Budget: a look at each connection per piece; no allocation, no lock.
+
+#include "treadle/core/summation/send_order.h"
+
+#include <algorithm>
+
+namespace treadle::summation {
+
+SendOrder::SendOrder(const std::vector<double>& shares, double leadBytes) : leadBytes_(leadBytes) {
+  for (const double share : shares) flows_.push_back({share});
+}
+
+void SendOrder::setPending(size_t connection, bool hasBytes) {
+  Flow& flow = flows_[connection];
+  if (hasBytes && !flow.isPending) {
+    const double begin = slowest().value_or(now_);
+    flow.time = std::clamp(flow.time, begin, begin + leadBytes_);
+  }
+  flow.isPending = hasBytes;
+}
+
+void SendOrder::sent(size_t connection, uint64_t bytes) {
+  Flow& flow = flows_[connection];
+  if (flow.share == 0) return;
+  now_ = std::max(now_, flow.time);
+  flow.time += static_cast<double>(bytes) / flow.share;
+}
+
+std::optional<size_t> SendOrder::next() const {
+  const std::optional<double> limit = slowest();
+  std::optional<size_t> best;
+  for (size_t i = 0; i < flows_.size(); ++i) {
+    const Flow& flow = flows_[i];
+    if (!flow.isPending || !flow.isWritable) continue;
+    if (flow.share == 0) return i;
+    if (flow.time > *limit + leadBytes_) continue;
+    if (!best || flow.time < flows_[*best].time) best = i;
+  }
+  return best;
+}
+
+std::optional<double> SendOrder::slowest() const {
+  std::optional<double> least;
+  for (const Flow& flow : flows_)
+    if (flow.isPending && flow.share > 0) least = std::min(least.value_or(flow.time), flow.time);
+  return least;
+}
+
+}  // namespace treadle::summation
