@@ -65,6 +65,8 @@ Result<Frame> parseFrame(const FrameHeader& header) {
   return frame;
 }
 
+Status neverSent(const std::string& what) { return dataLoss("it sent " + what + " in a summation service"); }
+
 bool isWhole(const FrameHeader& header, Bytes piece) {
   uint32_t crc = 0;
   std::memcpy(&crc, header.data() + kCrcAt, sizeof crc);

@@ -9,6 +9,7 @@
 
 #include <array>
 #include <cstdint>
+#include <string>
 
 #include "treadle/core/base/buffer.h"
 #include "treadle/core/base/status.h"
@@ -42,6 +43,9 @@ FrameHeader encode(const Frame& frame, Bytes piece);
 
 // DataLoss: damaged, or what no machine sends.
 Result<Frame> parseFrame(const FrameHeader& header);
+
+// A frame that no machine sends: DataLoss, "it sent `what` in a summation service".
+Status neverSent(const std::string& what);
 
 // Whether the bytes of the piece are those that were sent with the header.
 bool isWhole(const FrameHeader& header, Bytes piece);

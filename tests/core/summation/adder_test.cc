@@ -1,0 +1,292 @@
+// Sums among machines in every order of events that seeds yield: to the bit, each once, and nothing gets stuck.
+
+#include "treadle/core/summation/adder.h"
+
+#include <cstring>
+
+#include "tests/core/summation/simulated_service.h"
+#include "treadle/core/summation/sum.h"
+
+namespace treadle::summation::adder_test {
+namespace {
+
+using group::DataType;
+using test::pick;
+using test::Random;
+using test::SimulatedMachine;
+
+constexpr int kRounds = 3;
+
+// What a worker has of a tensor in a round: the same wherever it is asked.
+std::vector<std::byte> dataOf(const Declaration::Tensor& tensor, size_t number, size_t worker, int round) {
+  Random random(number * 1000 + worker * 10 + static_cast<size_t>(round));
+  std::vector<std::byte> data(tensor.bytes);
+  const auto fill = [&](auto draw) {
+    using T = decltype(draw());
+    for (size_t i = 0; i + sizeof(T) <= data.size(); i += sizeof(T)) {
+      const T value = draw();
+      std::memcpy(data.data() + i, &value, sizeof value);
+    }
+  };
+  if (tensor.type == DataType::kFloat32) {
+    fill([&] { return static_cast<float>(static_cast<int64_t>(random()) >> 20); });
+  } else {
+    fill([&] { return static_cast<int32_t>(random()); });
+  }
+  return data;
+}
+
+std::vector<std::byte> sumOf(const Declaration& declaration, size_t number, int round) {
+  const Declaration::Tensor& tensor = declaration.tensors[number];
+  std::vector<std::vector<std::byte>> all;
+  std::vector<const std::byte*> addends;
+  for (size_t worker = 0; worker < declaration.workers; ++worker) all.push_back(dataOf(tensor, number, worker, round));
+  for (const auto& one : all) addends.push_back(one.data());
+  std::vector<std::byte> result(tensor.bytes);
+  sum(tensor.type, addends, tensor.bytes / sizeOf(tensor.type), result.data());
+  return result;
+}
+
+// A worker that begins the next round of a tensor when the last one has ended, tensors in an order of its own.
+class Program {
+ public:
+  Program(SimulatedMachine& machine, const Declaration& declaration, size_t worker)
+      : machine_(machine), declaration_(declaration), worker_(worker), rounds_(declaration.tensors.size()) {
+    for (const auto& tensor : declaration.tensors) memory_.emplace_back(tensor.bytes);
+  }
+
+  // Begins the sum of a tensor that is free, if there is one.
+  void begin(Random& random) {
+    const size_t tensor = pick(random, rounds_.size());
+    if (isUnderWay_.contains(tensor) || rounds_[tensor] == kRounds) return;
+    memory_[tensor] = dataOf(declaration_.tensors[tensor], tensor, worker_, rounds_[tensor]);
+    machine_.announce(tensor, memory_[tensor]);
+    isUnderWay_.insert(tensor);
+  }
+  void end() {
+    for (size_t tensor = 0; tensor < rounds_.size(); ++tensor) {
+      if (!isUnderWay_.contains(tensor) || !machine_.isDone(tensor)) continue;
+      ASSERT_EQ(sumOf(declaration_, tensor, rounds_[tensor]), memory_[tensor])
+          << "tensor " << tensor << " on worker " << worker_ << " in round " << rounds_[tensor];
+      isUnderWay_.erase(tensor);
+      ++rounds_[tensor];
+    }
+  }
+  bool isDone() const {
+    return std::all_of(rounds_.begin(), rounds_.end(), [](int rounds) { return rounds == kRounds; });
+  }
+
+ private:
+  SimulatedMachine& machine_;
+  const Declaration& declaration_;
+  const size_t worker_;
+  std::vector<std::vector<std::byte>> memory_;
+  std::vector<int> rounds_;  // that have ended
+  std::set<size_t> isUnderWay_;
+};
+
+Declaration drawnDeclaration(Random& random, size_t workers, size_t servers) {
+  std::vector<Declaration::Tensor> tensors(1 + pick(random, 6));
+  for (Declaration::Tensor& tensor : tensors) {
+    tensor.type = pick(random, 2) == 0 ? DataType::kFloat32 : DataType::kInt32;
+    tensor.bytes = 4 * pick(random, 60'000);
+  }
+  tensors[0].bytes += 4;
+  return Declaration::of(std::move(tensors), bestShares(Bandwidths::even(workers, servers, 1)));
+}
+
+TEST(Sums, AreExactAndAllEndInAnyOrderOfEvents) {
+  test::forSeeds(30, [](Random& random) {
+    const size_t workers = 1 + pick(random, 5), servers = pick(random, 4);
+    const uint64_t grantBytes = pick(random, 2) == 0 ? 1 : 300'000;
+    test::SimulatedService service(drawnDeclaration(random, workers, servers), servers, grantBytes);
+    std::vector<Program> programs;
+    for (size_t worker = 0; worker < workers; ++worker)
+      programs.emplace_back(service.machine(worker), service.declaration(), worker);
+    const auto areDone = [&] {
+      return std::all_of(programs.begin(), programs.end(), [](const Program& one) { return one.isDone(); });
+    };
+    for (int idle = 0; !areDone() && !::testing::Test::HasFatalFailure();) {
+      for (Program& one : programs) one.end();
+      if (pick(random, 8) == 0) programs[pick(random, workers)].begin(random);
+      idle = service.step(random) ? 0 : idle + 1;
+      ASSERT_LT(idle, 10'000) << "nothing can happen any more";
+    }
+  });
+}
+
+// ---- one machine, by hand: a server for two workers
+
+constexpr Machine kServer = 2;
+
+class AdderAlone : public ::testing::Test {
+ protected:
+  static constexpr uint64_t kBytes = 2 * kPieceBytes + 400;  // three pieces
+
+  static Frame frame(FrameKind kind, uint32_t tensor, uint64_t piece, uint64_t round = 0) {
+    const bool hasPiece = kind == FrameKind::kAddend || kind == FrameKind::kSum;
+    const uint64_t offset = piece * kPieceBytes;
+    return {kind, hasPiece ? static_cast<uint32_t>(std::min(kPieceBytes, kBytes - offset)) : 0, tensor, round, offset};
+  }
+  static Frame announce(uint32_t tensor, uint64_t round = 0) { return frame(FrameKind::kAnnounce, tensor, 0, round); }
+
+  // All workers announce it, and hear that it is granted.
+  void grant(uint32_t tensor) {
+    for (size_t worker = 0; worker < 2; ++worker) ASSERT_TRUE(adder_.announced(worker, announce(tensor)).ok());
+    for (size_t worker = 0; worker < 2; ++worker) ASSERT_EQ(FrameKind::kGrant, adder_.take(worker)->frame.kind);
+  }
+  void expectArrival(size_t worker, uint32_t tensor, uint64_t piece) {
+    const Frame addend = frame(FrameKind::kAddend, tensor, piece);
+    const Result<MutableBytes> room = adder_.roomFor(worker, addend);
+    ASSERT_TRUE(room.ok()) << room.status().message();
+    EXPECT_EQ(addend.sizeBytes, room->size());
+    adder_.arrived(worker, addend);
+  }
+  static void expectRefusal(const Status& status, const std::string& why) {
+    EXPECT_EQ(Code::kDataLoss, status.code());
+    EXPECT_NE(std::string::npos, status.message().find(why)) << status.message();
+  }
+
+  const Declaration declaration_{
+      {{DataType::kInt32, kBytes}, {DataType::kInt32, kBytes}}, {{0, 0, kBytes, kServer}, {1, 0, kBytes, kServer}}, 2};
+  Adder adder_{declaration_, kServer};
+};
+
+TEST_F(AdderAlone, GrantsAPartWhenAllWorkersHaveAnnouncedIt) {
+  EXPECT_TRUE(adder_.announced(1, announce(0)).ok());
+  EXPECT_FALSE(adder_.hasNext(0) || adder_.hasNext(1));
+  EXPECT_TRUE(adder_.announced(0, announce(0)).ok());
+  for (size_t worker = 0; worker < 2; ++worker) EXPECT_EQ(frame(FrameKind::kGrant, 0, 0), adder_.take(worker)->frame);
+  EXPECT_FALSE(adder_.take(0));
+}
+
+TEST_F(AdderAlone, SendsASumToAllWhenAPieceOfAllHasCome) {
+  grant(0);
+  expectArrival(0, 0, 0);
+  expectArrival(0, 0, 1);
+  EXPECT_FALSE(adder_.hasNext(0));
+  expectArrival(1, 0, 0);
+  for (size_t worker = 0; worker < 2; ++worker) {
+    EXPECT_EQ(frame(FrameKind::kSum, 0, 0), adder_.take(worker)->frame);
+    EXPECT_FALSE(adder_.hasNext(worker));
+  }
+}
+
+TEST_F(AdderAlone, SendsSumsOfTheFirstTensorFirst) {
+  grant(1);
+  for (size_t worker = 0; worker < 2; ++worker) expectArrival(worker, 1, 0);
+  grant(0);
+  for (size_t worker = 0; worker < 2; ++worker) expectArrival(worker, 0, 0);
+  EXPECT_EQ(0u, adder_.take(0)->frame.tensor);
+  EXPECT_EQ(1u, adder_.take(0)->frame.tensor);
+}
+
+TEST_F(AdderAlone, GrantsNoMoreThanItsLimitUntilSumsAreWritten) {
+  Adder adder(declaration_, kServer, kBytes);
+  for (uint32_t tensor = 0; tensor < 2; ++tensor)
+    for (size_t worker = 0; worker < 2; ++worker) ASSERT_TRUE(adder.announced(worker, announce(tensor)).ok());
+  for (size_t worker = 0; worker < 2; ++worker) ASSERT_EQ(0u, adder.take(worker)->frame.tensor);
+  for (uint64_t piece = 0; piece < 3; ++piece)
+    for (size_t worker = 0; worker < 2; ++worker) {
+      const Frame addend = frame(FrameKind::kAddend, 0, piece);
+      ASSERT_TRUE(adder.roomFor(worker, addend).ok());
+      adder.arrived(worker, addend);
+    }
+  for (int piece = 0; piece < 3; ++piece) {
+    for (size_t worker = 0; worker < 2; ++worker) {
+      const Outgoing sum = adder.take(worker).value();
+      EXPECT_EQ(FrameKind::kSum, sum.frame.kind) << "the other part is not granted";
+      adder.written(worker, sum);
+    }
+  }
+  EXPECT_EQ(FrameKind::kGrant, adder.take(0)->frame.kind);
+}
+
+TEST_F(AdderAlone, RefusesAnnouncementsThatNoWorkerSends) {
+  expectRefusal(adder_.announced(0, announce(2)), "does not sum");
+  expectRefusal(adder_.announced(0, frame(FrameKind::kAnnounce, 0, 1)), "does not sum");
+  expectRefusal(adder_.announced(0, announce(0, 1)), "round 1 where round 0 was next");
+  EXPECT_TRUE(adder_.announced(0, announce(0)).ok());
+  expectRefusal(adder_.announced(0, announce(0)), "round 0 where round 0 was next");
+  EXPECT_TRUE(adder_.announced(1, announce(0)).ok());
+  expectRefusal(adder_.announced(0, announce(0, 1)), "round 1");  // it has not had the sum
+  Adder other(declaration_, /*machine=*/0);
+  expectRefusal(other.announced(1, announce(0)), "does not sum");
+}
+
+TEST_F(AdderAlone, RefusesDataThatIsNotDue) {
+  const auto refusalOf = [&](const Frame& addend) { return adder_.roomFor(0, addend).status(); };
+  expectRefusal(refusalOf(frame(FrameKind::kAddend, 0, 0)), "not granted");
+  grant(0);
+  expectRefusal(refusalOf(frame(FrameKind::kAddend, 1, 0)), "not granted");
+  expectRefusal(refusalOf(frame(FrameKind::kAddend, 7, 0)), "not granted");
+  expectRefusal(refusalOf(frame(FrameKind::kAddend, 0, 0, /*round=*/1)), "not granted");
+  expectRefusal(refusalOf(frame(FrameKind::kAddend, 0, 1)), "another piece");
+  Frame shorter = frame(FrameKind::kAddend, 0, 0);
+  shorter.sizeBytes -= 4;
+  expectRefusal(refusalOf(shorter), "another piece");
+  for (uint64_t piece = 0; piece < 3; ++piece) expectArrival(0, 0, piece);
+  expectRefusal(refusalOf(frame(FrameKind::kAddend, 0, 2)), "another piece");
+}
+
+// ---- a worker by hand
+
+class RequesterAlone : public AdderAlone {
+ protected:
+  Status refusalOfSum(uint64_t piece, Machine from = kServer, uint64_t round = 0) {
+    return requester_.roomFor(from, frame(FrameKind::kSum, 0, piece, round)).status();
+  }
+
+  std::vector<std::byte> data_ = std::vector<std::byte>(kBytes);
+  Requester requester_{declaration_, /*machines=*/3};
+};
+
+TEST_F(RequesterAlone, SendsWhatIsGrantedAndTakesTheSum) {
+  requester_.announce(0, data_);
+  EXPECT_EQ(announce(0), requester_.take(kServer)->frame);
+  EXPECT_FALSE(requester_.hasNext(kServer));
+  EXPECT_TRUE(requester_.granted(kServer, frame(FrameKind::kGrant, 0, 0)).ok());
+  for (uint64_t piece = 0; piece < 3; ++piece) {
+    const Outgoing next = requester_.take(kServer).value();
+    EXPECT_EQ(frame(FrameKind::kAddend, 0, piece), next.frame);
+    EXPECT_EQ(data_.data() + piece * kPieceBytes, next.piece.data());
+    requester_.written(next);
+  }
+  EXPECT_FALSE(requester_.hasNext(kServer));
+  for (uint64_t piece = 0; piece < 3; ++piece) {
+    const Frame sum = frame(FrameKind::kSum, 0, piece);
+    EXPECT_EQ(data_.data() + piece * kPieceBytes, requester_.roomFor(kServer, sum)->data());
+    EXPECT_EQ(piece == 2 ? std::optional<size_t>(0) : std::nullopt, requester_.arrived(sum));
+  }
+  EXPECT_TRUE(requester_.isDone(0));
+}
+
+TEST_F(RequesterAlone, RefusesGrantsOfWhatItHasNotAnnounced) {
+  const Frame grant = frame(FrameKind::kGrant, 0, 0);
+  expectRefusal(requester_.granted(kServer, grant), "has not announced");
+  requester_.announce(0, data_);
+  expectRefusal(requester_.granted(kServer, grant), "has not announced");
+  requester_.take(kServer);
+  expectRefusal(requester_.granted(1, grant), "does not sum");
+  expectRefusal(requester_.granted(kServer, frame(FrameKind::kGrant, 0, 0, /*round=*/1)), "has not announced");
+  EXPECT_TRUE(requester_.granted(kServer, grant).ok());
+  expectRefusal(requester_.granted(kServer, grant), "has not announced");
+}
+
+// A sum that came before the data has left would replace it.
+TEST_F(RequesterAlone, RefusesSumsOfWhatItHasNotSent) {
+  requester_.announce(0, data_);
+  requester_.take(kServer);
+  expectRefusal(refusalOfSum(0), "another piece");
+  ASSERT_TRUE(requester_.granted(kServer, frame(FrameKind::kGrant, 0, 0)).ok());
+  const Outgoing first = requester_.take(kServer).value();
+  expectRefusal(refusalOfSum(0), "another piece");
+  requester_.written(first);
+  expectRefusal(refusalOfSum(1), "another piece");
+  expectRefusal(refusalOfSum(0, kServer, /*round=*/1), "another piece");
+  expectRefusal(refusalOfSum(0, /*from=*/1), "does not sum");
+  EXPECT_TRUE(refusalOfSum(0).ok());
+}
+
+}  // namespace
+}  // namespace treadle::summation::adder_test

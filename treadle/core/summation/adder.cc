@@ -1,0 +1,160 @@
+#include "treadle/core/summation/adder.h"
+
+#include <algorithm>
+
+#include "treadle/core/base/check.h"
+#include "treadle/core/summation/sum.h"
+
+namespace treadle::summation {
+
+Adder::Adder(const Declaration& declaration, Machine machine, uint64_t grantBytes)
+    : declaration_(declaration),
+      machine_(machine),
+      grantBytes_(grantBytes),
+      states_(declaration.parts.size()),
+      grants_(declaration.workers),
+      sums_(declaration.workers) {
+  for (State& state : states_) state.announced.resize(declaration.workers);
+}
+
+Status Adder::announced(size_t worker, const Frame& announce) {
+  const std::optional<size_t> part = declaration_.partAt(announce.tensor, announce.offset);
+  if (!part || declaration_.parts[*part].machine != machine_ || declaration_.parts[*part].begin != announce.offset)
+    return neverSent("an announcement of a part that this machine does not sum");
+  const State& state = states_[*part];
+  const bool isStillDue = state.isOpen && state.written[worker] < declaration_.piecesOf(*part);
+  if (announce.round != state.nextRound || state.announced[worker] || isStillDue)
+    return neverSent("an announcement of round " + std::to_string(announce.round) + " where round " +
+                     std::to_string(state.nextRound) + " was next");
+  this->announce(worker, *part);
+  return {};
+}
+
+void Adder::announceOwn(size_t part, MutableBytes data) {
+  State& state = states_[part];
+  TREADLE_CHECK(!state.ownIsUnderWay && data.size() == declaration_.parts[part].bytes(),
+                "the data of a part whose sum has not ended, or other data");
+  state.own = data;
+  state.ownIsUnderWay = true;
+  announce(machine_, part);
+}
+
+void Adder::announce(size_t worker, size_t part) {
+  State& state = states_[part];
+  state.announced[worker] = true;
+  if (++state.announcements < declaration_.workers) return;
+  ready_.insert(part);
+  grantMore();
+}
+
+// One that does not fit is waited for: otherwise smaller ones could go before it for ever.
+void Adder::grantMore() {
+  while (!ready_.empty()) {
+    const size_t part = *ready_.begin();
+    const uint64_t bytes = declaration_.parts[part].bytes();
+    if (states_[part].isOpen || (openBytes_ > 0 && openBytes_ + bytes > grantBytes_)) return;
+    ready_.erase(ready_.begin());
+    open(part);
+  }
+}
+
+void Adder::open(size_t part) {
+  State& state = states_[part];
+  const size_t workers = declaration_.workers;
+  const uint64_t bytes = declaration_.parts[part].bytes();
+  state.isOpen = true;
+  ++state.nextRound;
+  state.announced.assign(workers, false);
+  state.announcements = 0;
+  state.summed = 0;
+  for (auto* counts : {&state.arrived, &state.taken, &state.written}) counts->assign(workers, 0);
+  state.addends.clear();
+  for (size_t worker = 0; worker < workers; ++worker) {
+    state.addends.push_back(isOwn(worker) ? state.own : memory_.take(bytes));
+    if (!isOwn(worker)) grants_[worker].insert(part);
+  }
+  if (machine_ < workers) state.arrived[machine_] = declaration_.piecesOf(part);
+  openBytes_ += bytes;
+  advance(part);
+}
+
+Result<MutableBytes> Adder::roomFor(size_t worker, const Frame& addend) {
+  const std::optional<size_t> part = declaration_.partAt(addend.tensor, addend.offset);
+  if (!part || !states_[*part].isOpen || addend.round + 1 != states_[*part].nextRound)
+    return neverSent("data of a part that was not granted");
+  const State& state = states_[*part];
+  const uint64_t piece = state.arrived[worker];
+  if (piece == declaration_.piecesOf(*part) || addend.offset != declaration_.beginOf(*part, piece) ||
+      addend.sizeBytes != declaration_.bytesOf(*part, piece))
+    return neverSent("another piece of a part than the next one");
+  return pieceOf(state.addends[worker], *part, piece);
+}
+
+void Adder::arrived(size_t worker, const Frame& addend) {
+  const size_t part = declaration_.partAt(addend.tensor, addend.offset).value();
+  ++states_[part].arrived[worker];
+  advance(part);
+  grantMore();
+}
+
+void Adder::advance(size_t part) {
+  State& state = states_[part];
+  const uint64_t complete = *std::min_element(state.arrived.begin(), state.arrived.end());
+  for (; state.summed < complete; ++state.summed) addPiece(part, state.summed);
+  for (size_t worker = 0; worker < declaration_.workers; ++worker)
+    if (!isOwn(worker) && state.taken[worker] < state.summed) sums_[worker].insert(part);
+  closeIfWritten(part);
+}
+
+void Adder::addPiece(size_t part, uint64_t piece) {
+  const State& state = states_[part];
+  std::vector<const std::byte*> addends;
+  for (const MutableBytes& one : state.addends) addends.push_back(pieceOf(one, part, piece).data());
+  const group::DataType type = declaration_.tensors[declaration_.parts[part].tensor].type;
+  sum(type, addends, declaration_.bytesOf(part, piece) / sizeOf(type), pieceOf(sumOf(state), part, piece).data());
+}
+
+std::optional<Outgoing> Adder::take(size_t worker) {
+  if (!grants_[worker].empty()) {
+    const size_t part = *grants_[worker].begin();
+    grants_[worker].erase(grants_[worker].begin());
+    const Part& where = declaration_.parts[part];
+    return Outgoing{
+        {FrameKind::kGrant, 0, static_cast<uint32_t>(where.tensor), states_[part].nextRound - 1, where.begin},
+        {},
+        part};
+  }
+  if (sums_[worker].empty()) return {};
+  const size_t part = *sums_[worker].begin();
+  State& state = states_[part];
+  const uint64_t piece = state.taken[worker]++;
+  if (state.taken[worker] == state.summed) sums_[worker].erase(sums_[worker].begin());
+  const Bytes bytes = pieceOf(sumOf(state), part, piece);
+  return Outgoing{
+      {FrameKind::kSum, static_cast<uint32_t>(bytes.size()), static_cast<uint32_t>(declaration_.parts[part].tensor),
+       state.nextRound - 1, declaration_.beginOf(part, piece)},
+      bytes,
+      part};
+}
+
+void Adder::written(size_t worker, const Outgoing& frame) {
+  if (frame.frame.kind != FrameKind::kSum) return;
+  ++states_[frame.part].written[worker];
+  closeIfWritten(frame.part);
+  grantMore();
+}
+
+// Nobody needs its memory any more.
+void Adder::closeIfWritten(size_t part) {
+  State& state = states_[part];
+  const uint64_t pieces = declaration_.piecesOf(part);
+  if (state.summed < pieces) return;
+  for (size_t worker = 0; worker < declaration_.workers; ++worker)
+    if (!isOwn(worker) && state.written[worker] < pieces) return;
+  for (size_t worker = 0; worker < declaration_.workers; ++worker)
+    if (!isOwn(worker)) memory_.giveBack(state.addends[worker]);
+  state.isOpen = state.ownIsUnderWay = false;
+  openBytes_ -= declaration_.parts[part].bytes();
+}
+
+}  // namespace treadle::summation

@@ -1,0 +1,88 @@
+#pragma once
+// A machine's part in the sums of a summation service: it takes what workers announce and send, adds, and yields what
+// goes to each worker. Pure logic over memory, without sockets; one thread at a time.
+//
+// A part is granted when all workers have announced its next round and the limit on granted bytes allows it. From then
+// on all workers have its data and it has all the memory that it needs, so it ends whatever the order in which pieces
+// come. A piece is summed when it has come from all workers, in the order of their ranks, and goes to all of them. Of
+// several parts those of the first tensor go first.
+//
+// Budget of a piece: one search among the parts, one in the order of a worker; no allocation but that of an entry
+// there.
+
+#include <optional>
+#include <set>
+
+#include "treadle/core/base/status.h"
+#include "treadle/core/summation/declaration.h"
+#include "treadle/core/summation/frame.h"
+#include "treadle/core/summation/outgoing.h"
+#include "treadle/core/summation/part_memory.h"
+
+namespace treadle::summation {
+
+class Adder {
+ public:
+  // Of each worker, granted at a time; a larger part alone.
+  static constexpr uint64_t kGrantBytes = uint64_t{16} << 20;
+
+  // `declaration` must outlive it. Adds the parts of `machine`.
+  Adder(const Declaration& declaration, Machine machine, uint64_t grantBytes = kGrantBytes);
+
+  // From a worker on another machine. DataLoss: what no worker sends. Throws std::bad_alloc.
+  Status announced(size_t worker, const Frame& announce);
+  // Where the bytes of its piece go; then that they are there.
+  Result<MutableBytes> roomFor(size_t worker, const Frame& addend);
+  void arrived(size_t worker, const Frame& addend);
+
+  // The worker on this machine has its data of the part, in which the sum replaces it piece by piece. Until `isDone`
+  // nobody else writes to it.
+  void announceOwn(size_t part, MutableBytes data);
+  // All rounds that the worker on this machine has announced have ended.
+  bool isDone(size_t part) const { return !states_[part].ownIsUnderWay; }
+
+  // The next frame for a worker on another machine; its piece stays where it is until `written`.
+  std::optional<Outgoing> take(size_t worker);
+  bool hasNext(size_t worker) const { return !grants_[worker].empty() || !sums_[worker].empty(); }
+  void written(size_t worker, const Outgoing& frame);
+
+ private:
+  // Of a part of this machine.
+  struct State {
+    uint64_t nextRound = 0;       // that is being announced
+    std::vector<bool> announced;  // by worker
+    size_t announcements = 0;
+    MutableBytes own;  // data of the worker on this machine, once it has announced
+    bool ownIsUnderWay = false;
+    // While it is granted, in the round before:
+    bool isOpen = false;
+    std::vector<MutableBytes> addends;              // by worker
+    std::vector<uint64_t> arrived, taken, written;  // pieces, by worker
+    uint64_t summed = 0;                            // pieces
+  };
+
+  bool isOwn(size_t worker) const { return worker == machine_; }
+  void announce(size_t worker, size_t part);
+  void grantMore();
+  void open(size_t part);
+  void advance(size_t part);
+  void addPiece(size_t part, uint64_t piece);
+  void closeIfWritten(size_t part);
+  // Where the sum is: in the data of the worker on this machine, or of the first one.
+  MutableBytes sumOf(const State& state) const { return state.addends[machine_ < declaration_.workers ? machine_ : 0]; }
+  MutableBytes pieceOf(MutableBytes data, size_t part, uint64_t piece) const {
+    return data.subspan(piece * kPieceBytes, declaration_.bytesOf(part, piece));
+  }
+
+  const Declaration& declaration_;
+  const Machine machine_;
+  const uint64_t grantBytes_;
+  std::vector<State> states_;  // by part; those of other machines are not used
+  std::set<size_t> ready_;     // announced by all workers
+  uint64_t openBytes_ = 0;
+  std::vector<std::set<size_t>> grants_;  // by worker: parts of which it is to hear
+  std::vector<std::set<size_t>> sums_;    // by worker: parts with pieces to take
+  PartMemory memory_;
+};
+
+}  // namespace treadle::summation

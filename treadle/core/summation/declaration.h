@@ -1,0 +1,44 @@
+#pragma once
+// What all machines of a summation service know alike: the tensors that are summed, and which machine sums which part
+// of them. Plain values.
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "treadle/core/group/data_type.h"
+#include "treadle/core/summation/part_placement.h"
+
+namespace treadle::summation {
+
+// A piece is small, so that a machine adds and answers while the rest of a part is on its way.
+inline constexpr uint64_t kPieceBytes = uint64_t{32} << 10;
+
+struct Declaration {
+  struct Tensor {
+    group::DataType type = group::DataType::kFloat32;
+    uint64_t bytes = 0;
+  };
+
+  std::vector<Tensor> tensors;  // the most urgent ones first
+  std::vector<Part> parts;      // as placeBySize() yields them: in the order of tensors and bytes
+  size_t workers = 0;           // the machines with the lowest numbers
+
+  // By size; the shares have a worker for each that there is.
+  static Declaration of(std::vector<Tensor> tensors, const Shares& shares);
+
+  // The place among the parts of the one that has this byte of the tensor.
+  std::optional<size_t> partAt(uint32_t tensor, uint64_t offset) const;
+  // The range of parts of a tensor.
+  std::pair<size_t, size_t> partsOf(size_t tensor) const;
+
+  uint64_t piecesOf(size_t part) const { return (parts[part].bytes() + kPieceBytes - 1) / kPieceBytes; }
+  // Bytes of the tensor in the part's piece of that number.
+  uint64_t beginOf(size_t part, uint64_t piece) const { return parts[part].begin + piece * kPieceBytes; }
+  uint64_t bytesOf(size_t part, uint64_t piece) const {
+    return std::min(kPieceBytes, parts[part].end - beginOf(part, piece));
+  }
+};
+
+}  // namespace treadle::summation

@@ -1,0 +1,28 @@
+#pragma once
+// The memory in which a machine keeps what workers send of a part, in huge pages where the system has them, and kept
+// for later parts: fresh pages cost more than the sums. One thread at a time.
+
+#include <map>
+#include <vector>
+
+#include "treadle/core/base/buffer.h"
+
+namespace treadle::summation {
+
+class PartMemory {
+ public:
+  PartMemory() = default;
+  PartMemory(const PartMemory&) = delete;
+  PartMemory& operator=(const PartMemory&) = delete;
+  ~PartMemory();
+
+  // At least so many bytes. Throws std::bad_alloc.
+  MutableBytes take(uint64_t bytes);
+  void giveBack(MutableBytes memory);
+
+ private:
+  std::map<size_t, std::vector<std::byte*>> free_;  // by size, a power of two; last in, first out
+  std::vector<MutableBytes> all_;
+};
+
+}  // namespace treadle::summation
