@@ -2,9 +2,12 @@
 
 #include "treadle/core/summation/adder.h"
 
+#include <array>
+#include <complex>
 #include <cstring>
 
 #include "tests/core/summation/simulated_service.h"
+#include "treadle/core/group/half.h"
 #include "treadle/core/summation/sum.h"
 
 namespace treadle::summation::adder_test {
@@ -28,10 +31,11 @@ std::vector<std::byte> dataOf(const Declaration::Tensor& tensor, size_t number, 
       std::memcpy(data.data() + i, &value, sizeof value);
     }
   };
-  if (tensor.type == DataType::kFloat32) {
-    fill([&] { return static_cast<float>(static_cast<int64_t>(random()) >> 20); });
-  } else {
-    fill([&] { return static_cast<int32_t>(random()); });
+  switch (tensor.type) {
+    case DataType::kFloat16: fill([&] { return group::toFloat16(static_cast<float>(random() % 4096)); }); break;
+    case DataType::kFloat32: fill([&] { return static_cast<float>(static_cast<int64_t>(random()) >> 20); }); break;
+    case DataType::kComplex128: fill([&] { return std::complex(static_cast<double>(random()), 0.5); }); break;
+    default: fill([&] { return static_cast<uint8_t>(random()); });
   }
   return data;
 }
@@ -88,11 +92,11 @@ class Program {
 Declaration drawnDeclaration(Random& random, size_t workers, size_t servers) {
   std::vector<Declaration::Tensor> tensors(1 + pick(random, 6));
   for (Declaration::Tensor& tensor : tensors) {
-    tensor.type = pick(random, 2) == 0 ? DataType::kFloat32 : DataType::kInt32;
-    tensor.bytes = 4 * pick(random, 60'000);
+    tensor.type =
+        std::array{DataType::kFloat16, DataType::kFloat32, DataType::kInt32, DataType::kComplex128}[pick(random, 4)];
+    tensor.bytes = sizeOf(tensor.type) * (1 + pick(random, 240'000 / sizeOf(tensor.type)));
   }
-  tensors[0].bytes += 4;
-  return Declaration::of(std::move(tensors), bestShares(Bandwidths::even(workers, servers, 1)));
+  return *Declaration::of(std::move(tensors), bestShares(Bandwidths::even(workers, servers, 1)));
 }
 
 TEST(Sums, AreExactAndAllEndInAnyOrderOfEvents) {
@@ -154,7 +158,7 @@ class AdderAlone : public ::testing::Test {
 
 TEST_F(AdderAlone, GrantsAPartWhenAllWorkersHaveAnnouncedIt) {
   EXPECT_TRUE(adder_.announced(1, announce(0)).ok());
-  EXPECT_FALSE(adder_.hasNext(0) || adder_.hasNext(1));
+  EXPECT_FALSE(adder_.next(0).has_value() || adder_.next(1).has_value());
   EXPECT_TRUE(adder_.announced(0, announce(0)).ok());
   for (size_t worker = 0; worker < 2; ++worker) EXPECT_EQ(frame(FrameKind::kGrant, 0, 0), adder_.take(worker)->frame);
   EXPECT_FALSE(adder_.take(0));
@@ -164,11 +168,11 @@ TEST_F(AdderAlone, SendsASumToAllWhenAPieceOfAllHasCome) {
   grant(0);
   expectArrival(0, 0, 0);
   expectArrival(0, 0, 1);
-  EXPECT_FALSE(adder_.hasNext(0));
+  EXPECT_FALSE(adder_.next(0).has_value());
   expectArrival(1, 0, 0);
   for (size_t worker = 0; worker < 2; ++worker) {
     EXPECT_EQ(frame(FrameKind::kSum, 0, 0), adder_.take(worker)->frame);
-    EXPECT_FALSE(adder_.hasNext(worker));
+    EXPECT_FALSE(adder_.next(worker).has_value());
   }
 }
 
@@ -202,6 +206,22 @@ TEST_F(AdderAlone, GrantsNoMoreThanItsLimitUntilSumsAreWritten) {
   EXPECT_EQ(FrameKind::kGrant, adder.take(0)->frame.kind);
 }
 
+// A worker that has all sums may go on, before another one has.
+TEST_F(AdderAlone, TakesTheNextRoundOfAWorkerThatHasAllSums) {
+  grant(0);
+  for (uint64_t piece = 0; piece < 3; ++piece)
+    for (size_t worker = 0; worker < 2; ++worker) expectArrival(worker, 0, piece);
+  for (int piece = 0; piece < 3; ++piece) adder_.written(0, adder_.take(0).value());
+  EXPECT_TRUE(adder_.announced(0, announce(0, 1)).ok());
+  const Outgoing first = adder_.take(1).value(), second = adder_.take(1).value(), third = adder_.take(1).value();
+  adder_.written(1, first);
+  adder_.written(1, second);
+  expectRefusal(adder_.announced(1, announce(0, 1)), "round 1");  // it cannot have the third
+  adder_.written(1, third);
+  EXPECT_TRUE(adder_.announced(1, announce(0, 1)).ok());
+  EXPECT_EQ(frame(FrameKind::kGrant, 0, 0, /*round=*/1), adder_.take(0)->frame);
+}
+
 TEST_F(AdderAlone, RefusesAnnouncementsThatNoWorkerSends) {
   expectRefusal(adder_.announced(0, announce(2)), "does not sum");
   expectRefusal(adder_.announced(0, frame(FrameKind::kAnnounce, 0, 1)), "does not sum");
@@ -212,12 +232,16 @@ TEST_F(AdderAlone, RefusesAnnouncementsThatNoWorkerSends) {
   expectRefusal(adder_.announced(0, announce(0, 1)), "round 1");  // it has not had the sum
   Adder other(declaration_, /*machine=*/0);
   expectRefusal(other.announced(1, announce(0)), "does not sum");
+  for (const size_t noWorker : {size_t{2}, size_t{3}, size_t{1000}})
+    expectRefusal(adder_.announced(noWorker, announce(1)), "though it is no worker");
 }
 
 TEST_F(AdderAlone, RefusesDataThatIsNotDue) {
   const auto refusalOf = [&](const Frame& addend) { return adder_.roomFor(0, addend).status(); };
   expectRefusal(refusalOf(frame(FrameKind::kAddend, 0, 0)), "not granted");
   grant(0);
+  for (const size_t noWorker : {size_t{2}, size_t{3}, size_t{1000}})
+    expectRefusal(adder_.roomFor(noWorker, frame(FrameKind::kAddend, 0, 0)).status(), "though it is no worker");
   expectRefusal(refusalOf(frame(FrameKind::kAddend, 1, 0)), "not granted");
   expectRefusal(refusalOf(frame(FrameKind::kAddend, 7, 0)), "not granted");
   expectRefusal(refusalOf(frame(FrameKind::kAddend, 0, 0, /*round=*/1)), "not granted");
@@ -244,7 +268,7 @@ class RequesterAlone : public AdderAlone {
 TEST_F(RequesterAlone, SendsWhatIsGrantedAndTakesTheSum) {
   requester_.announce(0, data_);
   EXPECT_EQ(announce(0), requester_.take(kServer)->frame);
-  EXPECT_FALSE(requester_.hasNext(kServer));
+  EXPECT_FALSE(requester_.next(kServer).has_value());
   EXPECT_TRUE(requester_.granted(kServer, frame(FrameKind::kGrant, 0, 0)).ok());
   for (uint64_t piece = 0; piece < 3; ++piece) {
     const Outgoing next = requester_.take(kServer).value();
@@ -252,7 +276,7 @@ TEST_F(RequesterAlone, SendsWhatIsGrantedAndTakesTheSum) {
     EXPECT_EQ(data_.data() + piece * kPieceBytes, next.piece.data());
     requester_.written(next);
   }
-  EXPECT_FALSE(requester_.hasNext(kServer));
+  EXPECT_FALSE(requester_.next(kServer).has_value());
   for (uint64_t piece = 0; piece < 3; ++piece) {
     const Frame sum = frame(FrameKind::kSum, 0, piece);
     EXPECT_EQ(data_.data() + piece * kPieceBytes, requester_.roomFor(kServer, sum)->data());
@@ -273,6 +297,23 @@ TEST_F(RequesterAlone, RefusesGrantsOfWhatItHasNotAnnounced) {
   expectRefusal(requester_.granted(kServer, grant), "has not announced");
 }
 
+TEST_F(RequesterAlone, SendsTheFirstTensorFirst) {
+  std::vector<std::byte> other(kBytes);
+  for (const uint32_t tensor : {1U, 0U}) {
+    requester_.announce(tensor, tensor == 0 ? data_ : other);
+    requester_.take(kServer);
+    ASSERT_TRUE(requester_.granted(kServer, frame(FrameKind::kGrant, tensor, 0)).ok());
+    EXPECT_EQ(frame(FrameKind::kAddend, tensor, 0), requester_.take(kServer)->frame);
+  }
+}
+
+TEST(DeclarationCheck, RefusesTypesWithoutASumAndPartsOfElements) {
+  const Shares shares = bestShares(Bandwidths::even(2, 1, 1));
+  EXPECT_EQ(Code::kInvalidArgument, Declaration::of({{DataType::kBool, 4}}, shares).status().code());
+  EXPECT_EQ("a tensor of complex128 is declared with 24 bytes",
+            Declaration::of({{DataType::kComplex128, 24}}, shares).status().message());
+}
+
 // A sum that came before the data has left would replace it.
 TEST_F(RequesterAlone, RefusesSumsOfWhatItHasNotSent) {
   requester_.announce(0, data_);
@@ -284,6 +325,9 @@ TEST_F(RequesterAlone, RefusesSumsOfWhatItHasNotSent) {
   requester_.written(first);
   expectRefusal(refusalOfSum(1), "another piece");
   expectRefusal(refusalOfSum(0, kServer, /*round=*/1), "another piece");
+  Frame longer = frame(FrameKind::kSum, 0, 0);
+  longer.sizeBytes += 4;
+  expectRefusal(requester_.roomFor(kServer, longer).status(), "another piece");
   expectRefusal(refusalOfSum(0, /*from=*/1), "does not sum");
   EXPECT_TRUE(refusalOfSum(0).ok());
 }

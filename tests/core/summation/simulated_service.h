@@ -4,11 +4,15 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
+#include <utility>
 
 #include "tests/support/seeds.h"
+#include "treadle/core/base/error.h"
 #include "treadle/core/summation/adder.h"
 #include "treadle/core/summation/requester.h"
 
@@ -60,16 +64,18 @@ class SimulatedService {
   SimulatedMachine& machine(summation::Machine one) { return *machines_[one]; }
   const summation::Declaration& declaration() const { return declaration_; }
 
-  // Something that can happen does: a frame is written, or delivered. False: nothing can.
+  // Something that can happen does: a frame begins to be written, is written, begins to be read, or has been read.
+  // False: nothing can.
   bool step(Random& random) {
     std::vector<std::pair<summation::Machine, summation::Machine>> can;
     for (summation::Machine from = 0; from < machines_.size(); ++from)
       for (summation::Machine to = 0; to < machines_.size(); ++to)
-        if (from != to && (canWrite(from, to) || !wires_[{from, to}].empty())) can.emplace_back(from, to);
+        if (from != to && (canWrite(from, to) || !wires_[{from, to}].frames.empty())) can.emplace_back(from, to);
     if (can.empty()) return false;
     const auto [from, to] = can[pick(random, can.size())];
-    if (!canWrite(from, to) || (!wires_[{from, to}].empty() && pick(random, 2) == 0)) {
-      deliver(from, to);
+    const bool mayRead = !wires_[{from, to}].frames.empty();
+    if (mayRead && (!canWrite(from, to) || pick(random, 2) == 0)) {
+      read(from, to);
     } else {
       write(from, to);
     }
@@ -81,47 +87,61 @@ class SimulatedService {
     summation::Frame frame;
     std::vector<std::byte> piece;
   };
+  struct Wire {
+    std::optional<summation::Outgoing> writing;
+    bool isOfAdder = false;
+    std::vector<std::byte> atBegin;  // of the piece that is being written
+    std::deque<OnTheWire> frames;
+    std::optional<MutableBytes> room;  // of the first frame, which is being read
+  };
 
   bool isWorker(summation::Machine one) const { return one < declaration_.workers; }
-  bool canWrite(summation::Machine from, summation::Machine to) const {
-    return (isWorker(to) && machines_[from]->adder.hasNext(to)) ||
-           (isWorker(from) && machines_[from]->requester.hasNext(to));
+  bool canWrite(summation::Machine from, summation::Machine to) {
+    return wires_[{from, to}].writing || (isWorker(to) && machines_[from]->adder.next(to).has_value()) ||
+           machines_[from]->requester.next(to).has_value();
   }
 
   void write(summation::Machine from, summation::Machine to) {
     SimulatedMachine& sender = *machines_[from];
-    std::optional<summation::Outgoing> next;
-    const bool isOfAdder = isWorker(to) && (next = sender.adder.take(to)).has_value();
-    if (!isOfAdder) next = sender.requester.take(to);
-    wires_[{from, to}].push_back({next->frame, {next->piece.begin(), next->piece.end()}});
-    isOfAdder ? sender.adder.written(to, *next) : sender.requester.written(*next);
-  }
-
-  void deliver(summation::Machine from, summation::Machine to) {
-    OnTheWire one = std::move(wires_[{from, to}].front());
-    wires_[{from, to}].pop_front();
-    SimulatedMachine& receiver = *machines_[to];
-    switch (one.frame.kind) {
-      case summation::FrameKind::kAnnounce: return expectOk(receiver.adder.announced(from, one.frame));
-      case summation::FrameKind::kGrant: return expectOk(receiver.requester.granted(from, one.frame));
-      case summation::FrameKind::kAddend:
-        put(receiver.adder.roomFor(from, one.frame), one.piece);
-        return receiver.adder.arrived(from, one.frame);
-      case summation::FrameKind::kSum:
-        put(receiver.requester.roomFor(from, one.frame), one.piece);
-        receiver.requester.arrived(one.frame);
+    Wire& wire = wires_[{from, to}];
+    if (!wire.writing) {
+      wire.isOfAdder = isWorker(to) && (wire.writing = sender.adder.take(to)).has_value();
+      if (!wire.isOfAdder) wire.writing = sender.requester.take(to);
+      wire.atBegin.assign(wire.writing->piece.begin(), wire.writing->piece.end());
+      return;
     }
+    const summation::Outgoing written = *std::exchange(wire.writing, {});
+    wire.frames.push_back({written.frame, {written.piece.begin(), written.piece.end()}});
+    EXPECT_EQ(wire.atBegin, wire.frames.back().piece) << "a piece changes while it is written";
+    wire.isOfAdder ? sender.adder.written(to, written) : sender.requester.written(written);
   }
 
-  static void expectOk(const Status& status) { ASSERT_TRUE(status.ok()) << status.message(); }
-  static void put(const Result<MutableBytes>& room, const std::vector<std::byte>& piece) {
-    ASSERT_TRUE(room.ok()) << room.status().message();
-    std::copy(piece.begin(), piece.end(), room->begin());
+  void read(summation::Machine from, summation::Machine to) {
+    Wire& wire = wires_[{from, to}];
+    const summation::Frame frame = wire.frames.front().frame;
+    SimulatedMachine& receiver = *machines_[to];
+    if (frame.sizeBytes > 0 && !wire.room) {
+      const bool isAddend = frame.kind == summation::FrameKind::kAddend;
+      Result<MutableBytes> room =
+          isAddend ? receiver.adder.roomFor(from, frame) : receiver.requester.roomFor(from, frame);
+      throwIfError(room.status());
+      wire.room = *room;
+      return;
+    }
+    if (wire.room) std::ranges::copy(wire.frames.front().piece, wire.room->begin());
+    wire.room.reset();
+    wire.frames.pop_front();
+    switch (frame.kind) {
+      case summation::FrameKind::kAnnounce: return throwIfError(receiver.adder.announced(from, frame));
+      case summation::FrameKind::kGrant: return throwIfError(receiver.requester.granted(from, frame));
+      case summation::FrameKind::kAddend: return receiver.adder.arrived(from, frame);
+      case summation::FrameKind::kSum: receiver.requester.arrived(frame);
+    }
   }
 
   const summation::Declaration declaration_;
   std::vector<std::unique_ptr<SimulatedMachine>> machines_;
-  std::map<std::pair<summation::Machine, summation::Machine>, std::deque<OnTheWire>> wires_;
+  std::map<std::pair<summation::Machine, summation::Machine>, Wire> wires_;
 };
 
 }  // namespace treadle::test

@@ -18,6 +18,7 @@ Adder::Adder(const Declaration& declaration, Machine machine, uint64_t grantByte
 }
 
 Status Adder::announced(size_t worker, const Frame& announce) {
+  if (!isElsewhere(worker)) return neverSent("an announcement, though it is no worker,");
   const std::optional<size_t> part = declaration_.partAt(announce.tensor, announce.offset);
   if (!part || declaration_.parts[*part].machine != machine_ || declaration_.parts[*part].begin != announce.offset)
     return neverSent("an announcement of a part that this machine does not sum");
@@ -32,7 +33,8 @@ Status Adder::announced(size_t worker, const Frame& announce) {
 
 void Adder::announceOwn(size_t part, MutableBytes data) {
   State& state = states_[part];
-  TREADLE_CHECK(!state.ownIsUnderWay && data.size() == declaration_.parts[part].bytes(),
+  TREADLE_CHECK(machine_ < declaration_.workers && declaration_.parts[part].machine == machine_ &&
+                    !state.ownIsUnderWay && data.size() == declaration_.parts[part].bytes(),
                 "the data of a part whose sum has not ended, or other data");
   state.own = data;
   state.ownIsUnderWay = true;
@@ -47,12 +49,12 @@ void Adder::announce(size_t worker, size_t part) {
   grantMore();
 }
 
-// One that does not fit is waited for: otherwise smaller ones could go before it for ever.
+// The first one is waited for where it does not fit.
 void Adder::grantMore() {
   while (!ready_.empty()) {
     const size_t part = *ready_.begin();
-    const uint64_t bytes = declaration_.parts[part].bytes();
-    if (states_[part].isOpen || (openBytes_ > 0 && openBytes_ + bytes > grantBytes_)) return;
+    const uint64_t bytes = PartMemory::sizeFor(declaration_.parts[part].bytes());
+    if (openBytes_ > 0 && openBytes_ + bytes > grantBytes_) return;
     ready_.erase(ready_.begin());
     open(part);
   }
@@ -62,23 +64,25 @@ void Adder::open(size_t part) {
   State& state = states_[part];
   const size_t workers = declaration_.workers;
   const uint64_t bytes = declaration_.parts[part].bytes();
+  std::vector<MutableBytes> addends;
+  for (size_t worker = 0; worker < workers; ++worker)
+    addends.push_back(isOwn(worker) ? state.own : memory_.take(bytes));
+  state.addends = std::move(addends);
   state.isOpen = true;
   ++state.nextRound;
   state.announced.assign(workers, false);
   state.announcements = 0;
   state.summed = 0;
   for (auto* counts : {&state.arrived, &state.taken, &state.written}) counts->assign(workers, 0);
-  state.addends.clear();
-  for (size_t worker = 0; worker < workers; ++worker) {
-    state.addends.push_back(isOwn(worker) ? state.own : memory_.take(bytes));
+  for (size_t worker = 0; worker < workers; ++worker)
     if (!isOwn(worker)) grants_[worker].insert(part);
-  }
   if (machine_ < workers) state.arrived[machine_] = declaration_.piecesOf(part);
-  openBytes_ += bytes;
+  openBytes_ += PartMemory::sizeFor(bytes);
   advance(part);
 }
 
 Result<MutableBytes> Adder::roomFor(size_t worker, const Frame& addend) {
+  if (!isElsewhere(worker)) return neverSent("data, though it is no worker,");
   const std::optional<size_t> part = declaration_.partAt(addend.tensor, addend.offset);
   if (!part || !states_[*part].isOpen || addend.round + 1 != states_[*part].nextRound)
     return neverSent("data of a part that was not granted");
@@ -100,6 +104,7 @@ void Adder::arrived(size_t worker, const Frame& addend) {
 void Adder::advance(size_t part) {
   State& state = states_[part];
   const uint64_t complete = *std::min_element(state.arrived.begin(), state.arrived.end());
+  if (complete == state.summed) return;
   for (; state.summed < complete; ++state.summed) addPiece(part, state.summed);
   for (size_t worker = 0; worker < declaration_.workers; ++worker)
     if (!isOwn(worker) && state.taken[worker] < state.summed) sums_[worker].insert(part);
@@ -108,10 +113,15 @@ void Adder::advance(size_t part) {
 
 void Adder::addPiece(size_t part, uint64_t piece) {
   const State& state = states_[part];
-  std::vector<const std::byte*> addends;
-  for (const MutableBytes& one : state.addends) addends.push_back(pieceOf(one, part, piece).data());
+  addends_.clear();
+  for (const MutableBytes& one : state.addends) addends_.push_back(pieceOf(one, part, piece).data());
   const group::DataType type = declaration_.tensors[declaration_.parts[part].tensor].type;
-  sum(type, addends, declaration_.bytesOf(part, piece) / sizeOf(type), pieceOf(sumOf(state), part, piece).data());
+  sum(type, addends_, declaration_.bytesOf(part, piece) / sizeOf(type), pieceOf(sumOf(state), part, piece).data());
+}
+
+std::optional<size_t> Adder::next(size_t worker) const {
+  if (!grants_[worker].empty()) return 0;
+  return sums_[worker].empty() ? std::nullopt : std::optional(*sums_[worker].begin());
 }
 
 std::optional<Outgoing> Adder::take(size_t worker) {
@@ -153,8 +163,9 @@ void Adder::closeIfWritten(size_t part) {
     if (!isOwn(worker) && state.written[worker] < pieces) return;
   for (size_t worker = 0; worker < declaration_.workers; ++worker)
     if (!isOwn(worker)) memory_.giveBack(state.addends[worker]);
+  if (state.ownIsUnderWay) done_.push_back(part);
   state.isOpen = state.ownIsUnderWay = false;
-  openBytes_ -= declaration_.parts[part].bytes();
+  openBytes_ -= PartMemory::sizeFor(declaration_.parts[part].bytes());
 }
 
 }  // namespace treadle::summation

@@ -7,11 +7,14 @@
 // come. A piece is summed when it has come from all workers, in the order of their ranks, and goes to all of them. Of
 // several parts those of the first tensor go first.
 //
+// After std::bad_alloc, which any function may throw that begins or ends a part, it is of no use any more.
+//
 // Budget of a piece: one search among the parts, one in the order of a worker; no allocation but that of an entry
 // there.
 
 #include <optional>
 #include <set>
+#include <utility>
 
 #include "treadle/core/base/status.h"
 #include "treadle/core/summation/declaration.h"
@@ -29,7 +32,7 @@ class Adder {
   // `declaration` must outlive it. Adds the parts of `machine`.
   Adder(const Declaration& declaration, Machine machine, uint64_t grantBytes = kGrantBytes);
 
-  // From a worker on another machine. DataLoss: what no worker sends. Throws std::bad_alloc.
+  // From another machine. DataLoss: what no worker sends.
   Status announced(size_t worker, const Frame& announce);
   // Where the bytes of its piece go; then that they are there.
   Result<MutableBytes> roomFor(size_t worker, const Frame& addend);
@@ -40,10 +43,13 @@ class Adder {
   void announceOwn(size_t part, MutableBytes data);
   // All rounds that the worker on this machine has announced have ended.
   bool isDone(size_t part) const { return !states_[part].ownIsUnderWay; }
+  // The parts for which isDone has become true since the last call.
+  std::vector<size_t> takeDone() { return std::exchange(done_, {}); }
 
   // The next frame for a worker on another machine; its piece stays where it is until `written`.
   std::optional<Outgoing> take(size_t worker);
-  bool hasNext(size_t worker) const { return !grants_[worker].empty() || !sums_[worker].empty(); }
+  // The part of that frame; 0 of a grant, which goes first.
+  std::optional<size_t> next(size_t worker) const;
   void written(size_t worker, const Outgoing& frame);
 
  private:
@@ -62,6 +68,7 @@ class Adder {
   };
 
   bool isOwn(size_t worker) const { return worker == machine_; }
+  bool isElsewhere(size_t machine) const { return machine < declaration_.workers && !isOwn(machine); }
   void announce(size_t worker, size_t part);
   void grantMore();
   void open(size_t part);
@@ -82,7 +89,9 @@ class Adder {
   uint64_t openBytes_ = 0;
   std::vector<std::set<size_t>> grants_;  // by worker: parts of which it is to hear
   std::vector<std::set<size_t>> sums_;    // by worker: parts with pieces to take
+  std::vector<size_t> done_;
   PartMemory memory_;
+  std::vector<const std::byte*> addends_;  // of the piece that is being added
 };
 
 }  // namespace treadle::summation

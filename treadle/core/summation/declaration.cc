@@ -1,13 +1,21 @@
 #include "treadle/core/summation/declaration.h"
 
 #include <algorithm>
+#include <string>
 
 namespace treadle::summation {
 
-Declaration Declaration::of(std::vector<Tensor> tensors, const Shares& shares) {
+Result<Declaration> Declaration::of(std::vector<Tensor> tensors, const Shares& shares) {
   std::vector<uint64_t> bytes;
-  for (const Tensor& tensor : tensors) bytes.push_back(tensor.bytes);
-  return {std::move(tensors), placeBySize(bytes, shares), shares.workers.size()};
+  if (tensors.size() > UINT32_MAX) return invalidArgument("more tensors are declared than a frame can number");
+  for (const Tensor& tensor : tensors) {
+    TREADLE_RETURN_IF_ERROR(checkReduces(tensor.type, group::ReduceOp::kSum));
+    if (tensor.bytes % sizeOf(tensor.type) != 0)
+      return invalidArgument("a tensor of " + std::string(nameOf(tensor.type)) + " is declared with " +
+                             std::to_string(tensor.bytes) + " bytes");
+    bytes.push_back(tensor.bytes);
+  }
+  return Declaration{std::move(tensors), placeBySize(bytes, shares), shares.workers.size()};
 }
 
 std::optional<size_t> Declaration::partAt(uint32_t tensor, uint64_t offset) const {

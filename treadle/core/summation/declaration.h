@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "treadle/core/base/status.h"
 #include "treadle/core/group/data_type.h"
 #include "treadle/core/summation/part_placement.h"
 
@@ -25,8 +26,9 @@ struct Declaration {
   std::vector<Part> parts;      // as placeBySize() yields them: in the order of tensors and bytes
   size_t workers = 0;           // the machines with the lowest numbers
 
-  // By size; the shares have a worker for each that there is.
-  static Declaration of(std::vector<Tensor> tensors, const Shares& shares);
+  // By size; the shares have a worker for each that there is. InvalidArgument: a type without a sum, or a tensor that
+  // has a part of an element.
+  static Result<Declaration> of(std::vector<Tensor> tensors, const Shares& shares);
 
   // The place among the parts of the one that has this byte of the tensor.
   std::optional<size_t> partAt(uint32_t tensor, uint64_t offset) const;

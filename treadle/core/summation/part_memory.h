@@ -1,6 +1,7 @@
 #pragma once
 // The memory in which a machine keeps what workers send of a part, in huge pages where the system has them, and kept
-// for later parts: fresh pages cost more than the sums. One thread at a time.
+// for later parts: fresh pages cost more than the sums. Blocks have sizes that are powers of two; small ones are halves
+// of larger ones, and stay so. One thread at a time.
 
 #include <map>
 #include <vector>
@@ -16,13 +17,15 @@ class PartMemory {
   PartMemory& operator=(const PartMemory&) = delete;
   ~PartMemory();
 
+  // What a block for so many bytes takes.
+  static size_t sizeFor(uint64_t bytes);
   // At least so many bytes. Throws std::bad_alloc.
   MutableBytes take(uint64_t bytes);
   void giveBack(MutableBytes memory);
 
  private:
-  std::map<size_t, std::vector<std::byte*>> free_;  // by size, a power of two; last in, first out
-  std::vector<MutableBytes> all_;
+  std::map<size_t, std::vector<std::byte*>> free_;  // by size; last in, first out
+  std::vector<MutableBytes> mapped_;
 };
 
 }  // namespace treadle::summation

@@ -47,6 +47,11 @@ std::optional<size_t> Requester::arrived(const Frame& sum) {
   return part;
 }
 
+std::optional<size_t> Requester::next(Machine machine) const {
+  if (!announcements_[machine].empty()) return 0;
+  return grants_[machine].empty() ? std::nullopt : std::optional(*grants_[machine].begin());
+}
+
 std::optional<Outgoing> Requester::take(Machine machine) {
   if (!announcements_[machine].empty()) {
     const size_t part = *announcements_[machine].begin();

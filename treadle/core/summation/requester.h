@@ -31,7 +31,8 @@ class Requester {
 
   // The next frame for a machine; its piece stays where it is until `written`.
   std::optional<Outgoing> take(Machine machine);
-  bool hasNext(Machine machine) const { return !announcements_[machine].empty() || !grants_[machine].empty(); }
+  // The part of that frame; 0 of an announcement, which goes first.
+  std::optional<size_t> next(Machine machine) const;
   void written(const Outgoing& frame);
 
  private:
