@@ -1,0 +1,218 @@
+// Machines of a summation service with real threads and sockets, in one process.
+
+#include "treadle/core/summation/pump.h"
+
+#include <sys/socket.h>
+
+#include <cstring>
+
+#include "tests/support/bytes.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/tls_pair.h"
+
+namespace treadle::summation::pump_test {
+namespace {
+
+using group::DataType;
+using test::pick;
+using test::Random;
+
+constexpr Duration kPatience = std::chrono::seconds(60);
+
+Status failureOf(const Future<void>& future) try {
+  Future<void>(future).wait(kPatience);
+  return {};
+} catch (const Error& error) {
+  return error.status();
+}
+
+enum class Link { kUnix, kTcp, kTls };
+
+std::pair<io::Stream, io::Stream> joined(Link link) {
+  if (link == Link::kTls) {
+    test::TlsPair pair;
+    return {std::move(pair.a), std::move(pair.b)};
+  }
+  if (link == Link::kTcp) {
+    test::TcpPair pair;
+    return {std::move(pair.dialer), std::move(pair.acceptor)};
+  }
+  int ends[2];
+  EXPECT_EQ(0, ::socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends));
+  return {io::Fd(ends[0]), io::Fd(ends[1])};
+}
+
+// All machines, each two of them joined.
+class Machines {
+ public:
+  Machines(const Declaration& declaration, size_t servers, Link link = Link::kUnix) {
+    const size_t machines = declaration.workers + servers;
+    std::vector<std::vector<Pump::Peer>> peers(machines);
+    for (Machine first = 0; first < machines; ++first) {
+      for (Machine second = first + 1; second < machines; ++second) {
+        auto [one, other] = joined(link);
+        peers[first].push_back({second, nameOf(second), std::move(one)});
+        peers[second].push_back({first, nameOf(first), std::move(other)});
+      }
+    }
+    for (Machine self = 0; self < machines; ++self)
+      pumps_.push_back(std::make_unique<Pump>(declaration, self, servers, std::move(peers[self])));
+  }
+
+  static std::string nameOf(Machine machine) { return "machine" + std::to_string(machine); }
+  Pump& operator[](Machine machine) { return *pumps_[machine]; }
+  void end(Machine machine) { pumps_[machine].reset(); }
+
+ private:
+  std::vector<std::unique_ptr<Pump>> pumps_;
+};
+
+Declaration declared(const std::vector<uint64_t>& elements, size_t workers, size_t servers) {
+  std::vector<Declaration::Tensor> tensors;
+  for (const uint64_t count : elements) tensors.push_back({DataType::kInt32, 4 * count});
+  return *Declaration::of(std::move(tensors), bestShares(Bandwidths::even(workers, servers, 1)));
+}
+
+using Numbers = std::vector<int32_t>;
+
+MutableBytes bytesOf(Numbers& numbers) { return std::as_writable_bytes(std::span(numbers)); }
+
+// Each worker has all tensors under way at once, in several rounds and orders.
+void expectSums(size_t workers, size_t servers, Link link) {
+  const std::vector<uint64_t> sizes = {3, 100'000, 0, 1, 2'000'000, 8192};
+  std::vector<std::vector<Numbers>> data(workers);
+  Machines machines(declared(sizes, workers, servers), servers, link);
+  for (int32_t round = 1; round <= 3; ++round) {
+    for (auto& ofWorker : data) ofWorker.clear();
+    std::vector<Future<void>> futures;
+    for (size_t worker = 0; worker < workers; ++worker) {
+      for (size_t tensor = 0; tensor < sizes.size(); ++tensor)
+        data[worker].emplace_back(sizes[tensor], round * static_cast<int32_t>((worker + 1) * (tensor + 1)));
+      for (size_t i = 0; i < sizes.size(); ++i) {
+        const size_t tensor = worker % 2 == 0 ? i : sizes.size() - 1 - i;
+        futures.push_back(machines[worker].sum(tensor, bytesOf(data[worker][tensor])));
+      }
+    }
+    for (const Future<void>& one : futures) ASSERT_TRUE(failureOf(one).ok());
+    const auto all = static_cast<int32_t>(workers * (workers + 1) / 2);
+    for (size_t worker = 0; worker < workers; ++worker)
+      for (size_t tensor = 0; tensor < sizes.size(); ++tensor)
+        EXPECT_EQ(Numbers(sizes[tensor], round * all * static_cast<int32_t>(tensor + 1)), data[worker][tensor]);
+  }
+}
+
+TEST(Pump, SumsTensorsOfAllSizesInSeveralRounds) {
+  for (const auto& [workers, servers] :
+       {std::pair<size_t, size_t>{1, 0}, {1, 1}, {2, 0}, {2, 1}, {3, 2}, {4, 4}, {5, 0}}) {
+    SCOPED_TRACE(std::to_string(workers) + " workers and " + std::to_string(servers) + " servers");
+    expectSums(workers, servers, Link::kUnix);
+  }
+}
+
+TEST(Pump, SumsOverTcpAndTls) {
+  for (const Link link : {Link::kTcp, Link::kTls}) expectSums(3, 1, link);
+}
+
+// The other end of the connection is the test's.
+struct Strange {
+  Strange() {
+    auto [mine, theirs] = joined(Link::kTcp);
+    end = std::move(mine);
+    std::vector<Pump::Peer> peers;
+    peers.push_back({1, "machine1", std::move(theirs)});
+    pump = std::make_unique<Pump>(declared({10}, 2, 0), 0, 0, std::move(peers));
+  }
+  void send(const Frame& frame, const std::vector<std::byte>& piece, bool isDamaged) {
+    const FrameHeader header = encode(frame, piece);
+    std::vector<std::byte> bytes(header.begin(), header.end());
+    bytes.insert(bytes.end(), piece.begin(), piece.end());
+    if (isDamaged) bytes.back() ^= std::byte{1};
+    throwIfError(io::writeAll(end, bytes, deadlineAfter(kPatience)));
+  }
+  Status failure() { return failureOf(pump->sum(0, bytesOf(data))); }
+
+  io::Stream end;
+  Numbers data = Numbers(10);
+  std::unique_ptr<Pump> pump;
+};
+
+TEST(PumpWithAStranger, FailsWithItsNameWhereItSendsWhatNoMachineSends) {
+  const std::vector<std::byte> piece(8);
+  for (const Frame& frame : {Frame{FrameKind::kAnnounce, 0, 9}, Frame{FrameKind::kGrant}, Frame{FrameKind::kAddend, 8},
+                             Frame{FrameKind::kSum, 8}}) {
+    Strange stranger;
+    stranger.send(frame, frame.sizeBytes > 0 ? piece : std::vector<std::byte>(), /*isDamaged=*/false);
+    const Status why = stranger.failure();
+    EXPECT_EQ(Code::kDataLoss, why.code()) << why.message();
+    EXPECT_EQ("machine1", why.worker());
+  }
+}
+
+TEST(PumpWithAStranger, NoticesAPieceThatWasDamagedOnTheWay) {
+  Strange stranger;
+  const Declaration declaration = declared({10}, 2, 0);
+  const size_t part = declaration.parts[0].machine == 0 ? 0 : 1;
+  const Part& own = declaration.parts.at(part);
+  const Future<void> waits = stranger.pump->sum(0, bytesOf(stranger.data));
+  stranger.send({FrameKind::kAnnounce, 0, 0, 0, own.begin}, {}, /*isDamaged=*/false);
+  FrameHeader grant;
+  throwIfError(io::readAll(stranger.end, grant, deadlineAfter(kPatience)));
+  stranger.send({FrameKind::kAddend, static_cast<uint32_t>(own.bytes()), 0, 0, own.begin},
+                std::vector<std::byte>(own.bytes()), /*isDamaged=*/true);
+  EXPECT_NE(std::string::npos, failureOf(waits).message().find("damaged on the way"));
+}
+
+TEST(Pump, FailsAllSumsWithTheNameOfALostMachine) {
+  Numbers data(1'000'000, 1);
+  Machines machines(declared({1'000'000}, 2, 0), 0);
+  const Future<void> waits = machines[0].sum(0, bytesOf(data));
+  machines.end(1);
+  const Status why = failureOf(waits);
+  EXPECT_EQ(Code::kPeerLost, why.code());
+  EXPECT_EQ("machine1", why.worker());
+  EXPECT_EQ(why.message(), failureOf(machines[0].sum(0, bytesOf(data))).message());
+}
+
+TEST(Pump, RefusesASecondSumOfATensorThatIsUnderWay) {
+  Numbers data(10), other(10);
+  Machines machines(declared({10, 10}, 2, 0), 0);
+  const Future<void> first = machines[0].sum(1, bytesOf(data));
+  EXPECT_NE(std::string::npos,
+            test::messageOf<StateError>([&] { machines[0].sum(1, bytesOf(data)); }).find("tensor 1 is under way"));
+  const Future<void> second = machines[1].sum(1, bytesOf(other));
+  EXPECT_TRUE(failureOf(first).ok() && failureOf(second).ok());
+}
+
+TEST(Pump, RefusesWhatWasNotDeclared) {
+  Numbers data(9);
+  Machines machines(declared({10}, 2, 1), 1);
+  const auto refused = [&](auto sum) { return test::messageOf<ArgumentError>(sum); };
+  EXPECT_EQ("there is no tensor 1; 1 were declared", refused([&] { machines[0].sum(1, bytesOf(data)); }));
+  EXPECT_EQ("tensor 0 was declared with 40 bytes, and its data has 36",
+            refused([&] { machines[0].sum(0, bytesOf(data)); }));
+  EXPECT_NE("", test::messageOf<StateError>([&] { machines[2].sum(0, bytesOf(data)); }));
+}
+
+// Other workers count on its data.
+TEST(Pump, EndsASumByItselfWhereItsFutureIsCancelled) {
+  Numbers data(10, 1), other(10, 2);
+  Machines machines(declared({10}, 2, 0), 0);
+  Future<void> first = machines[0].sum(0, bytesOf(data));
+  first.cancel();
+  EXPECT_FALSE(first.ready());
+  EXPECT_TRUE(failureOf(machines[1].sum(0, bytesOf(other))).ok());
+  EXPECT_TRUE(failureOf(first).ok());
+  EXPECT_EQ(Numbers(10, 3), data);
+}
+
+TEST(Pump, EndsWhatIsUnderWayWhenItIsClosed) {
+  Numbers data(10);
+  Machines machines(declared({10}, 2, 0), 0);
+  const Future<void> waits = machines[0].sum(0, bytesOf(data));
+  machines[0].close(cancelled("it leaves"));
+  EXPECT_TRUE(waits.ready());
+  EXPECT_EQ("it leaves", failureOf(waits).message());
+}
+
+}  // namespace
+}  // namespace treadle::summation::pump_test
