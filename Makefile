@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help setup build test demo bench bench-budget bench-hybrid kill lanes flood soak chaos test-long check-long flaky green oracle fuzz coverage format format-check layers style headers asan tsan tsan-tensors release install-test clean distclean
+.PHONY: help setup build test demo bench bench-budget bench-hybrid kill lanes netbed flood soak chaos test-long check-long flaky green oracle fuzz coverage format format-check layers style headers asan tsan tsan-tensors release install-test clean distclean
 
 in_env = . scripts/common.sh;
 empty :=
@@ -37,6 +37,9 @@ bench: ## ours, PyTorch RPC, torch's DDP, gRPC and what the machine can do at be
 
 bench-hybrid: release ## steps/s of the hybrid model, ours and PyTorch RPC's in alternation (RUNS=5)
 	@$(in_env) "$$TREADLE_PYTHON" bench/hybrid.py $(options)
+
+netbed: release ## the summation service in network namespaces of 200 Mbit/s, beside the least time; root only (ARGS="--workers 5 --servers 2")
+	@$(in_env) "$$TREADLE_PYTHON" bench/netbed.py $(ARGS)
 
 bench-budget: release ## allocations, locks and system calls of an operation, counted (ARGS="--json")
 	@scripts/bench_budget.sh $(ARGS)

@@ -1,0 +1,124 @@
+// One machine of the bed that measures the summation service (bench/netbed.py): joined to all others over TCP, it sums
+// in rounds, and prints when each round began and ended, in microseconds of the clock that all namespaces of a host
+// share.
+
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <iostream>
+#include <span>
+#include <thread>
+
+#include "treadle/core/io/listener.h"
+#include "treadle/core/io/socket.h"
+#include "treadle/core/summation/pump.h"
+
+namespace {
+
+using treadle::summation::Bandwidths;
+using treadle::summation::Declaration;
+using treadle::summation::Machine;
+using treadle::summation::Pump;
+
+constexpr auto kPatience = std::chrono::seconds(60);
+
+struct Options {
+  size_t self = 0, workers = 0, servers = 0;
+  std::vector<uint64_t> bytes;
+  int rounds = 1;
+  std::vector<std::string> addresses;  // of all machines
+};
+
+// Each machine dials those before it, which know it by its first byte.
+std::vector<Pump::Peer> meet(const Options& options) {
+  using namespace treadle;
+  std::vector<Pump::Peer> peers;
+  const TimePoint deadline = deadlineAfter(kPatience);
+  const auto addressOf = [&](size_t machine) { return valueOrThrow(io::Address::parse(options.addresses[machine])); };
+  io::Fd listener = valueOrThrow(io::listenOn(addressOf(options.self)));
+  for (size_t other = 0; other < options.self; ++other) {
+    Result<io::Fd> connected = io::connectTo(addressOf(other), deadline);
+    while (!connected.ok() && Clock::now() < deadline) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      connected = io::connectTo(addressOf(other), deadline);
+    }
+    const std::byte self{static_cast<unsigned char>(options.self)};
+    io::Fd socket = valueOrThrow(std::move(connected));
+    throwIfError(io::writeAll(socket.get(), {&self, 1}, deadline));
+    peers.push_back({other, std::to_string(other), std::move(socket)});
+  }
+  while (peers.size() + 1 < options.addresses.size()) {
+    if (!io::waitFor(listener.get(), POLLIN, deadline)) raise(deadlineExceeded("not all machines have come"));
+    io::Fd socket = valueOrThrow(io::acceptFrom(listener.get()));
+    if (!socket.valid()) continue;
+    std::byte other{};
+    throwIfError(io::readAll(socket.get(), {&other, 1}, deadline));
+    peers.push_back({std::to_integer<size_t>(other), std::to_string(std::to_integer<int>(other)), std::move(socket)});
+  }
+  return peers;
+}
+
+Declaration declared(const Options& options) {
+  std::vector<Declaration::Tensor> tensors = {{treadle::group::DataType::kInt32, 4}};  // a barrier
+  for (const uint64_t bytes : options.bytes) tensors.push_back({treadle::group::DataType::kInt32, bytes / 4 * 4});
+  return valueOrThrow(
+      Declaration::of(std::move(tensors), bestShares(Bandwidths::even(options.workers, options.servers, 1))));
+}
+
+long microseconds() {
+  return std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+// What is summed outlives the pump.
+using Data = std::vector<std::vector<int32_t>>;
+
+void work(Pump& pump, const Declaration& declaration, const Options& options, Data& data) {
+  for (const Declaration::Tensor& tensor : declaration.tensors) data.emplace_back(tensor.bytes / 4);
+  const auto sum = [&](size_t tensor) { return pump.sum(tensor, std::as_writable_bytes(std::span(data[tensor]))); };
+  const auto all = static_cast<int32_t>(options.workers * (options.workers + 1) / 2);
+  for (int round = 0; round < options.rounds; ++round) {
+    for (auto& tensor : data)
+      std::fill(tensor.begin(), tensor.end(), static_cast<int32_t>(options.self + 1) * (round + 1));
+    sum(0).wait(kPatience);
+    const long begin = microseconds();
+    std::vector<treadle::Future<void>> sums;
+    for (size_t tensor = 1; tensor < data.size(); ++tensor) sums.push_back(sum(tensor));
+    for (auto& one : sums) one.wait(kPatience);
+    const long end = microseconds();
+    sum(0).wait(kPatience);  // nobody looks through its sums while others are being timed
+    for (size_t tensor = 1; tensor < data.size(); ++tensor)
+      for (const int32_t number : data[tensor])
+        if (number != all * (round + 1)) throw std::runtime_error("a sum is wrong");
+    std::printf("%d %ld %ld\n", round, begin, end);
+    std::fflush(stdout);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  CLI::App app("A machine of the bed that measures the summation service; started by bench/netbed.py");
+  Options options;
+  app.add_option("--self", options.self)->required();
+  app.add_option("--workers", options.workers)->required();
+  app.add_option("--servers", options.servers)->required();
+  app.add_option("--bytes", options.bytes, "of each tensor")->delimiter(',')->required();
+  app.add_option("--rounds", options.rounds);
+  app.add_option("--addresses", options.addresses, "of all machines")->delimiter(',')->required();
+  CLI11_PARSE(app, argc, argv);
+  std::vector<Pump::Peer> peers = meet(options);
+  const Declaration declaration = declared(options);
+  Data data;
+  Pump pump(declaration, options.self, options.servers, std::move(peers));
+  if (options.self < options.workers) work(pump, declaration, options, data);
+  for (std::string line; std::getline(std::cin, line);) {}  // until the bed closes it
+  return 0;
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "node: %s\n", error.what());
+  return 1;
+}
