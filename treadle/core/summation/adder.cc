@@ -91,7 +91,7 @@ Result<MutableBytes> Adder::roomFor(size_t worker, const Frame& addend) {
   if (piece == declaration_.piecesOf(*part) || addend.offset != declaration_.beginOf(*part, piece) ||
       addend.sizeBytes != declaration_.bytesOf(*part, piece))
     return neverSent("another piece of a part than the next one");
-  return pieceOf(state.addends[worker], *part, piece);
+  return declaration_.pieceOf(*part, piece, state.addends[worker]);
 }
 
 void Adder::arrived(size_t worker, const Frame& addend) {
@@ -114,9 +114,10 @@ void Adder::advance(size_t part) {
 void Adder::addPiece(size_t part, uint64_t piece) {
   const State& state = states_[part];
   addends_.clear();
-  for (const MutableBytes& one : state.addends) addends_.push_back(pieceOf(one, part, piece).data());
+  for (const MutableBytes& one : state.addends) addends_.push_back(declaration_.pieceOf(part, piece, one).data());
   const group::DataType type = declaration_.tensors[declaration_.parts[part].tensor].type;
-  sum(type, addends_, declaration_.bytesOf(part, piece) / sizeOf(type), pieceOf(sumOf(state), part, piece).data());
+  const MutableBytes result = declaration_.pieceOf(part, piece, sumOf(state));
+  sum(type, addends_, result.size() / sizeOf(type), result.data());
 }
 
 std::optional<size_t> Adder::next(size_t worker) const {
@@ -128,23 +129,14 @@ std::optional<Outgoing> Adder::take(size_t worker) {
   if (!grants_[worker].empty()) {
     const size_t part = *grants_[worker].begin();
     grants_[worker].erase(grants_[worker].begin());
-    const Part& where = declaration_.parts[part];
-    return Outgoing{
-        {FrameKind::kGrant, 0, static_cast<uint32_t>(where.tensor), states_[part].nextRound - 1, where.begin},
-        {},
-        part};
+    return outgoingOfPart(FrameKind::kGrant, declaration_, part, states_[part].nextRound - 1);
   }
   if (sums_[worker].empty()) return {};
   const size_t part = *sums_[worker].begin();
   State& state = states_[part];
   const uint64_t piece = state.taken[worker]++;
   if (state.taken[worker] == state.summed) sums_[worker].erase(sums_[worker].begin());
-  const Bytes bytes = pieceOf(sumOf(state), part, piece);
-  return Outgoing{
-      {FrameKind::kSum, static_cast<uint32_t>(bytes.size()), static_cast<uint32_t>(declaration_.parts[part].tensor),
-       state.nextRound - 1, declaration_.beginOf(part, piece)},
-      bytes,
-      part};
+  return outgoingPiece(FrameKind::kSum, declaration_, part, state.nextRound - 1, piece, sumOf(state));
 }
 
 void Adder::written(size_t worker, const Outgoing& frame) {

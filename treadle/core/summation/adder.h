@@ -77,9 +77,6 @@ class Adder {
   void closeIfWritten(size_t part);
   // Where the sum is: in the data of the worker on this machine, or of the first one.
   MutableBytes sumOf(const State& state) const { return state.addends[machine_ < declaration_.workers ? machine_ : 0]; }
-  MutableBytes pieceOf(MutableBytes data, size_t part, uint64_t piece) const {
-    return data.subspan(piece * kPieceBytes, declaration_.bytesOf(part, piece));
-  }
 
   const Declaration& declaration_;
   const Machine machine_;

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "treadle/core/base/buffer.h"
 #include "treadle/core/base/status.h"
 #include "treadle/core/group/data_type.h"
 #include "treadle/core/summation/part_placement.h"
@@ -40,6 +41,10 @@ struct Declaration {
   uint64_t beginOf(size_t part, uint64_t piece) const { return parts[part].begin + piece * kPieceBytes; }
   uint64_t bytesOf(size_t part, uint64_t piece) const {
     return std::min(kPieceBytes, parts[part].end - beginOf(part, piece));
+  }
+  // That piece of the part's data.
+  MutableBytes pieceOf(size_t part, uint64_t piece, MutableBytes data) const {
+    return data.subspan(piece * kPieceBytes, bytesOf(part, piece));
   }
 };
 

@@ -36,7 +36,7 @@ Result<MutableBytes> Requester::roomFor(Machine machine, const Frame& sum) {
       sum.offset != declaration_.beginOf(*part, state.arrived) ||
       sum.sizeBytes != declaration_.bytesOf(*part, state.arrived))
     return neverSent("another piece of a sum than the next one");
-  return state.data.subspan(state.arrived * kPieceBytes, sum.sizeBytes);
+  return declaration_.pieceOf(*part, state.arrived, state.data);
 }
 
 std::optional<size_t> Requester::arrived(const Frame& sum) {
@@ -57,21 +57,14 @@ std::optional<Outgoing> Requester::take(Machine machine) {
     const size_t part = *announcements_[machine].begin();
     announcements_[machine].erase(announcements_[machine].begin());
     states_[part].isAnnounced = true;
-    const Part& where = declaration_.parts[part];
-    return Outgoing{
-        {FrameKind::kAnnounce, 0, static_cast<uint32_t>(where.tensor), states_[part].round, where.begin}, {}, part};
+    return outgoingOfPart(FrameKind::kAnnounce, declaration_, part, states_[part].round);
   }
   if (grants_[machine].empty()) return {};
   const size_t part = *grants_[machine].begin();
   State& state = states_[part];
   const uint64_t piece = state.taken++;
   if (state.taken == declaration_.piecesOf(part)) grants_[machine].erase(grants_[machine].begin());
-  const Bytes bytes = state.data.subspan(piece * kPieceBytes, declaration_.bytesOf(part, piece));
-  return Outgoing{
-      {FrameKind::kAddend, static_cast<uint32_t>(bytes.size()), static_cast<uint32_t>(declaration_.parts[part].tensor),
-       state.round, declaration_.beginOf(part, piece)},
-      bytes,
-      part};
+  return outgoingPiece(FrameKind::kAddend, declaration_, part, state.round, piece, state.data);
 }
 
 void Requester::written(const Outgoing& frame) {
