@@ -1,5 +1,6 @@
 #include "treadle/cli/plan_command.h"
 
+#include <initializer_list>
 #include <iostream>
 #include <memory>
 #include <optional>
@@ -190,31 +191,38 @@ int runPlan(const PlanChoice& choice, const CommandLine& line) try {
 
 using Options = std::vector<CLI::Option*>;
 
-CLI::Option* textOption(CLI::App* command, const char* name, std::string& text, const char* help, const char* type) {
-  return command->add_option(name, text, help)->expected(0, 1)->type_name(type);
+struct TextOption {
+  const char* name;
+  std::string* text;
+  const char* help;
+  const char* type;
+};
+
+Options addTextOptions(CLI::App* command, std::initializer_list<TextOption> options) {
+  Options added;
+  for (const auto& [name, text, help, type] : options)
+    added.push_back(command->add_option(name, *text, help)->expected(0, 1)->type_name(type));
+  return added;
 }
 
 // Those of a collective operation alone.
 Options addOperationOptions(CLI::App* command, PlanChoice* choice) {
-  Options added;
-  auto option = [&](const char* name, std::string& text, const char* help, const char* type) {
-    added.push_back(textOption(command, name, text, help, type));
-  };
-  option("--operation", choice->operation, "(allReduce)", "NAME");
-  option("--members", choice->members, "of the group (4)", "N");
-  option("--size", choice->size, "of the whole data, in bytes (1048576)", "N");
-  option("--type", choice->type, "of the elements (float32)", "NAME");
-  option("--reduction", choice->reduction, "sum, average, min, max or product (sum)", "NAME");
-  option("--algorithm", choice->algorithm, "forces exchange, tree, root, ring, circulant, direct or hierarchical",
-         "NAME");
-  option("--small-bytes", choice->smallBytes, "GroupOptions::smallBytes (65536)", "N");
-  option("--chunk-bytes", choice->chunkBytes, "GroupOptions::chunkBytes (262144)", "N");
-  option("--hosts", choice->hosts, "on which the members run, as many on each (1)", "N");
-  option("--latency", choice->latency, "of a message on one host, in us (8)", "US");
-  option("--network-latency", choice->networkLatency, "of a message between hosts, in us (18)", "US");
-  option("--network-bandwidth", choice->networkBandwidth, "between hosts, in MB/s (1180)", "MB/S");
-  option("--message-cost", choice->messageCost, "processor time of a message, in us (10)", "US");
-  option("--cores", choice->cores, "of each host (2)", "N");
+  Options added = addTextOptions(
+      command, {{"--operation", &choice->operation, "(allReduce)", "NAME"},
+                {"--members", &choice->members, "of the group (4)", "N"},
+                {"--size", &choice->size, "of the whole data, in bytes (1048576)", "N"},
+                {"--type", &choice->type, "of the elements (float32)", "NAME"},
+                {"--reduction", &choice->reduction, "sum, average, min, max or product (sum)", "NAME"},
+                {"--algorithm", &choice->algorithm,
+                 "forces exchange, tree, root, ring, circulant, direct or hierarchical", "NAME"},
+                {"--small-bytes", &choice->smallBytes, "GroupOptions::smallBytes (65536)", "N"},
+                {"--chunk-bytes", &choice->chunkBytes, "GroupOptions::chunkBytes (262144)", "N"},
+                {"--hosts", &choice->hosts, "on which the members run, as many on each (1)", "N"},
+                {"--latency", &choice->latency, "of a message on one host, in us (8)", "US"},
+                {"--network-latency", &choice->networkLatency, "of a message between hosts, in us (18)", "US"},
+                {"--network-bandwidth", &choice->networkBandwidth, "between hosts, in MB/s (1180)", "MB/S"},
+                {"--message-cost", &choice->messageCost, "processor time of a message, in us (10)", "US"},
+                {"--cores", &choice->cores, "of each host (2)", "N"}});
   added.push_back(command->add_flag("--measure", choice->measure, "the costs, in place of the options for them"));
   added.push_back(command->add_flag("--by-rank", choice->byRank, "with GroupOptions::sumOrder = kRank"));
   return added;
@@ -222,17 +230,14 @@ Options addOperationOptions(CLI::App* command, PlanChoice* choice) {
 
 // Those of a summation service alone.
 Options addServiceOptions(CLI::App* command, ServiceChoice* choice) {
-  Options added;
-  auto option = [&](const char* name, std::string& text, const char* help, const char* type) {
-    added.push_back(textOption(command, name, text, help, type));
-  };
-  option("--workers", choice->workers, "of a summation service (4)", "N");
-  option("--servers", choice->servers, "machines that only sum (0)", "N");
-  option("--server-bandwidth", choice->serverBandwidth, "of the servers' networks (that of the workers)", "MB/S");
-  option("--bytes", choice->bytes, "that each worker gives to one sum (64000000)", "N");
-  option("--model", choice->model, "in place of --bytes: its parameters", "NAME");
-  option("--tensors", choice->tensors, "in place of --bytes: those listed in a file", "FILE");
-  return added;
+  return addTextOptions(
+      command,
+      {{"--workers", &choice->workers, "of a summation service (4)", "N"},
+       {"--servers", &choice->servers, "machines that only sum (0)", "N"},
+       {"--server-bandwidth", &choice->serverBandwidth, "of the servers' networks (that of the workers)", "MB/S"},
+       {"--bytes", &choice->bytes, "that each worker gives to one sum (64000000)", "N"},
+       {"--model", &choice->model, "in place of --bytes: its parameters", "NAME"},
+       {"--tensors", &choice->tensors, "in place of --bytes: those listed in a file", "FILE"}});
 }
 
 }  // namespace
@@ -242,8 +247,8 @@ void addPlanCommand(CLI::App& app, const CommandLine& line, int* exitCode) {
   CLI::App* command = app.add_subcommand("plan", "Show how a collective operation or a service's sum moves its data");
   command->footer(kPlanExplanation);
   const Options ofOperation = addOperationOptions(command, choice.get());
-  textOption(command, "--bandwidth", choice->bandwidth, "on one host, in MB/s (6000); of a worker's network (1180)",
-             "MB/S");
+  addTextOptions(command, {{"--bandwidth", &choice->bandwidth,
+                            "on one host, in MB/s (6000); of a worker's network (1180)", "MB/S"}});
   for (CLI::Option* one : addServiceOptions(command, &choice->service)) {
     for (CLI::Option* other : ofOperation) one->excludes(other);
   }

@@ -104,16 +104,26 @@ INSTANTIATE_TEST_SUITE_P(Algorithms, ForcedAlgorithm,
                                            Algorithm::kDirect),
                          [](const auto& info) { return std::string(group::nameOf(info.param)); });
 
+// It does all-reduces of small data alone.
+const GroupOptions kExchangesSmallData{.smallBytes = 64, .algorithm = Algorithm::kExchange};
+constexpr size_t kWeights = 200;
+
+// As many numbers, whose gradients are averaged in buckets that are small.
+struct ExchangedWeights {
+  explicit ExchangedWeights(const ProcessGroup& group)
+      : ddp(weights, group, {.buckets = {.firstBytes = 64, .bytes = 64}}) {}
+
+  Weights weights{Shapes(kWeights, {1})};
+  DistributedDataParallel<Weights> ddp;
+};
+
 // It does all-reduces of small data alone: those of the averages are, and that of which gradients there are is not.
 TEST(AlgorithmOfAverages, IsForThemAlone) {
   TensorJob job(ranks(2));
   job.onAll([&](Worker& worker) {
-    const Shapes shapes(200, {1});
-    Weights weights(shapes);
-    const GroupOptions options{.smallBytes = 64, .algorithm = Algorithm::kExchange};
-    DistributedDataParallel<Weights> ddp(weights, ProcessGroup::make(worker, job.names(), options),
-                                         {.buckets = {.firstBytes = 64, .bytes = 64}});
-    const std::vector<at::Tensor> ones(shapes.size(), at::full({1}, worker.self().rank));
+    ExchangedWeights exchanged(ProcessGroup::make(worker, job.names(), kExchangesSmallData));
+    auto& [weights, ddp] = exchanged;
+    const std::vector<at::Tensor> ones(kWeights, at::full({1}, worker.self().rank));
     for (const at::Tensor& average : averageOf(*weights, ones)) EXPECT_EQ(average.item<float>(), 0.5);
     EXPECT_FALSE(ddp.agreeToSkip(false));
   });
@@ -134,11 +144,8 @@ TEST(AlgorithmOfAverages, IsNotThatOfSyncBatchNorm) {
 TEST(AlgorithmOfAverages, IsThatOfLocalSgd) {
   TensorJob job(ranks(2));
   job.onAll([&](Worker& worker) {
-    const Shapes shapes(200, {1});
-    Weights weights(shapes);
-    const GroupOptions options{.smallBytes = 64, .algorithm = Algorithm::kExchange};
-    DistributedDataParallel<Weights> ddp(weights, ProcessGroup::make(worker, job.names(), options),
-                                         {.buckets = {.firstBytes = 64, .bytes = 64}});
+    ExchangedWeights exchanged(ProcessGroup::make(worker, job.names(), kExchangesSmallData));
+    auto& [weights, ddp] = exchanged;
     torch::optim::SGD sgd(weights->parameters(), torch::optim::SGDOptions(1).momentum(0.5));
     ddp::LocalSgd local = ddp.localSgd({.period = 1, .startAfter = 0});
     local.averageState(sgd);
