@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <iostream>
 #include <span>
 #include <thread>
 
@@ -23,6 +22,7 @@ using treadle::summation::Bandwidths;
 using treadle::summation::Declaration;
 using treadle::summation::Machine;
 using treadle::summation::Pump;
+using treadle::summation::PumpPeer;
 
 constexpr auto kPatience = std::chrono::seconds(60);
 
@@ -33,14 +33,14 @@ struct Options {
   std::vector<std::string> addresses;  // of all machines
 };
 
-// Each machine dials those before it, which know it by its first byte.
-std::vector<Pump::Peer> meet(const Options& options) {
+// Each machine dials the workers before it, which know it by its first byte.
+std::vector<PumpPeer> meet(const Options& options) {
   using namespace treadle;
-  std::vector<Pump::Peer> peers;
+  std::vector<PumpPeer> peers;
   const TimePoint deadline = deadlineAfter(kPatience);
   const auto addressOf = [&](size_t machine) { return valueOrThrow(io::Address::parse(options.addresses[machine])); };
   io::Fd listener = valueOrThrow(io::listenOn(addressOf(options.self)));
-  for (size_t other = 0; other < options.self; ++other) {
+  for (size_t other = 0; other < std::min(options.self, options.workers); ++other) {
     Result<io::Fd> connected = io::connectTo(addressOf(other), deadline);
     while (!connected.ok() && Clock::now() < deadline) {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
@@ -49,15 +49,16 @@ std::vector<Pump::Peer> meet(const Options& options) {
     const std::byte self{static_cast<unsigned char>(options.self)};
     io::Fd socket = valueOrThrow(std::move(connected));
     throwIfError(io::writeAll(socket.get(), {&self, 1}, deadline));
-    peers.push_back({other, std::to_string(other), std::move(socket)});
+    peers.push_back({other, std::move(socket)});
   }
-  while (peers.size() + 1 < options.addresses.size()) {
+  const size_t others = options.self < options.workers ? options.addresses.size() - 1 : options.workers;
+  while (peers.size() < others) {
     if (!io::waitFor(listener.get(), POLLIN, deadline)) raise(deadlineExceeded("not all machines have come"));
     io::Fd socket = valueOrThrow(io::acceptFrom(listener.get()));
     if (!socket.valid()) continue;
     std::byte other{};
     throwIfError(io::readAll(socket.get(), {&other, 1}, deadline));
-    peers.push_back({std::to_integer<size_t>(other), std::to_string(std::to_integer<int>(other)), std::move(socket)});
+    peers.push_back({std::to_integer<size_t>(other), std::move(socket)});
   }
   return peers;
 }
@@ -111,12 +112,15 @@ int main(int argc, char** argv) try {
   app.add_option("--rounds", options.rounds);
   app.add_option("--addresses", options.addresses, "of all machines")->delimiter(',')->required();
   CLI11_PARSE(app, argc, argv);
-  std::vector<Pump::Peer> peers = meet(options);
+  std::vector<PumpPeer> peers = meet(options);
   const Declaration declaration = declared(options);
   Data data;
-  Pump pump(declaration, options.self, options.servers, std::move(peers));
-  if (options.self < options.workers) work(pump, declaration, options, data);
-  for (std::string line; std::getline(std::cin, line);) {}  // until the bed closes it
+  Pump pump(declaration, options.self, options.addresses, std::move(peers));
+  if (options.self < options.workers) {
+    work(pump, declaration, options, data);
+    pump.leave();
+  }
+  pump.ended().wait();
   return 0;
 } catch (const std::exception& error) {
   std::fprintf(stderr, "node: %s\n", error.what());

@@ -42,24 +42,31 @@ std::pair<io::Stream, io::Stream> joined(Link link) {
   return {io::Fd(ends[0]), io::Fd(ends[1])};
 }
 
-// All machines, each two of them joined.
+std::string nameOf(Machine machine) { return "machine" + std::to_string(machine); }
+
+std::vector<std::string> namesOf(size_t machines) {
+  std::vector<std::string> names;
+  for (Machine machine = 0; machine < machines; ++machine) names.push_back(nameOf(machine));
+  return names;
+}
+
+// All machines, each two of them joined that exchange bytes.
 class Machines {
  public:
-  Machines(const Declaration& declaration, size_t servers, Link link = Link::kUnix) {
+  Machines(const Declaration& declaration, size_t servers, Link link = Link::kUnix, const PumpOptions& options = {}) {
     const size_t machines = declaration.workers + servers;
-    std::vector<std::vector<Pump::Peer>> peers(machines);
-    for (Machine first = 0; first < machines; ++first) {
+    std::vector<std::vector<PumpPeer>> peers(machines);
+    for (Machine first = 0; first < declaration.workers; ++first) {
       for (Machine second = first + 1; second < machines; ++second) {
         auto [one, other] = joined(link);
-        peers[first].push_back({second, nameOf(second), std::move(one)});
-        peers[second].push_back({first, nameOf(first), std::move(other)});
+        peers[first].push_back({second, std::move(one)});
+        peers[second].push_back({first, std::move(other)});
       }
     }
     for (Machine self = 0; self < machines; ++self)
-      pumps_.push_back(std::make_unique<Pump>(declaration, self, servers, std::move(peers[self])));
+      pumps_.push_back(std::make_unique<Pump>(declaration, self, namesOf(machines), std::move(peers[self]), options));
   }
 
-  static std::string nameOf(Machine machine) { return "machine" + std::to_string(machine); }
   Pump& operator[](Machine machine) { return *pumps_[machine]; }
   void end(Machine machine) { pumps_[machine].reset(); }
 
@@ -115,12 +122,12 @@ TEST(Pump, SumsOverTcpAndTls) {
 
 // The other end of the connection is the test's.
 struct Strange {
-  Strange() {
+  explicit Strange(PumpOptions options = {}, const Declaration& declaration = declared({10}, 2, 0)) {
     auto [mine, theirs] = joined(Link::kTcp);
     end = std::move(mine);
-    std::vector<Pump::Peer> peers;
-    peers.push_back({1, "machine1", std::move(theirs)});
-    pump = std::make_unique<Pump>(declared({10}, 2, 0), 0, 0, std::move(peers));
+    std::vector<PumpPeer> peers;
+    peers.push_back({1, std::move(theirs)});
+    pump = std::make_unique<Pump>(declaration, 0, namesOf(2), std::move(peers), std::move(options));
   }
   void send(const Frame& frame, const std::vector<std::byte>& piece, bool isDamaged) {
     const FrameHeader header = encode(frame, piece);
@@ -139,7 +146,7 @@ struct Strange {
 TEST(PumpWithAStranger, FailsWithItsNameWhereItSendsWhatNoMachineSends) {
   const std::vector<std::byte> piece(8);
   for (const Frame& frame : {Frame{FrameKind::kAnnounce, 0, 9}, Frame{FrameKind::kGrant}, Frame{FrameKind::kAddend, 8},
-                             Frame{FrameKind::kSum, 8}}) {
+                             Frame{FrameKind::kSum, 8}, Frame{FrameKind::kLeave, 0, 1}}) {
     Strange stranger;
     stranger.send(frame, frame.sizeBytes > 0 ? piece : std::vector<std::byte>(), /*isDamaged=*/false);
     const Status why = stranger.failure();
@@ -212,6 +219,102 @@ TEST(Pump, EndsWhatIsUnderWayWhenItIsClosed) {
   machines[0].close(cancelled("it leaves"));
   EXPECT_TRUE(waits.ready());
   EXPECT_EQ("it leaves", failureOf(waits).message());
+}
+
+// Each machine ends by itself when all workers have left, whatever the order, and none of its ends is a loss.
+TEST(Pump, EndsOnAllMachinesWhenAllWorkersHaveLeft) {
+  for (const Link link : {Link::kUnix, Link::kTcp, Link::kTls}) {
+    for (int round = 0; round < 20; ++round) {
+      std::vector<Numbers> data(3, Numbers(100'000, 1));
+      Machines machines(declared({100'000}, 3, 2), 2, link);
+      std::vector<Future<void>> all;
+      for (size_t worker = 0; worker < 3; ++worker) {
+        all.push_back(machines[worker].sum(0, bytesOf(data[worker])));
+        machines[worker].leave();
+      }
+      for (Machine machine = 0; machine < 5; ++machine) all.push_back(machines[machine].ended());
+      for (const Future<void>& one : all) ASSERT_TRUE(failureOf(one).ok()) << failureOf(one).toString();
+      EXPECT_EQ(std::vector<Numbers>(3, Numbers(100'000, 3)), data);
+    }
+  }
+}
+
+TEST(Pump, GoesOnUntilTheLastWorkerHasLeft) {
+  Machines machines(declared({10}, 2, 1), 1);
+  machines[0].leave();
+  EXPECT_FALSE(machines[2].ended().ready());
+  machines[1].leave();
+  for (Machine machine = 0; machine < 3; ++machine) EXPECT_TRUE(failureOf(machines[machine].ended()).ok());
+  Numbers data(10);
+  EXPECT_NE("", test::messageOf<StateError>([&] { machines[0].sum(0, bytesOf(data)); }));
+}
+
+// It would wait for data that never comes.
+TEST(Pump, FailsASumThatAWorkerWhichHasLeftDoesNotKnow) {
+  Numbers data(10, 1), other(10, 2);
+  Machines machines(declared({10}, 2, 1), 1);
+  const Future<void> first = machines[0].sum(0, bytesOf(data)), second = machines[1].sum(0, bytesOf(other));
+  EXPECT_TRUE(failureOf(first).ok() && failureOf(second).ok());
+  machines[1].leave();
+  const Status why = failureOf(machines[0].sum(0, bytesOf(data)));
+  EXPECT_EQ(Code::kFailedPrecondition, why.code());
+  EXPECT_EQ(
+      "machine1 has left the summation service, and machine0 waits for its data in the sum of tensor 0 (sums begun: 1 "
+      "and 2)",
+      why.message());
+  EXPECT_EQ("machine1", why.worker());
+}
+
+TEST(Pump, NamesTheWorkersThatHaveNotBegunASumInTime) {
+  for (const size_t servers : {0, 1, 3}) {
+    Numbers data(1'000'000), other(1'000'000);
+    Machines machines(declared({1'000'000}, 3, servers), servers, Link::kUnix,
+                      {.timeout = std::chrono::milliseconds(200), .causeTime = kPatience});
+    const Future<void> waits = machines[0].sum(0, bytesOf(data)), too = machines[2].sum(0, bytesOf(other));
+    const Status adds = failureOf(machines[servers == 0 ? 0 : 3].ended());  // a machine that sums a part
+    EXPECT_EQ("the sum of tensor 0 was not begun in 200 ms by machine1", adds.message());
+    EXPECT_EQ(Code::kDeadlineExceeded, adds.code());
+    EXPECT_EQ("machine1", adds.worker());
+    EXPECT_FALSE(failureOf(waits).ok() || failureOf(too).ok());
+  }
+}
+
+// The other machine sums all, takes the announcement, and that is all.
+TEST(PumpWithAStranger, EndsASumThatIsNotDoneInTime) {
+  const Declaration declaration = {{{DataType::kInt32, 40, "weight"}}, {{0, 0, 40, 1}}, 2};
+  Strange stranger({.timeout = std::chrono::milliseconds(100)}, declaration);
+  const Status why = stranger.failure();
+  EXPECT_EQ(Code::kDeadlineExceeded, why.code());
+  EXPECT_EQ("the sum of 'weight' was not done in 100 ms: it lacks the parts that are summed by machine1",
+            why.message());
+}
+
+TEST(PumpWithAStranger, WaitsForTheCauseWhenAConnectionEnds) {
+  Strange stranger({.causeTime = kPatience});
+  const Future<void> waits = stranger.pump->sum(0, bytesOf(stranger.data));
+  stranger.end = {};
+  stranger.pump->fail(peerLost("machine7", "machine7 was killed"));
+  EXPECT_EQ("machine7", failureOf(waits).worker());
+}
+
+TEST(PumpWithAStranger, BlamesTheConnectionThatEndedWhereNoCauseComes) {
+  Strange stranger({.causeTime = std::chrono::milliseconds(50)});
+  const Future<void> waits = stranger.pump->sum(0, bytesOf(stranger.data));
+  stranger.end = {};
+  const Status why = failureOf(waits);
+  EXPECT_EQ(Code::kPeerLost, why.code());
+  EXPECT_EQ("machine1", why.worker());
+}
+
+TEST(PumpWithAStranger, TakesNoDataFromAWorkerThatHasLeft) {
+  Strange stranger;
+  stranger.send({FrameKind::kLeave}, {}, /*isDamaged=*/false);
+  const Declaration declaration = declared({10}, 2, 0);
+  const Part& own = declaration.parts[declaration.parts[0].machine == 0 ? 0 : 1];
+  stranger.send({FrameKind::kAnnounce, 0, 0, 0, own.begin}, {}, /*isDamaged=*/false);
+  const Status why = failureOf(stranger.pump->ended());
+  EXPECT_EQ(Code::kDataLoss, why.code());
+  EXPECT_NE(std::string::npos, why.message().find("after it had left")) << why.message();
 }
 
 }  // namespace

@@ -135,7 +135,8 @@ class SimulatedService {
       case summation::FrameKind::kAnnounce: return throwIfError(receiver.adder.announced(from, frame));
       case summation::FrameKind::kGrant: return throwIfError(receiver.requester.granted(from, frame));
       case summation::FrameKind::kAddend: return receiver.adder.arrived(from, frame);
-      case summation::FrameKind::kSum: receiver.requester.arrived(frame);
+      case summation::FrameKind::kSum: receiver.requester.arrived(frame); return;
+      case summation::FrameKind::kLeave: FAIL() << "neither an adder nor a requester sends it";
     }
   }
 

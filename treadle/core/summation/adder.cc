@@ -120,6 +120,22 @@ void Adder::addPiece(size_t part, uint64_t piece) {
   sum(type, addends_, result.size() / sizeOf(type), result.data());
 }
 
+std::vector<std::pair<size_t, uint64_t>> Adder::awaited() const {
+  std::vector<std::pair<size_t, uint64_t>> all;
+  for (size_t part = 0; part < states_.size(); ++part) {
+    const State& state = states_[part];
+    if (state.announcements > 0 && state.announcements < declaration_.workers) all.emplace_back(part, state.nextRound);
+  }
+  return all;
+}
+
+std::vector<size_t> Adder::missing(size_t part) const {
+  std::vector<size_t> workers;
+  for (size_t worker = 0; worker < declaration_.workers; ++worker)
+    if (!states_[part].announced[worker]) workers.push_back(worker);
+  return workers;
+}
+
 std::optional<size_t> Adder::next(size_t worker) const {
   if (!grants_[worker].empty()) return 0;
   return sums_[worker].empty() ? std::nullopt : std::optional(*sums_[worker].begin());

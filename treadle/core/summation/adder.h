@@ -46,6 +46,10 @@ class Adder {
   // The parts for which isDone has become true since the last call.
   std::vector<size_t> takeDone() { return std::exchange(done_, {}); }
 
+  // Parts that some workers have announced and others have not, each with its round; and those that have not.
+  std::vector<std::pair<size_t, uint64_t>> awaited() const;
+  std::vector<size_t> missing(size_t part) const;
+
   // The next frame for a worker on another machine; its piece stays where it is until `written`.
   std::optional<Outgoing> take(size_t worker);
   // The part of that frame; 0 of a grant, which goes first.

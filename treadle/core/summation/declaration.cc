@@ -18,6 +18,11 @@ Result<Declaration> Declaration::of(std::vector<Tensor> tensors, const Shares& s
   return Declaration{std::move(tensors), placeBySize(bytes, shares), shares.workers.size()};
 }
 
+std::string Declaration::textOf(size_t tensor) const {
+  const std::string& name = tensors[tensor].name;
+  return name.empty() ? "tensor " + std::to_string(tensor) : "'" + name + "'";
+}
+
 std::optional<size_t> Declaration::partAt(uint32_t tensor, uint64_t offset) const {
   const auto behind = std::upper_bound(parts.begin(), parts.end(), std::pair<size_t, uint64_t>(tensor, offset),
                                        [](const auto& wanted, const Part& part) {

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -21,6 +22,7 @@ struct Declaration {
   struct Tensor {
     group::DataType type = group::DataType::kFloat32;
     uint64_t bytes = 0;
+    std::string name = {};  // for messages
   };
 
   std::vector<Tensor> tensors;  // the most urgent ones first
@@ -30,6 +32,9 @@ struct Declaration {
   // By size; the shares have a worker for each that there is. InvalidArgument: a type without a sum, or a tensor that
   // has a part of an element.
   static Result<Declaration> of(std::vector<Tensor> tensors, const Shares& shares);
+
+  // For messages: its name, or its number where it has none.
+  std::string textOf(size_t tensor) const;
 
   // The place among the parts of the one that has this byte of the tensor.
   std::optional<size_t> partAt(uint32_t tensor, uint64_t offset) const;

@@ -21,6 +21,7 @@ enum class FrameKind : uint8_t {
   kGrant = 2,     // to a worker: send the part
   kAddend = 3,    // from a worker: a piece of its data
   kSum = 4,       // to a worker: a piece of the sum
+  kLeave = 5,     // from a worker: it announces no more
 };
 
 inline constexpr size_t kFrameHeaderBytes = 32;
@@ -28,9 +29,9 @@ inline constexpr size_t kMostPieceBytes = size_t{64} << 10;
 
 struct Frame {
   FrameKind kind = FrameKind::kAnnounce;
-  uint32_t sizeBytes = 0;  // of the piece that follows, 1 to kMostPieceBytes; 0 with kAnnounce and kGrant
+  uint32_t sizeBytes = 0;  // of the piece that follows, 1 to kMostPieceBytes; 0 with kinds that have none
   uint32_t tensor = 0;     // in the order of declaration
-  uint64_t round = 0;      // the how-manieth sum of the tensor
+  uint64_t round = 0;      // the how-manieth sum of the tensor; with kLeave how many sums the worker has made
   uint64_t offset = 0;     // bytes in the tensor: where the part begins, or the piece
 
   bool operator==(const Frame&) const = default;

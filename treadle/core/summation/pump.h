@@ -3,12 +3,11 @@
 // writes and never waits for anything but its sockets. Each frame goes to the connection that SendOrder names, so that
 // each machine gets its share of what is sent at every moment.
 //
-// A connection that breaks, or on which comes what no machine sends, ends the service here: all sums fail with the
-// machine's name, those under way and later ones. That is the machine whose connection broke first here, which may have
-// ended over another one. A machine that vanishes without a word is not noticed here: the room above calls `close`.
+// A service ends when all its workers have left. It fails on this machine when a connection breaks or brings what no
+// machine sends, when a sum is not done in time, and when `fail` says so: all sums fail then, those under way and later
+// ones. Whoever owns the pump passes the failure on to the other machines.
 //
-// A machine ends its pump only when all others have all their sums, which they may still get from it. Any thread may
-// call `sum`.
+// Any thread may call anything but `close`.
 //
 // Budget of a piece: one system call to read it with the header of the next; to write it one, or where the link is
 // slower, two and a wait; a checksum when it is written, and when it is read from TCP without TLS; the reactor's lock
@@ -23,39 +22,54 @@
 #include "treadle/core/base/mutex.h"
 #include "treadle/core/io/executor.h"
 #include "treadle/core/io/future.h"
-#include "treadle/core/io/reactor.h"
 #include "treadle/core/io/stream.h"
-#include "treadle/core/summation/adder.h"
-#include "treadle/core/summation/requester.h"
-#include "treadle/core/summation/send_order.h"
+#include "treadle/core/summation/overdue.h"
+#include "treadle/core/summation/pump_state.h"
 
 namespace treadle::summation {
 
+class PumpConnection;
+
+struct PumpPeer {
+  Machine machine = 0;
+  io::Stream stream;
+};
+
+struct PumpOptions {
+  // Of a sum, until all workers have begun it. A sum that does not end has a little longer, so that the machine that
+  // knows who has not begun it reports first.
+  Duration timeout = std::chrono::seconds(60);
+  // Why a connection ended may come by another channel: `fail` is waited for so long.
+  Duration causeTime{};
+  io::ContinueOn continueOn = {};  // runs what is made of the pump's futures
+};
+
 class Pump {
  public:
-  struct Peer {
-    Machine machine = 0;
-    std::string name;  // for messages
-    io::Stream stream;
-  };
-
-  // Of a machine and all with which it exchanges bytes. `continueOn` runs what is made of its futures. Throws
-  // ResourceError.
-  Pump(Declaration declaration, Machine self, size_t servers, std::vector<Peer> peers, io::ContinueOn continueOn = {});
+  // `names`: of all machines, the workers first. `peers`: those that this machine exchanges bytes with, which are all
+  // workers and, for a worker, all servers. Throws ResourceError.
+  Pump(Declaration declaration, Machine self, std::vector<std::string> names, std::vector<PumpPeer> peers,
+       PumpOptions options = {});
   ~Pump();
 
   // The data of a worker becomes the sum of the data of all workers; nobody else touches it until the future is ready.
   // To cancel the future has no effect: other workers count on the data. Throws ArgumentError for a tensor that was not
-  // declared, or data of another size; StateError on a machine that is no worker, and where a sum of the tensor is
-  // under way.
+  // declared, or data of another size; StateError on a machine that is no worker, where a sum of the tensor is under
+  // way, and after `leave`.
   Future<void> sum(size_t tensor, MutableBytes data);
 
-  // All sums fail with `why`. Returns when nothing here touches their data any more. One thread at a time, and not from
-  // what runs when a sum ends.
+  // This worker makes no more sums. Those under way end first; then the other machines are told.
+  void leave();
+  // Ready when all workers have left, so that no machine needs this one any more. Fails as the service does.
+  Future<void> ended() const { return ended_.future(); }
+
+  // All sums fail with `why`, unless the service has ended or failed before. Returns at once.
+  void fail(const Status& why);
+  // Likewise; returns when nothing here touches their data any more. One thread at a time, and not from what runs when
+  // a sum ends.
   void close(const Status& why);
 
  private:
-  class Connection;
   struct Request {
     size_t tensor;
     MutableBytes data;
@@ -64,36 +78,44 @@ class Pump {
   struct UnderWay {
     Promise<void> promise;
     size_t parts = 0;  // that have not ended
+    TimePoint begun{};
   };
+
+  Status checkSum(size_t tensor, MutableBytes data) const;
 
   void run();
   Status turn();
+  bool isOver() const;
   void beginAll();
   void begin(Request request);
-  Status checkSum(size_t tensor, MutableBytes data) const;
-  void partDone(size_t part);
-  void tensorPartDone(size_t tensor);
+  void leaveIfDone();
+  void write();
   void partsDone();
-  Status write();
-  void end();
+  void partDone(size_t tensor);
+  Status checkCounts() const;
+  std::string namesOf(const std::vector<Machine>& machines) const;
+  void watch();
+  void look();
+  Status overdueHere();
+  Status overdueElsewhere() const;
+  void end(Status failure);
 
-  const Declaration declaration_;
-  const Machine self_;
-  const io::ContinueOn continueOn_;
-  const std::unique_ptr<io::Reactor> reactor_;
+  const PumpOptions options_;
 
   // Of the thread.
-  Adder adder_;
-  Requester requester_;
-  SendOrder order_;
-  std::vector<std::shared_ptr<Connection>> connections_;
+  PumpState state_;
+  std::vector<std::shared_ptr<PumpConnection>> connections_;
   std::map<size_t, UnderWay> underWay_;  // by tensor
   std::vector<Request> begun_;           // are about to begin
-  Status broken_;                        // of a connection
+  uint64_t sums_ = 0;                    // that have begun
+  bool mayLeave_ = false, hasLeft_ = false, watches_ = false;
+  Overdue overdue_;
+  Promise<void> ended_;
 
   Mutex mutex_;
   std::vector<Request> requests_ TREADLE_GUARDED_BY(mutex_);
   std::vector<bool> isTaken_ TREADLE_GUARDED_BY(mutex_);  // by tensor: a sum is under way
+  bool leaves_ TREADLE_GUARDED_BY(mutex_) = false;
   Status failure_ TREADLE_GUARDED_BY(mutex_);
   std::thread thread_;
 };
