@@ -269,7 +269,7 @@ TEST(Pump, NamesTheWorkersThatHaveNotBegunASumInTime) {
   for (const size_t servers : {0, 1, 3}) {
     Numbers data(1'000'000), other(1'000'000);
     Machines machines(declared({1'000'000}, 3, servers), servers, Link::kUnix,
-                      {.timeout = std::chrono::milliseconds(200), .causeTime = kPatience});
+                      {.timeout = std::chrono::milliseconds(200), .patience = kPatience});
     const Future<void> waits = machines[0].sum(0, bytesOf(data)), too = machines[2].sum(0, bytesOf(other));
     const Status adds = failureOf(machines[servers == 0 ? 0 : 3].ended());  // a machine that sums a part
     EXPECT_EQ("the sum of tensor 0 was not begun in 200 ms by machine1", adds.message());
@@ -290,7 +290,7 @@ TEST(PumpWithAStranger, EndsASumThatIsNotDoneInTime) {
 }
 
 TEST(PumpWithAStranger, WaitsForTheCauseWhenAConnectionEnds) {
-  Strange stranger({.causeTime = kPatience});
+  Strange stranger({.patience = kPatience});
   const Future<void> waits = stranger.pump->sum(0, bytesOf(stranger.data));
   stranger.end = {};
   stranger.pump->fail(peerLost("machine7", "machine7 was killed"));
@@ -298,7 +298,7 @@ TEST(PumpWithAStranger, WaitsForTheCauseWhenAConnectionEnds) {
 }
 
 TEST(PumpWithAStranger, BlamesTheConnectionThatEndedWhereNoCauseComes) {
-  Strange stranger({.causeTime = std::chrono::milliseconds(50)});
+  Strange stranger({.patience = std::chrono::milliseconds(50)});
   const Future<void> waits = stranger.pump->sum(0, bytesOf(stranger.data));
   stranger.end = {};
   const Status why = failureOf(waits);
@@ -315,6 +315,53 @@ TEST(PumpWithAStranger, TakesNoDataFromAWorkerThatHasLeft) {
   const Status why = failureOf(stranger.pump->ended());
   EXPECT_EQ(Code::kDataLoss, why.code());
   EXPECT_NE(std::string::npos, why.message().find("after it had left")) << why.message();
+}
+
+// Nothing else happens that would wake the pump.
+TEST(Pump, LeavesAsSoonAsItsLastSumHasEnded) {
+  for (const size_t servers : {0, 1}) {
+    for (int round = 0; round < 100; ++round) {
+      Numbers data(10, 1);
+      Machines machines(declared({10}, 1, servers), servers, Link::kUnix, {.timeout = kNoTimeout});
+      const Future<void> sum = machines[0].sum(0, bytesOf(data));
+      machines[0].leave();
+      for (Machine machine = 0; machine <= servers; ++machine) ASSERT_TRUE(failureOf(machines[machine].ended()).ok());
+      EXPECT_TRUE(failureOf(sum).ok());
+    }
+  }
+}
+
+// They need no other worker.
+TEST(Pump, DoesNotCountSumsOfTensorsWithoutBytes) {
+  Numbers data(10, 1), other(10, 2), none;
+  Machines machines(declared({10, 0}, 2, 0), 0);
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(failureOf(machines[0].sum(1, bytesOf(none))).ok());
+  const Future<void> first = machines[0].sum(0, bytesOf(data)), second = machines[1].sum(0, bytesOf(other));
+  EXPECT_TRUE(failureOf(first).ok() && failureOf(second).ok());
+  machines[0].leave();
+  const Status why = failureOf(machines[1].sum(0, bytesOf(other)));
+  EXPECT_NE(std::string::npos, why.message().find("machine0 has left")) << why.message();
+}
+
+// The limit is for who does not begin a sum, not for one that moves slowly.
+TEST(PumpWithAStranger, WaitsForASumAsLongAsItMoves) {
+  constexpr uint64_t kPieces = 5;
+  const Declaration declaration = {{{DataType::kInt32, kPieces * kPieceBytes}}, {{0, 0, kPieces * kPieceBytes, 1}}, 2};
+  Strange stranger({.timeout = std::chrono::milliseconds(400)}, declaration);
+  Numbers data(kPieces * kPieceBytes / 4);
+  const Future<void> sum = stranger.pump->sum(0, bytesOf(data));
+  FrameHeader announcement;
+  throwIfError(io::readAll(stranger.end, announcement, deadlineAfter(kPatience)));
+  stranger.send({FrameKind::kGrant}, {}, /*isDamaged=*/false);
+  std::vector<std::byte> all(kPieces * (kFrameHeaderBytes + kPieceBytes));
+  throwIfError(io::readAll(stranger.end, all, deadlineAfter(kPatience)));
+  for (uint64_t piece = 0; piece < kPieces; ++piece) {
+    EXPECT_FALSE(sum.ready());
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));  // a slow network
+    stranger.send({FrameKind::kSum, kPieceBytes, 0, 0, piece * kPieceBytes}, std::vector<std::byte>(kPieceBytes),
+                  /*isDamaged=*/false);
+  }
+  EXPECT_TRUE(failureOf(sum).ok());
 }
 
 }  // namespace

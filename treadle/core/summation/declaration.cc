@@ -4,18 +4,55 @@
 #include <string>
 
 namespace treadle::summation {
+namespace {
 
-Result<Declaration> Declaration::of(std::vector<Tensor> tensors, const Shares& shares) {
-  std::vector<uint64_t> bytes;
+Status checkTensors(const std::vector<Declaration::Tensor>& tensors) {
   if (tensors.size() > UINT32_MAX) return invalidArgument("more tensors are declared than a frame can number");
-  for (const Tensor& tensor : tensors) {
+  uint64_t room = Declaration::kMostBytes;
+  for (const Declaration::Tensor& tensor : tensors) {
+    if (tensor.bytes > room)
+      return invalidArgument("the tensors of a summation service have more than " +
+                             std::to_string(Declaration::kMostBytes >> 40) + " TiB");
+    room -= tensor.bytes;
     TREADLE_RETURN_IF_ERROR(checkReduces(tensor.type, group::ReduceOp::kSum));
     if (tensor.bytes % sizeOf(tensor.type) != 0)
       return invalidArgument("a tensor of " + std::string(nameOf(tensor.type)) + " is declared with " +
                              std::to_string(tensor.bytes) + " bytes");
-    bytes.push_back(tensor.bytes);
   }
+  return {};
+}
+
+}  // namespace
+
+Result<Declaration> Declaration::of(std::vector<Tensor> tensors, const Shares& shares) {
+  TREADLE_RETURN_IF_ERROR(checkTensors(tensors));
+  std::vector<uint64_t> bytes;
+  for (const Tensor& tensor : tensors) bytes.push_back(tensor.bytes);
   return Declaration{std::move(tensors), placeBySize(bytes, shares), shares.workers.size()};
+}
+
+Status Declaration::check(size_t machines) const {
+  TREADLE_RETURN_IF_ERROR(checkTensors(tensors));
+  // A machine's share ends within one part, which is cut there.
+  uint64_t most = 2 * machines;
+  for (const Tensor& one : tensors) most += one.bytes / kMostPartBytes + 1;
+  if (parts.size() > most) return invalidArgument("the tensors are placed in more parts than they should be");
+  size_t tensor = 0;
+  uint64_t covered = 0;  // bytes of that one
+  const auto skipCovered = [&] {
+    for (; tensor < tensors.size() && covered == tensors[tensor].bytes; ++tensor) covered = 0;
+  };
+  for (const Part& part : parts) {
+    skipCovered();
+    const bool isNext = tensor < tensors.size() && part.tensor == tensor && part.begin == covered &&
+                        part.end > part.begin && part.end <= tensors[tensor].bytes;
+    if (!isNext || part.bytes() > kMostPartBytes || part.end % sizeOf(tensors[tensor].type) != 0 ||
+        part.machine >= machines)
+      return invalidArgument("the parts of the tensors are not placed as they should be");
+    covered = part.end;
+  }
+  skipCovered();
+  return tensor == tensors.size() ? Status() : invalidArgument("some tensors are not placed");
 }
 
 std::string Declaration::textOf(size_t tensor) const {

@@ -25,13 +25,19 @@ struct Declaration {
     std::string name = {};  // for messages
   };
 
+  static constexpr uint64_t kMostBytes = uint64_t{1} << 40;  // of all tensors
+
   std::vector<Tensor> tensors;  // the most urgent ones first
   std::vector<Part> parts;      // as placeBySize() yields them: in the order of tensors and bytes
   size_t workers = 0;           // the machines with the lowest numbers
 
-  // By size; the shares have a worker for each that there is. InvalidArgument: a type without a sum, or a tensor that
-  // has a part of an element.
+  // By size; the shares have a worker for each that there is. InvalidArgument: as `check`.
   static Result<Declaration> of(std::vector<Tensor> tensors, const Shares& shares);
+
+  // InvalidArgument: a type without a sum, a tensor that has a part of an element, more than kMostBytes; parts that are
+  // not of these machines, larger than kMostPartBytes, cut through an element, more than placing makes, or that do not
+  // cover each byte once, in order.
+  Status check(size_t machines) const;
 
   // For messages: its name, or its number where it has none.
   std::string textOf(size_t tensor) const;

@@ -6,7 +6,8 @@ namespace treadle::summation {
 
 Status Departures::left(Machine machine, const Frame& leave) {
   if (machine >= sums_.size()) return neverSent("that it leaves, though it is no worker,");
-  if (sums_[machine] || leave.tensor != 0 || leave.offset != 0) return neverSent("that it leaves once more");
+  if (sums_[machine]) return neverSent("that it leaves once more");
+  if (leave.tensor != 0 || leave.offset != 0) return neverSent("that it leaves a tensor");
   sums_[machine] = leave.round;
   return {};
 }

@@ -31,7 +31,7 @@ struct Frame {
   FrameKind kind = FrameKind::kAnnounce;
   uint32_t sizeBytes = 0;  // of the piece that follows, 1 to kMostPieceBytes; 0 with kinds that have none
   uint32_t tensor = 0;     // in the order of declaration
-  uint64_t round = 0;      // the how-manieth sum of the tensor; with kLeave how many sums the worker has made
+  uint64_t round = 0;      // the how-manieth sum of the tensor; with kLeave how many sums it has made
   uint64_t offset = 0;     // bytes in the tensor: where the part begins, or the piece
 
   bool operator==(const Frame&) const = default;

@@ -28,13 +28,14 @@ Duration lookInterval(Duration timeout) {
 Pump::Pump(Declaration declaration, Machine self, std::vector<std::string> names, std::vector<PumpPeer> peers,
            PumpOptions options)
     : options_(std::move(options)),
-      state_(std::move(declaration), self, std::move(names), options_.causeTime),
+      state_(std::move(declaration), self, std::move(names), options_.patience),
       overdue_(options_.timeout),
-      ended_(options_.continueOn),
+      ended_(std::in_place, options_.continueOn),
+      whenEnded_(ended_->future()),
       isTaken_(state_.declaration.tensors.size()) {
   const size_t others = (state_.isWorker(self) ? state_.names.size() - 1 : state_.declaration.workers);
   TREADLE_CHECK(peers.size() == others, "a pump has a peer for each machine that it exchanges bytes with");
-  sharedStateOf(ended_.future())->endsByItself = true;
+  sharedStateOf(whenEnded_)->endsByItself = true;
   for (PumpPeer& peer : peers) {
     TREADLE_CHECK(peer.machine < state_.names.size() && peer.machine != self, "a peer that is no machine");
     connections_.push_back(std::make_shared<PumpConnection>(state_, peer.machine, std::move(peer.stream)));
@@ -99,6 +100,14 @@ void Pump::fail(const Status& why) {
   state_.reactor->wake();
 }
 
+void Pump::lost(Machine machine, const Status& why) {
+  {
+    MutexLock lock(mutex_);
+    lost_.emplace_back(machine, why);
+  }
+  state_.reactor->wake();
+}
+
 void Pump::close(const Status& why) {
   fail(why);
   if (thread_.joinable()) thread_.join();
@@ -114,7 +123,11 @@ void Pump::run() {
       failure = resourceExhausted("there is no memory for the parts that this machine sums");
     }
   }
-  end(std::move(failure));
+  try {
+    end(std::move(failure));
+  } catch (const std::bad_alloc&) {
+    dropAll();
+  }
 }
 
 // All workers have left, and know that this one has.
@@ -133,15 +146,32 @@ Status Pump::turn() {
     mayLeave_ = leaves_;
   }
   beginAll();
-  leaveIfDone();
-  write();
-  partsDone();
+  do {
+    leaveIfDone();
+    write();
+  } while (partsDone());
+  TREADLE_RETURN_IF_ERROR(checkCounts());
+  TREADLE_RETURN_IF_ERROR(lossOrFailure());
   if (isOver()) return {};
   if (std::exchange(state_.isActive, false)) watch();
   state_.reactor->poll();
-  partsDone();
-  TREADLE_RETURN_IF_ERROR(checkCounts());
-  return state_.failure();
+  return {};
+}
+
+Status Pump::lossOrFailure() {
+  std::vector<std::pair<Machine, Status>> lost;
+  {
+    MutexLock lock(mutex_);
+    lost.swap(lost_);
+  }
+  for (auto& [machine, why] : lost) {
+    const auto isIt = [&, of = machine](const auto& one) { return one->machine() == of; };
+    if (std::any_of(connections_.begin(), connections_.end(), isIt))  // or those that it is joined to report it
+      state_.losses.reported(machine, std::move(why), Clock::now());
+  }
+  if (!state_.failure.ok()) return state_.failure;
+  if (const auto due = state_.losses.due(); due && *due != wakesAt_) state_.reactor->at(wakesAt_ = *due, [] {});
+  return state_.losses.certain(Clock::now());
 }
 
 void Pump::beginAll() {
@@ -154,7 +184,7 @@ void Pump::beginAll() {
 
 void Pump::begin(Request request) {
   const auto [first, end] = state_.declaration.partsOf(request.tensor);
-  ++sums_;
+  if (end > first) ++sums_;
   state_.isActive = true;
   underWay_.emplace(request.tensor, UnderWay{std::move(request.promise), end - first + 1, Clock::now()});
   for (size_t part = first; part < end; ++part) {
@@ -172,9 +202,13 @@ void Pump::leaveIfDone() {
   for (const auto& one : connections_) one->leave(sums_);
 }
 
-void Pump::partsDone() {
-  for (const size_t part : state_.adder.takeDone()) partDone(state_.declaration.parts[part].tensor);
-  for (const size_t part : std::exchange(state_.done, {})) partDone(state_.declaration.parts[part].tensor);
+// Whether there were any.
+bool Pump::partsDone() {
+  std::vector<size_t> done = state_.adder.takeDone();
+  done.insert(done.end(), state_.done.begin(), state_.done.end());
+  state_.done.clear();
+  for (const size_t part : done) partDone(state_.declaration.parts[part].tensor);
+  return !done.empty();
 }
 
 void Pump::partDone(size_t tensor) {
@@ -225,7 +259,8 @@ void Pump::look() {
   watches_ = false;
   Status late = overdueHere();
   if (late.ok()) late = overdueElsewhere();
-  if (!late.ok()) return state_.fail(std::move(late));
+  if (!late.ok() && state_.failure.ok()) state_.failure = std::move(late);
+  if (!late.ok()) return;
   if (!underWay_.empty() || !state_.adder.awaited().empty()) watch();
 }
 
@@ -244,11 +279,12 @@ Status Pump::overdueHere() {
       .withWorker(state_.names[missing.front()]);
 }
 
-// A sum that other machines have not ended.
-Status Pump::overdueElsewhere() const {
-  const Duration limit = options_.timeout + 3 * lookInterval(options_.timeout);
+// A sum that does not end, while nothing comes from other machines.
+Status Pump::overdueElsewhere() {
+  const TimePoint now = Clock::now();
+  if (std::exchange(framesAtLook_, state_.frames) != state_.frames) lastFrame_ = now;
   for (const auto& [tensor, sum] : underWay_) {
-    if (Clock::now() - sum.begun < limit) continue;
+    if (now - std::max(sum.begun, lastFrame_) - 3 * lookInterval(options_.timeout) < options_.timeout) continue;
     const auto [first, end] = state_.declaration.partsOf(tensor);
     std::set<Machine> machines;
     for (size_t part = first; part < end; ++part) {
@@ -256,9 +292,10 @@ Status Pump::overdueElsewhere() const {
       if (!(machine == state_.self ? state_.adder.isDone(part) : state_.requester.isDone(part)))
         machines.insert(machine);
     }
-    return deadlineExceeded("the sum of " + state_.declaration.textOf(tensor) + " was not done in " +
-                            toText(options_.timeout) + ": it lacks the parts that are summed by " +
-                            namesOf({machines.begin(), machines.end()}));
+    Status late = deadlineExceeded("the sum of " + state_.declaration.textOf(tensor) + " was not done in " +
+                                   toText(options_.timeout) + ": it lacks the parts that are summed by " +
+                                   namesOf({machines.begin(), machines.end()}));
+    return machines.size() > 1 ? late : std::move(late).withWorker(state_.names[*machines.begin()]);
   }
   return {};
 }
@@ -282,7 +319,17 @@ void Pump::end(Status failure) {
     for (Request& request : *some) request.promise.fail(failure);
     some->clear();
   }
-  hasEnded ? ended_.set() : ended_.fail(failure);
+  hasEnded ? ended_->set() : ended_->fail(failure);
+}
+
+// Without memory for a reason: a promise that is dropped ends its future.
+void Pump::dropAll() {
+  connections_.clear();
+  underWay_.clear();
+  begun_.clear();
+  ended_.reset();
+  MutexLock lock(mutex_);
+  requests_.clear();
 }
 
 }  // namespace treadle::summation

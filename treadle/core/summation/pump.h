@@ -3,9 +3,9 @@
 // writes and never waits for anything but its sockets. Each frame goes to the connection that SendOrder names, so that
 // each machine gets its share of what is sent at every moment.
 //
-// A service ends when all its workers have left. It fails on this machine when a connection breaks or brings what no
-// machine sends, when a sum is not done in time, and when `fail` says so: all sums fail then, those under way and later
-// ones. Whoever owns the pump passes the failure on to the other machines.
+// A service ends when all its workers have left. It fails on this machine when a machine is lost or sends what none
+// does, when a sum is not done in time, and when `fail` says so: all sums fail then, those under way and later ones.
+// Whoever owns the pump passes the failure on to the other machines.
 //
 // Any thread may call anything but `close`.
 //
@@ -15,8 +15,10 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "treadle/core/base/mutex.h"
@@ -36,11 +38,11 @@ struct PumpPeer {
 };
 
 struct PumpOptions {
-  // Of a sum, until all workers have begun it. A sum that does not end has a little longer, so that the machine that
-  // knows who has not begun it reports first.
+  // Of a sum, until all workers have begun it. A sum that does not end, while nothing comes from other machines, has a
+  // little longer, so that the machine that knows who has not begun it reports first.
   Duration timeout = std::chrono::seconds(60);
-  // Why a connection ended may come by another channel: `fail` is waited for so long.
-  Duration causeTime{};
+  // How long the end of a connection waits for a cause, by `fail` or `lost`; and `lost` for the end of a connection.
+  Duration patience{};
   io::ContinueOn continueOn = {};  // runs what is made of the pump's futures
 };
 
@@ -61,11 +63,13 @@ class Pump {
   // This worker makes no more sums. Those under way end first; then the other machines are told.
   void leave();
   // Ready when all workers have left, so that no machine needs this one any more. Fails as the service does.
-  Future<void> ended() const { return ended_.future(); }
+  Future<void> ended() const { return whenEnded_; }
 
   // All sums fail with `why`, unless the service has ended or failed before. Returns at once.
   void fail(const Status& why);
-  // Likewise; returns when nothing here touches their data any more. One thread at a time, and not from what runs when
+  // The job has lost the machine. Returns at once.
+  void lost(Machine machine, const Status& why);
+  // As `fail`; returns when nothing here touches their data any more. One thread at a time, and not from what runs when
   // a sum ends.
   void close(const Status& why);
 
@@ -90,15 +94,17 @@ class Pump {
   void begin(Request request);
   void leaveIfDone();
   void write();
-  void partsDone();
+  bool partsDone();
   void partDone(size_t tensor);
   Status checkCounts() const;
   std::string namesOf(const std::vector<Machine>& machines) const;
   void watch();
+  Status lossOrFailure();
   void look();
   Status overdueHere();
-  Status overdueElsewhere() const;
+  Status overdueElsewhere();
   void end(Status failure);
+  void dropAll();
 
   const PumpOptions options_;
 
@@ -108,13 +114,18 @@ class Pump {
   std::map<size_t, UnderWay> underWay_;  // by tensor
   std::vector<Request> begun_;           // are about to begin
   uint64_t sums_ = 0;                    // that have begun
+  TimePoint wakesAt_{};                  // for a loss that counts then
   bool mayLeave_ = false, hasLeft_ = false, watches_ = false;
   Overdue overdue_;
-  Promise<void> ended_;
+  uint64_t framesAtLook_ = 0;  // state_.frames at the last look
+  TimePoint lastFrame_{};      // a look after the last one that came
+  std::optional<Promise<void>> ended_;
+  const Future<void> whenEnded_;
 
   Mutex mutex_;
   std::vector<Request> requests_ TREADLE_GUARDED_BY(mutex_);
   std::vector<bool> isTaken_ TREADLE_GUARDED_BY(mutex_);  // by tensor: a sum is under way
+  std::vector<std::pair<Machine, Status>> lost_ TREADLE_GUARDED_BY(mutex_);
   bool leaves_ TREADLE_GUARDED_BY(mutex_) = false;
   Status failure_ TREADLE_GUARDED_BY(mutex_);
   std::thread thread_;

@@ -85,9 +85,15 @@ void PumpConnection::onEvents(uint32_t events) {
 void PumpConnection::end(const Status& why) {
   hasEnded_ = true;
   state_.reactor->remove(fd());
-  if (why.code() == Code::kPeerLost && mayEnd()) return;
   const std::string& name = state_.names[machine_];
-  state_.fail(why.withContext(name).withWorker(name));
+  Status named = why.withContext(name).withWorker(name);
+  if (why.code() != Code::kPeerLost) {
+    if (state_.failure.ok()) state_.failure = std::move(named);
+  } else if (mayEnd()) {
+    state_.losses.endedWell(machine_);
+  } else {
+    state_.losses.connectionEnded(machine_, std::move(named), Clock::now());
+  }
 }
 
 // A machine ends when it knows that all workers have left.
@@ -108,6 +114,7 @@ Result<MutableBytes> PumpConnection::roomFor(const Frame& frame) {
 }
 
 Status PumpConnection::arrived(const Frame& frame) {
+  ++state_.frames;
   switch (frame.kind) {
     case FrameKind::kAnnounce: state_.isActive = true; return state_.adder.announced(machine_, frame);
     case FrameKind::kGrant: return state_.requester.granted(machine_, frame);

@@ -25,23 +25,15 @@ std::vector<double> sharesOfConnections(const Declaration& declaration, Machine 
 
 }  // namespace
 
-PumpState::PumpState(Declaration declared, Machine machine, std::vector<std::string> machines, Duration time)
+PumpState::PumpState(Declaration declared, Machine machine, std::vector<std::string> machines, Duration patience)
     : declaration(std::move(declared)),
       self(machine),
       names(std::move(machines)),
-      causeTime(time),
       reactor(valueOrThrow(io::Reactor::make())),
       adder(declaration, self),
       requester(declaration, names.size()),
       order(sharesOfConnections(declaration, self, names.size())),
-      departures(declaration.workers) {}
-
-void PumpState::fail(Status status) {
-  const bool mayFollow = status.code() == Code::kPeerLost;
-  if (!why.ok() && (mayFollow || failsAt <= Clock::now())) return;  // the first one
-  why = std::move(status);
-  failsAt = mayFollow ? deadlineAfter(causeTime) : Clock::now();
-  reactor->at(failsAt, [] {});  // the thread wakes up for it
-}
+      departures(declaration.workers),
+      losses(names.size(), patience) {}
 
 }  // namespace treadle::summation

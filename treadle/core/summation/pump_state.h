@@ -8,6 +8,7 @@
 #include "treadle/core/io/reactor.h"
 #include "treadle/core/summation/adder.h"
 #include "treadle/core/summation/departures.h"
+#include "treadle/core/summation/losses.h"
 #include "treadle/core/summation/requester.h"
 #include "treadle/core/summation/send_order.h"
 
@@ -15,28 +16,22 @@ namespace treadle::summation {
 
 struct PumpState {
   // `names`: of all machines, for messages.
-  PumpState(Declaration declared, Machine self, std::vector<std::string> names, Duration causeTime);
+  PumpState(Declaration declared, Machine self, std::vector<std::string> names, Duration patience);
 
   bool isWorker(Machine machine) const { return machine < declaration.workers; }
-  // The service fails here: at once, or after causeTime where a connection ended. The other end of it may have failed
-  // for a reason that comes by another channel.
-  void fail(Status why);
-  // Why it has failed, once it is time.
-  Status failure() const { return Clock::now() < failsAt ? Status() : why; }
-
   const Declaration declaration;
   const Machine self;
   const std::vector<std::string> names;
-  const Duration causeTime;
   const std::unique_ptr<io::Reactor> reactor;
   Adder adder;
   Requester requester;
   SendOrder order;
   Departures departures;
+  Losses losses;
   std::vector<size_t> done;  // parts whose sums have come from other machines
+  uint64_t frames = 0;       // that have come
   bool isActive = false;     // something has begun to be waited for
-  Status why;
-  TimePoint failsAt{};
+  Status failure;            // of the service here
 };
 
 }  // namespace treadle::summation

@@ -1,0 +1,58 @@
+#include "treadle/core/summation/declaration.h"
+
+#include <gtest/gtest.h>
+
+#include "treadle/core/base/error.h"
+
+namespace treadle::summation::declaration_test {
+namespace {
+
+using group::DataType;
+
+const std::vector<Declaration::Tensor> kTensors = {
+    {DataType::kFloat32, 100'000'000, "weight"}, {DataType::kFloat64, 0, "none"}, {DataType::kFloat16, 6}};
+
+TEST(Declaration, IsAsItShouldBeWhereItIsPlacedBySize) {
+  for (const auto& [workers, servers] : {std::pair<size_t, size_t>{1, 0}, {3, 2}, {8, 8}}) {
+    const Declaration declaration =
+        valueOrThrow(Declaration::of(kTensors, bestShares(Bandwidths::even(workers, servers, 1))));
+    EXPECT_TRUE(declaration.check(workers + servers).ok()) << declaration.check(workers + servers).message();
+    EXPECT_FALSE(declaration.check(workers - 1).ok());  // fewer machines than have parts
+  }
+}
+
+TEST(Declaration, IsRefusedWhereTensorsHaveNoSum) {
+  const Shares shares = bestShares(Bandwidths::even(2, 1, 1));
+  for (const Declaration::Tensor& wrong :
+       {Declaration::Tensor{DataType::kBool, 1}, Declaration::Tensor{DataType::kFloat32, 6},
+        Declaration::Tensor{DataType::kUint8, Declaration::kMostBytes + 1}})
+    EXPECT_EQ(Code::kInvalidArgument, Declaration::of({wrong}, shares).status().code());
+  // Together.
+  const Declaration::Tensor half = {DataType::kUint8, Declaration::kMostBytes / 2 + 1};
+  EXPECT_EQ(Code::kInvalidArgument, Declaration::of({half, half}, shares).status().code());
+}
+
+TEST(Declaration, IsRefusedWherePartsAreNotAsTheyShouldBe) {
+  const auto refused = [](const std::vector<Part>& parts) {
+    const Declaration declaration = {{{DataType::kFloat32, 16}, {DataType::kFloat32, 8'000'000}}, parts, 1};
+    return !declaration.check(2).ok();
+  };
+  const Part second = {1, 0, 4'000'000, 1}, third = {1, 4'000'000, 8'000'000, 0};
+  EXPECT_FALSE(refused({{0, 0, 16, 0}, second, third}));
+  EXPECT_TRUE(refused({{0, 0, 16, 0}, second}));                                // not all
+  EXPECT_TRUE(refused({second, third}));                                        // not all
+  EXPECT_TRUE(refused({second, third, {0, 0, 16, 0}}));                         // another order
+  EXPECT_TRUE(refused({{0, 0, 16, 0}, second, third, third}));                  // twice
+  EXPECT_TRUE(refused({{0, 0, 16, 0}, {1, 0, 8'000'000, 0}}));                  // too large
+  EXPECT_TRUE(refused({{0, 0, 16, 2}, second, third}));                         // no such machine
+  EXPECT_TRUE(refused({{0, 0, 6, 0}, {0, 6, 16, 0}, second, third}));           // through an element
+  EXPECT_TRUE(refused({{0, 0, 0, 0}, {0, 0, 16, 0}, second, third}));           // empty
+  EXPECT_TRUE(refused({{0, 0, 16, 0}, second, {1, 4'000'000, 8'000'004, 0}}));  // beyond the tensor
+  std::vector<Part> many;
+  for (uint64_t begin = 0; begin < 16; begin += 4) many.push_back({0, begin, begin + 4, 0});
+  for (uint64_t begin = 0; begin < 8'000'000; begin += 4000) many.push_back({1, begin, begin + 4000, 0});
+  EXPECT_TRUE(refused(many));  // far more than placing makes
+}
+
+}  // namespace
+}  // namespace treadle::summation::declaration_test

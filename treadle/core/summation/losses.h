@@ -1,0 +1,44 @@
+#pragma once
+// Decides when a machine is lost to a summation service. Its connection ends, and the job reports that it was lost: the
+// two together are a loss, whichever comes first. One of them alone counts after a while, as it may be something else:
+// a connection also ends when the other machine fails for a reason that its own report says, and a machine that has
+// left may be gone before its last frame is read. Pure logic; one thread at a time.
+
+#include <optional>
+#include <vector>
+
+#include "treadle/core/base/clock.h"
+#include "treadle/core/base/status.h"
+#include "treadle/core/summation/part_placement.h"
+
+namespace treadle::summation {
+
+class Losses {
+ public:
+  Losses(size_t machines, Duration patience) : signs_(machines), patience_(patience) {}
+
+  // The connection ended, and not because the service did.
+  void connectionEnded(Machine machine, Status why, TimePoint now);
+  void reported(Machine machine, Status why, TimePoint now);
+  // The connection ended because the service did: the machine is not lost, whatever is reported.
+  void endedWell(Machine machine) { signs_[machine] = {.isOver = true}; }
+
+  // The loss that counts by now; OK when there is none.
+  Status certain(TimePoint now) const;
+  // When one will count if nothing else comes.
+  std::optional<TimePoint> due() const;
+
+ private:
+  struct Signs {
+    Status connection = {}, report = {};
+    TimePoint due = kNever;
+    bool isOver = false;
+  };
+
+  void add(Status Signs::* sign, Machine machine, Status why, TimePoint now);
+
+  std::vector<Signs> signs_;  // by machine
+  const Duration patience_;
+};
+
+}  // namespace treadle::summation
