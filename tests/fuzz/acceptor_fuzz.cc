@@ -76,7 +76,8 @@ class Visitor {
     link::Greeting greeting;
     if (choices_.below(8) == 7) greeting.version = choices_.number<uint16_t>();
     if (greeting.version != link::kProtocolVersion) disturbed_ = true;
-    greeting.purpose = link::Purpose{static_cast<uint8_t>(1 + choices_.below(4))};
+    greeting.purpose = link::Purpose{static_cast<uint8_t>(1 + choices_.below(5))};
+    if (greeting.purpose == link::Purpose::kSummation) greeting.number = choices_.number<uint64_t>();
     greeting.worker = {choices_.text(choices_.below(128)), static_cast<int8_t>(choices_.number<uint8_t>())};
     std::vector<std::byte> hello = link::encodeGreeting(link::Step::kHello, greeting);
     if (hello_.empty()) {

@@ -31,7 +31,8 @@ struct Machine {
 class Sink final : public link::ConnectionSink {
  public:
   void onMessage(link::Connection&, link::Message message) override {
-    promise(message.subject >= link::Subject::kCluster && message.subject <= link::Subject::kGroup, "a known subject");
+    promise(message.subject >= link::Subject::kCluster && message.subject <= link::Subject::kSummation,
+            "a known subject");
     if (!message.arrival) return keep(message.buffers);
     auto buffers = std::make_shared<std::vector<Buffer>>(std::move(message.buffers));
     message.arrival->whenWhole([this, buffers](const Status& whole) {

@@ -34,7 +34,7 @@ def string(text):
 
 
 def greeting(step, version, rank, name):
-    return struct.pack("<BHBi", step, version, 1, rank) + string(name) + os.urandom(32)
+    return struct.pack("<BHBQi", step, version, 1, 0, rank) + string(name) + os.urandom(32)
 
 
 def reject(text):

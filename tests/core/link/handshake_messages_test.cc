@@ -67,9 +67,16 @@ TEST(HandshakeMessages, areRefusedWhenCutAnywhereOrTooLong) {
 TEST(HandshakeMessages, areRefusedWithValuesOutOfRange) {
   EXPECT_FALSE(parse(encodeGreeting(Step::kHello, greetingOf(std::string(kNameBytes + 1, 'n'), 0))).ok());
   Greeting purpose = greetingOf("w", 0);
-  for (int value : {0, 5, 255}) {
+  for (int value : {0, 6, 255}) {
     purpose.purpose = static_cast<Purpose>(value);
     EXPECT_FALSE(parse(encodeGreeting(Step::kHello, purpose)).ok());
+  }
+  // Only a summation service has a number.
+  for (const Purpose other : {Purpose::kRendezvous, Purpose::kPeer, Purpose::kRequestLane, Purpose::kAnswerLane}) {
+    Greeting numbered = greetingOf("w", 0);
+    numbered.purpose = other;
+    numbered.number = 1;
+    EXPECT_FALSE(parse(encodeGreeting(Step::kHello, numbered)).ok());
   }
   for (int step : {0, 6, 255}) EXPECT_FALSE(parse(encodeStep(static_cast<Step>(step), {})).ok());
   EXPECT_FALSE(parse(encodeReject(Status(static_cast<Code>(11), "no such code"))).ok());

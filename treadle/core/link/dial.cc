@@ -25,7 +25,8 @@ Result<Incoming> receive(io::Stream& stream, TimePoint deadline) {
 Status shakeHands(io::Stream& stream, const Credentials& credentials, uint16_t port, TimePoint answerBy,
                   TimePoint deadline, WorkerInfo& peer) {
   const std::string key = proofKey(credentials, stream, credentials.self.purpose, port);
-  Greeting hello{kProtocolVersion, credentials.self.purpose, credentials.self.worker, randomNonce()};
+  Greeting hello{kProtocolVersion, credentials.self.purpose, credentials.self.worker, randomNonce(),
+                 credentials.self.number};
   std::vector<std::byte> helloBytes = encodeGreeting(Step::kHello, hello);
   TREADLE_RETURN_IF_ERROR(io::writeAll(stream, handshakeFrame(helloBytes), answerBy));
   Result<Incoming> challenge = receive(stream, answerBy);

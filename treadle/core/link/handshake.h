@@ -4,13 +4,13 @@
 // never travels. A peer that speaks another protocol version, knows another key or sends anything else is told so in
 // one sentence, where it can be told, and dropped.
 //
-//   dialer -> acceptor   Hello      version, purpose, rank, name, nonce
-//   acceptor -> dialer   Challenge  version, purpose, rank, name, nonce, proof of the acceptor
+//   dialer -> acceptor   Hello      version, purpose, number, rank, name, nonce
+//   acceptor -> dialer   Challenge  version, purpose, number, rank, name, nonce, proof of the acceptor
 //   dialer -> acceptor   Proof      proof of the dialer
 //   acceptor -> dialer   Welcome    or, in place of Challenge or Welcome, Reject: code and sentence
 //
-// The proofs cover the greetings of both, so that neither name, rank, purpose nor nonce can be exchanged on the way,
-// and the role of who proves, so that a proof cannot be sent back to its maker.
+// The proofs cover the greetings of both, so that neither name, rank, purpose, number nor nonce can be exchanged on the
+// way, and the role of who proves, so that a proof cannot be sent back to its maker.
 //
 // Where the link is TLS the handshake goes through it, and the key of the proofs is followed by a secret that only the
 // two ends of this TLS connection have: who stands between two of them cannot pass proofs on. Without TLS what follows
@@ -31,7 +31,7 @@ namespace treadle::link {
 
 // Raised with every change that a peer of the version before would misread: there is no negotiation, and a
 // job runs one release.
-inline constexpr uint16_t kProtocolVersion = 22;
+inline constexpr uint16_t kProtocolVersion = 23;
 inline constexpr size_t kNameBytes = 127;
 inline constexpr Duration kHandshakeTimeout = std::chrono::seconds(10);
 
@@ -41,16 +41,18 @@ enum class Purpose : uint8_t {
   kPeer = 2,         // to carry what the dialer asks, and the answers
   kRequestLane = 3,  // for large buffers of what the dialer asks
   kAnswerLane = 4,   // for those of what the dialer answers
+  kSummation = 5,    // for the sums of a summation service
 };
 
 struct Hello {
   Purpose purpose = Purpose::kPeer;
   WorkerInfo worker;
+  uint64_t number = 0;  // of the summation service; 0 for other purposes
 };
 
 struct Credentials {
   std::string jobKey;  // may be empty where all links are TLS with certificates
-  Hello self;          // `purpose` counts for the dialer only
+  Hello self;          // `purpose` and `number` count for the dialer only
   // Null: TCP is in clear. Otherwise TCP beyond the loopback is TLS, and on it too with `tlsOnLoopback`.
   std::shared_ptr<const io::TlsContext> tls = {};
   bool tlsOnLoopback = false;

@@ -30,8 +30,10 @@ Status readGreeting(wire::Reader& reader, Greeting& greeting) {
                               " of Treadle's protocol and this worker version " + std::to_string(kProtocolVersion) +
                               "; use the same release on every machine");
   auto purpose = reader.number<uint8_t>();
-  if (purpose < 1 || purpose > static_cast<uint8_t>(Purpose::kAnswerLane)) reader.fail();
+  if (purpose < 1 || purpose > static_cast<uint8_t>(Purpose::kSummation)) reader.fail();
   greeting.purpose = static_cast<Purpose>(purpose);
+  greeting.number = reader.number<uint64_t>();
+  if (greeting.number != 0 && greeting.purpose != Purpose::kSummation) reader.fail();
   greeting.worker.rank = reader.number<int32_t>();
   greeting.worker.name = reader.string(kNameBytes);
   greeting.nonce = readArray<32>(reader);
@@ -87,6 +89,7 @@ std::vector<std::byte> encodeGreeting(Step step, const Greeting& greeting) {
   writer.number(static_cast<uint8_t>(step));
   writer.number(greeting.version);
   writer.number(static_cast<uint8_t>(greeting.purpose));
+  writer.number(greeting.number);
   writer.number(static_cast<int32_t>(greeting.worker.rank));
   writer.string(greeting.worker.name);
   writer.raw(greeting.nonce);

@@ -16,6 +16,7 @@ struct Greeting {  // Hello, and Challenge without its proof
   Purpose purpose = Purpose::kPeer;
   WorkerInfo worker;
   Nonce nonce{};
+  uint64_t number = 0;
 };
 
 enum class Step : uint8_t { kHello = 1, kChallenge = 2, kProof = 3, kWelcome = 4, kReject = 5 };

@@ -24,8 +24,8 @@ struct WorkerInfo {
 namespace treadle::link {
 
 // The room that reads a message. The values travel on the wire: never renumber.
-enum class Subject : uint8_t { kCluster = 1, kRpc = 2, kGroup = 3 };
-inline constexpr size_t kSubjects = 4;  // array size for "by subject"
+enum class Subject : uint8_t { kCluster = 1, kRpc = 2, kGroup = 3, kSummation = 4 };
+inline constexpr size_t kSubjects = 5;  // array size for "by subject"
 
 // Messages of one sender on one connection stay in order. Size limits: wire::FrameLimits.
 struct Message {

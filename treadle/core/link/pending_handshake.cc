@@ -66,7 +66,7 @@ Status PendingHandshake::onFrame(const Frame& frame) {
 }
 
 Status PendingHandshake::onHello(const Incoming& incoming) {
-  peer_ = {incoming.greeting.purpose, incoming.greeting.worker};
+  peer_ = {incoming.greeting.purpose, incoming.greeting.worker, incoming.greeting.number};
   hello_ = incoming.greetingBytes;
   key_ = proofKey(host_->credentials(), stream_, peer_.purpose, host_->port());
   Greeting challenge{kProtocolVersion, host_->credentials().self.purpose, host_->credentials().self.worker,
