@@ -25,6 +25,7 @@ class MemberLink {
   MemberLink of(Stream stream) const { return MemberLink(membership_, group_, members_, self_, stream); }
 
   int size() const { return static_cast<int>(members_.size()); }
+  uint64_t group() const { return group_; }  // its number, the same on all members
   int self() const { return self_; }
   const WorkerInfo& member(int rank) const { return members_[static_cast<size_t>(rank)]; }
   // "worker 'ps' (rank 1)"; the rank is the one in the job.

@@ -109,16 +109,17 @@ void Worker::Core::start(Worker& worker, WorkerExtensions extensions) {
                          [this](int nextRank) { takeOver(nextRank); }});
   engine->setIdleHook([this] { coordinator->workDone(); });
   groups = std::make_unique<group::GroupService>(*membership, *reactor, *executor);
+  summations = std::make_unique<summation::Services>(*membership, executor.get(),
+                                                     [this](int rank, uint64_t number, TimePoint before) {
+                                                       return dialFor(link::Purpose::kSummation, number, rank, before);
+                                                     });
   if (options.warmMemory.value_or(false)) trimWhenIdle();
   membership->setHandler(link::Subject::kCluster, *coordinator);
   membership->setHandler(link::Subject::kRpc, *engine);
   membership->setHandler(link::Subject::kGroup, *groups);
-  membership->setLaneDialer([this](int rank, link::Purpose purpose, TimePoint before) {
-    link::Credentials lane = credentials_;
-    lane.self.purpose = purpose;
-    AddressBook::Failures failures;
-    return dial(addressBook_.entry(rank), lane, std::min(before, deadlineAfter(link::kHandshakeTimeout)), failures);
-  });
+  membership->setHandler(link::Subject::kSummation, *summations);
+  membership->setLaneDialer(
+      [this](int rank, link::Purpose purpose, TimePoint before) { return dialFor(purpose, 0, rank, before); });
 }
 
 // Trims in a task: unmapping large blocks is slow, and this thread polls.
@@ -248,6 +249,16 @@ Status Worker::Core::connectTo(const cluster::RosterEntry& peer, TimePoint deadl
   return membership->attach(peer.worker, std::move(*stream), link::Connection::Kind::kCalls);
 }
 
+// A further connection to a worker of the job.
+Result<io::Stream> Worker::Core::dialFor(link::Purpose purpose, uint64_t number, int rank, TimePoint deadline) const {
+  link::Credentials credentials = credentials_;
+  credentials.self.purpose = purpose;
+  credentials.self.number = number;
+  AddressBook::Failures failures;
+  return dial(addressBook_.entry(rank), credentials, std::min(deadline, deadlineAfter(link::kHandshakeTimeout)),
+              failures);
+}
+
 // Tries the peer's addresses in its order. A UNIX socket of a peer in another network namespace is not to be found, a
 // TCP address then is.
 Result<io::Stream> Worker::Core::dial(const cluster::RosterEntry& peer, const link::Credentials& credentials,
@@ -291,6 +302,7 @@ void Worker::Core::leave(const std::string& reason) {
   if (engine) engine->stopAnswering();
   if (membership) membership->close(loss.ok() ? reason : loss.message(), Clock::now() + kFarewell);
   if (coordinator) coordinator->close(why);
+  if (summations) summations->close(why);
   if (groups) groups->close(why);
   if (engine) engine->close(why);
   if (executor) executor->stop();

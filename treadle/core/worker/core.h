@@ -8,6 +8,7 @@
 #include "treadle/core/cluster/rendezvous.h"
 #include "treadle/core/cluster/status_socket.h"
 #include "treadle/core/group/group_service.h"
+#include "treadle/core/summation/services.h"
 #include "treadle/core/worker/address_book.h"
 #include "treadle/core/worker/worker.h"
 
@@ -48,6 +49,7 @@ class Worker::Core {
   std::unique_ptr<cluster::Membership> membership;
   std::unique_ptr<cluster::Coordinator> coordinator;
   std::unique_ptr<group::GroupService> groups;
+  std::unique_ptr<summation::Services> summations;
   std::unique_ptr<rpc::Engine> engine;
   std::any extensionState;
 
@@ -74,6 +76,7 @@ class Worker::Core {
   void beginMeasuring();
   bool sharesMemory() const;
   void setCosts(const cluster::Costs& costs);
+  Result<io::Stream> dialFor(link::Purpose purpose, uint64_t number, int rank, TimePoint deadline) const;
   Result<io::Stream> dial(const cluster::RosterEntry& peer, const link::Credentials& credentials, TimePoint deadline,
                           AddressBook::Failures& failures) const;
 

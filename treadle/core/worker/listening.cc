@@ -73,6 +73,7 @@ Status Worker::Core::listenOn(const io::Address& address) {
   host.check = [this](const link::Hello& hello) {
     if (hello.purpose == link::Purpose::kRendezvous)
       return failedPrecondition("the workers do not meet at this address");
+    if (hello.purpose == link::Purpose::kSummation) return summations->check(hello.worker.rank, hello.number);
     // Before the welcome: a lane that closes after it would take its connection along.
     if (hello.purpose != link::Purpose::kPeer && !channels.lanes)
       return failedPrecondition("it was told to use no lanes (TREADLE_CHANNELS or JoinOptions::channels)");
@@ -81,7 +82,9 @@ Status Worker::Core::listenOn(const io::Address& address) {
   };
   host.accept = [this](io::Stream stream, link::Hello hello) {
     if (hello.purpose == link::Purpose::kPeer) return onPeer(hello.worker, std::move(stream));
-    Status attached = membership->attachLane(hello.worker.rank, std::move(stream), hello.purpose);
+    Status attached = hello.purpose == link::Purpose::kSummation
+                          ? summations->attach(hello.worker.rank, hello.number, std::move(stream))
+                          : membership->attachLane(hello.worker.rank, std::move(stream), hello.purpose);
     if (!attached.ok()) logWarn(self.name, "a connection was refused: " + attached.message());
   };
   auto acceptor = link::Acceptor::start(*reactor, std::move(*listener), credentials_, std::move(host));

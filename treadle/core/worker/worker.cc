@@ -180,6 +180,7 @@ void Worker::leave(ShutdownOptions options) {
 rpc::Engine& Worker::engine() const { return *core_->engine; }
 
 group::GroupService& Worker::groups() { return *core_->groups; }
+summation::Services& Worker::services() { return *core_->summations; }
 
 const std::any& Worker::extensionState() const { return core_->extensionState; }
 

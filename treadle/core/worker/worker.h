@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "treadle/core/group/job.h"
 #include "treadle/core/memory/warm_cache.h"
+#include "treadle/core/summation/job.h"
 #include "treadle/core/worker/call_methods.h"
 #include "treadle/core/worker/options.h"
 
@@ -72,7 +72,7 @@ struct WorkerExtensions {
   std::any state;  // that room's state, for the life of the worker
 };
 
-class Worker : public CallMethods<Worker>, public group::Job {
+class Worker : public CallMethods<Worker>, public summation::Job {
  public:
   // Meets the other workers of the job. Returns when all are connected to all, within joinTimeout. Throws ArgumentError
   // (options, a name used twice), StateError (no launcher, an address beyond the loopback without a key or
@@ -167,6 +167,7 @@ class Worker : public CallMethods<Worker>, public group::Job {
   // ---- for the rooms above
   rpc::Engine& engine() const;
   group::GroupService& groups() override;
+  summation::Services& services() override;
   const std::any& extensionState() const;
   static Worker& of(rpc::Engine& engine);
 

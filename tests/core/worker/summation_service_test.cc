@@ -1,0 +1,340 @@
+// Summation services of whole workers, in one process.
+
+#include "treadle/core/summation/service.h"
+
+#include <algorithm>
+
+#include "tests/support/worker_job.h"
+#include "treadle/core/summation/services.h"
+
+namespace treadle::summation_service_test {
+namespace {
+
+using group::DataType;
+using test::WorkerJob;
+
+constexpr Duration kPatience = std::chrono::seconds(60);
+
+Status failureOf(Future<void> future) try {
+  future.wait(kPatience);
+  return {};
+} catch (const Error& error) {
+  return error.status();
+}
+
+std::vector<std::string> numbered(const std::string& name, size_t count) {
+  std::vector<std::string> names;
+  for (size_t i = 0; i < count; ++i) names.push_back(name + std::to_string(i));
+  return names;
+}
+
+// Workers w0, w1, ... and servers s0, s1, ... with the ranks after them.
+class ServiceJob {
+ public:
+  ServiceJob(size_t workers, size_t servers, const WorkerJob::Adjust& adjust = {})
+      : options{.workers = numbered("w", workers), .servers = numbered("s", servers)},
+        job(namesOf(options), {}, adjust) {}
+
+  static std::vector<std::string> namesOf(const SummationOptions& options) {
+    std::vector<std::string> names = options.workers;
+    names.insert(names.end(), options.servers.begin(), options.servers.end());
+    return names;
+  }
+  bool isServer(const Worker& worker) const { return worker.self().name.front() == 's'; }
+
+  SummationService make(Worker& worker, const std::vector<SummationTensor>& tensors) {
+    return SummationService::make(worker, options, isServer(worker) ? std::vector<SummationTensor>() : tensors);
+  }
+  // What each machine's attempt ends with, by rank.
+  template <class F>
+  std::vector<Status> outcomes(F f) {
+    std::vector<Status> all(job.size());
+    job.onAll([&](Worker& worker) {
+      try {
+        f(worker);
+      } catch (const Error& error) {
+        all[static_cast<size_t>(worker.self().rank)] = error.status();
+      }
+    });
+    return all;
+  }
+
+  SummationOptions options;
+  WorkerJob job;
+};
+
+const std::vector<SummationTensor> kTensors = {{.name = "weight", .type = DataType::kFloat32, .elements = 300'000},
+                                               {.name = "empty", .type = DataType::kFloat64, .elements = 0},
+                                               {.name = "short", .type = DataType::kInt16, .elements = 70'001},
+                                               {.name = "count", .type = DataType::kInt64, .elements = 3}};
+
+// A number that depends on the worker, the round and the place, small enough to be added without rounding.
+template <class T>
+std::vector<T> valuesOf(int worker, int round, size_t count) {
+  std::vector<T> values(count);
+  for (size_t i = 0; i < count; ++i)
+    values[i] = static_cast<T>(
+        static_cast<float>((static_cast<size_t>(worker + 1) * 7 + i * 3 + static_cast<size_t>(round)) % 32));
+  return values;
+}
+
+template <class T>
+std::vector<T> sumOfAll(size_t workers, int round, size_t count) {
+  std::vector<T> sums(count);
+  for (size_t worker = 0; worker < workers; ++worker) {
+    const std::vector<T> values = valuesOf<T>(static_cast<int>(worker), round, count);
+    for (size_t i = 0; i < count; ++i)
+      sums[i] = static_cast<T>(static_cast<float>(sums[i]) + static_cast<float>(values[i]));
+  }
+  return sums;
+}
+
+// Three rounds of all tensors, in an order that differs between workers.
+void sumAndCheck(SummationService& service, int rank, size_t workers) {
+  for (int round = 0; round < 3; ++round) {
+    auto weight = valuesOf<float>(rank, round, 300'000);
+    auto shorts = valuesOf<int16_t>(rank, round, 70'001);
+    auto count = valuesOf<int64_t>(rank, round, 3);
+    std::vector<double> empty;
+    std::vector<std::function<Future<void>()>> sums = {[&] { return service.sum("weight", std::span(weight)); },
+                                                       [&] { return service.sum("short", std::span(shorts)); },
+                                                       [&] { return service.sum("count", std::span(count)); },
+                                                       [&] { return service.sum("empty", std::span(empty)); }};
+    if (rank % 2 == 1) std::reverse(sums.begin(), sums.end());
+    std::vector<Future<void>> futures;
+    for (const auto& sum : sums) futures.push_back(sum());
+    for (auto& future : futures) future.wait(kPatience);
+    EXPECT_EQ(sumOfAll<float>(workers, round, 300'000), weight);
+    EXPECT_EQ(sumOfAll<int64_t>(workers, round, 3), count);
+    EXPECT_EQ(sumOfAll<int16_t>(workers, round, 70'001), shorts);
+  }
+}
+
+void expectSums(size_t workers, size_t servers, const WorkerJob::Adjust& adjust = {}) {
+  ServiceJob job(workers, servers, adjust);
+  job.job.onAll([&](Worker& worker) {
+    SummationService service = job.make(worker, kTensors);
+    EXPECT_EQ(job.isServer(worker), service.isServer());
+    if (service.isServer()) return service.ended().wait(kPatience);
+    sumAndCheck(service, worker.self().rank, workers);
+    service.leave().wait(kPatience);
+  });
+}
+
+TEST(SummationService, SumsTheTensorsOfAllWorkers) {
+  for (const auto& [workers, servers] : {std::pair<size_t, size_t>{1, 0}, {2, 0}, {1, 2}, {3, 2}, {2, 3}}) {
+    SCOPED_TRACE(std::to_string(workers) + " workers and " + std::to_string(servers) + " servers");
+    expectSums(workers, servers);
+  }
+}
+
+TEST(SummationService, SumsOverTcpAndTls) {
+  expectSums(3, 1, [](JoinOptions& options) {
+    options.channels = Channels{.unixSockets = false, .sharedMemory = false, .crossMemory = false};
+  });
+  expectSums(3, 1, [](JoinOptions& options) {
+    options.channels = Channels{.unixSockets = false, .sharedMemory = false, .crossMemory = false};
+    options.tls = TlsUse::kAlways;
+  });
+}
+
+TEST(SummationService, GoesByBandwidths) {
+  ServiceJob job(2, 1);
+  job.options.bandwidths = {1, 2, 5};
+  job.job.onAll([&](Worker& worker) {
+    SummationService service = job.make(worker, kTensors);
+    if (service.isServer()) return service.ended().wait(kPatience);
+    sumAndCheck(service, worker.self().rank, 2);
+    service.leave().wait(kPatience);
+  });
+}
+
+// Two at a time, and one after the other, by the same workers.
+TEST(SummationService, IsOneOfSeveral) {
+  ServiceJob job(2, 1);
+  for (int round = 0; round < 2; ++round) {
+    job.job.onAll([&](Worker& worker) {
+      SummationService first = job.make(worker, kTensors);
+      SummationOptions options = job.options;
+      options.name = "the second";
+      SummationService second =
+          SummationService::make(worker, options, first.isServer() ? std::vector<SummationTensor>() : kTensors);
+      if (!first.isServer()) {
+        sumAndCheck(second, worker.self().rank, 2);
+        sumAndCheck(first, worker.self().rank, 2);
+        first.leave();
+        second.leave();
+      }
+      first.ended().wait(kPatience);
+      second.ended().wait(kPatience);
+    });
+  }
+}
+
+TEST(SummationService, FailsOnAllMachinesWhereTensorsDiffer) {
+  for (const auto& [tensors, text] : {
+           std::pair<std::vector<SummationTensor>, std::string>{{{"weight", DataType::kFloat32, 10}},
+                                                                "w1 declares 1 tensors, and w0 2"},
+           {{{"weight", DataType::kFloat32, 10}, {"bias", DataType::kFloat32, 4}},
+            "tensor 1 is declared by w1 as 'bias', 4 float32, and by w0 as 'bias', 3 float32"},
+           {{{"weight", DataType::kFloat64, 10}, {"bias", DataType::kFloat32, 3}},
+            "tensor 0 is declared by w1 as 'weight', 10 float64, and by w0 as 'weight', 10 float32"},
+       }) {
+    ServiceJob job(3, 1);
+    const auto outcomes = job.outcomes([&, &tensors = tensors](Worker& worker) {
+      const std::vector<SummationTensor> same = {{"weight", DataType::kFloat32, 10}, {"bias", DataType::kFloat32, 3}};
+      job.make(worker, worker.self().name == "w1" ? tensors : same);
+    });
+    for (const Status& outcome : outcomes) {
+      EXPECT_EQ(Code::kInvalidArgument, outcome.code()) << outcome.toString();
+      EXPECT_TRUE(outcome.message().find(text) != std::string::npos) << outcome.message();
+    }
+  }
+}
+
+TEST(SummationService, FailsOnAllMachinesWhereOneCannotTakePart) {
+  ServiceJob job(2, 1);
+  const auto outcomes = job.outcomes([&](Worker& worker) { SummationService::make(worker, job.options, kTensors); });
+  for (const Status& outcome : outcomes)
+    EXPECT_TRUE(outcome.message().find("s0 is a server of the summation service and has tensors") != std::string::npos)
+        << outcome.message();
+}
+
+TEST(SummationService, RefusesOptionsAndTensorsThatAreNone) {
+  WorkerJob job({"w0"});
+  const auto refused = [&](const SummationOptions& options, const std::vector<SummationTensor>& tensors) {
+    return test::messageOf<ArgumentError>([&] { SummationService::make(job[0], options, tensors); });
+  };
+  EXPECT_NE("", refused({.workers = {}}, kTensors));
+  EXPECT_NE("", refused({.workers = {"w0"}, .timeout = Duration::zero()}, kTensors));
+  EXPECT_NE("", refused({.workers = {"w0"}, .bandwidths = {1, 1}}, kTensors));
+  EXPECT_NE("", refused({.workers = {"w0"}, .bandwidths = {-1}}, kTensors));
+  EXPECT_NE("", refused({.workers = {"w0", "w0"}}, kTensors));
+  EXPECT_EQ("two tensors of a summation service are called 'a'",
+            refused({.workers = {"w0"}}, {{"a", DataType::kFloat32, 1}, {"a", DataType::kFloat32, 1}}));
+  EXPECT_NE("", refused({.workers = {"w0"}}, {{"", DataType::kFloat32, 1}}));
+  EXPECT_NE("", refused({.workers = {"w0"}}, {{"a", DataType::kBool, 1}}));
+  EXPECT_NE(
+      "", test::messageOf<NotFoundError>([&] { SummationService::make(job[0], {.workers = {"w0", "w1"}}, kTensors); }));
+  EXPECT_FALSE(SummationService().valid());
+  EXPECT_NE("", test::messageOf<StateError>([] { SummationService().ended(); }));
+  EXPECT_FALSE(SummationOptions().validate().ok());
+}
+
+TEST(SummationService, RefusesWhatWasNotDeclared) {
+  WorkerJob job({"w0"});
+  SummationService service = SummationService::make(job[0], {.workers = {"w0"}}, kTensors);
+  std::vector<float> values(3);
+  EXPECT_NE("", test::messageOf<NotFoundError>([&] { service.sum("bias", std::span(values)); }));
+  EXPECT_EQ("'count' was declared as int64, not float32",
+            test::messageOf<ArgumentError>([&] { service.sum("count", std::span(values)); }));
+  EXPECT_EQ("'weight' was declared with 1200000 bytes, and its data has 12",
+            test::messageOf<ArgumentError>([&] { service.sum("weight", std::span(values)); }));
+}
+
+TEST(SummationService, NamesWhoHasNotCome) {
+  ServiceJob job(2, 1);
+  job.options.timeout = std::chrono::milliseconds(300);
+  const auto outcomes = job.outcomes([&](Worker& worker) {
+    if (worker.self().name != "s0") job.make(worker, kTensors);
+  });
+  for (size_t rank = 0; rank < 2; ++rank) {
+    EXPECT_EQ(Code::kDeadlineExceeded, outcomes[rank].code());
+    EXPECT_TRUE(outcomes[rank].message().find("'s0'") != std::string::npos) << outcomes[rank].message();
+  }
+}
+
+TEST(SummationService, NamesWhoHasNotBegunASum) {
+  ServiceJob job(3, 1);
+  job.options.timeout = std::chrono::seconds(1);
+  const auto outcomes = job.outcomes([&](Worker& worker) {
+    SummationService service = job.make(worker, kTensors);
+    std::vector<float> values(300'000);
+    if (worker.self().name == "w0" || worker.self().name == "w2")
+      service.sum("weight", std::span(values)).wait(kPatience);
+    service.ended().wait(kPatience);
+  });
+  for (const Status& outcome : outcomes) {
+    EXPECT_EQ(Code::kDeadlineExceeded, outcome.code()) << outcome.toString();
+    EXPECT_EQ("w1", outcome.worker());
+    EXPECT_TRUE(outcome.message().find("the sum of 'weight' was not begun in 1 s by w1") != std::string::npos)
+        << outcome.message();
+  }
+}
+
+// A machine that goes is named on all others, sums under way or not.
+TEST(SummationService, NamesALostMachineOnAllOthers) {
+  for (const size_t lost : {1, 3}) {
+    ServiceJob job(3, 1);
+    std::vector<SummationService> services(4);
+    job.job.onAll(
+        [&](Worker& worker) { services[static_cast<size_t>(worker.self().rank)] = job.make(worker, kTensors); });
+    std::vector<float> values(300'000);
+    const Future<void> waits = services[0].sum("weight", std::span(values));
+    services[lost] = {};
+    job.job.kill(lost);
+    for (size_t rank = 0; rank < 4; ++rank) {
+      if (rank == lost) continue;
+      const Status why = failureOf(services[rank].ended());
+      EXPECT_FALSE(why.ok());
+      EXPECT_TRUE(why.message().find(job.job.names()[lost]) != std::string::npos) << why.message();
+    }
+    EXPECT_FALSE(failureOf(waits).ok());
+  }
+}
+
+TEST(SummationService, ReportsThatAMachineHasDroppedItsPart) {
+  ServiceJob job(2, 2);
+  std::vector<SummationService> services(4);
+  job.job.onAll(
+      [&](Worker& worker) { services[static_cast<size_t>(worker.self().rank)] = job.make(worker, kTensors); });
+  services[2] = {};
+  for (const size_t rank : {0, 1, 3})
+    EXPECT_EQ("s0 reports: it has dropped its part in the summation service",
+              failureOf(services[rank].ended()).message());
+  std::vector<float> values(300'000);
+  EXPECT_EQ("s0 reports: it has dropped its part in the summation service",
+            failureOf(services[0].sum("weight", std::span(values))).message());
+}
+
+// The last copy goes where a future's continuation goes, which may be the thread that made it ready.
+TEST(SummationService, MayBeDroppedInAContinuation) {
+  ServiceJob job(2, 1);
+  for (int round = 0; round < 20; ++round) {
+    job.job.onAll([&](Worker& worker) {
+      SummationService service = job.make(worker, kTensors);
+      Future<void> ended = service.isServer() ? service.ended() : service.leave();
+      Future<void> then = ended.then([kept = std::move(service)] { EXPECT_TRUE(kept.valid()); });
+      then.wait(kPatience);
+    });
+  }
+}
+
+TEST(SummationService, EndsWithItsWorker) {
+  SummationService service;
+  std::vector<float> values(300'000);
+  {
+    ServiceJob job(2, 0);
+    std::vector<SummationService> services(2);
+    job.job.onAll(
+        [&](Worker& worker) { services[static_cast<size_t>(worker.self().rank)] = job.make(worker, kTensors); });
+    service = services[0];
+    const Future<void> waits = service.sum("weight", std::span(values));
+    job.job.shutdown();
+    EXPECT_FALSE(failureOf(waits).ok());
+  }
+  EXPECT_FALSE(failureOf(service.ended()).ok());
+}
+
+// Of a worker that has a part in no such service, or none in any.
+TEST(SummationService, TakesNoConnectionThatItDoesNotAwait) {
+  ServiceJob job(2, 0);
+  std::vector<SummationService> services(2);
+  job.job.onAll(
+      [&](Worker& worker) { services[static_cast<size_t>(worker.self().rank)] = job.make(worker, kTensors); });
+  EXPECT_EQ(Code::kFailedPrecondition, job.job[0].services().check(1, 12345).code());
+  EXPECT_EQ(Code::kCancelled, job.job[0].services().attach(1, 12345, {}).code());
+}
+
+}  // namespace
+}  // namespace treadle::summation_service_test

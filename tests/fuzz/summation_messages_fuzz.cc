@@ -1,0 +1,69 @@
+// What the machines of a summation service send each other on the connections of their job. The first byte says which
+// of the two it is, and for a declaration the next two how many workers and machines there are.
+
+#include "tests/fuzz/fuzzer.h"
+#include "treadle/core/summation/service_messages.h"
+
+namespace treadle::fuzz::summation_messages_fuzz {
+namespace {
+
+using summation::Declaration;
+using summation::Part;
+
+void feedFailure(Bytes bytes) {
+  const Result<summation::FailureMessage> failure = summation::parseFailure(bytes);
+  if (!failure.ok()) return;
+  promise(!failure->why.ok(), "a failure has a reason");
+  const std::vector<std::byte> again = summation::encode(*failure);
+  promise(std::equal(again.begin(), again.end(), bytes.begin(), bytes.end()), "a failure is written as it came");
+}
+
+// Each byte of each tensor is in one part of a machine that there is, found by its place.
+void checkPlaces(const Declaration& declaration, size_t machines) {
+  std::vector<uint64_t> covered(declaration.tensors.size());
+  for (size_t i = 0; i < declaration.parts.size(); ++i) {
+    const Part& part = declaration.parts[i];
+    promise(part.machine < machines && part.bytes() > 0, "a part is not empty, and of a machine");
+    promise(part.begin == covered[part.tensor], "parts follow each other");
+    promise(declaration.partAt(static_cast<uint32_t>(part.tensor), part.end - 1) == i, "a part is found by its bytes");
+    covered[part.tensor] = part.end;
+  }
+  for (size_t tensor = 0; tensor < covered.size(); ++tensor)
+    promise(covered[tensor] == declaration.tensors[tensor].bytes, "the parts are all of the tensor");
+}
+
+void feedDeclaration(Bytes bytes, size_t workers, size_t machines) {
+  const Result<Declaration> declaration = summation::parseDeclaration(bytes, workers, machines);
+  if (!declaration.ok()) return promise(declaration.status().code() == Code::kDataLoss, "what is none is damage");
+  checkPlaces(*declaration, machines);
+  const std::vector<std::byte> again = summation::encode(*declaration);
+  promise(std::equal(again.begin(), again.end(), bytes.begin(), bytes.end()), "a declaration is written as it came");
+}
+
+void feed(Bytes input) {
+  Choices choices(input);
+  if (choices.below(2) == 0) return feedFailure(choices.rest());
+  const size_t workers = 1 + choices.below(4), machines = workers + choices.below(4);
+  feedDeclaration(choices.rest(), workers, machines);
+}
+
+Inputs seeds() {
+  Inputs all;
+  for (const Status& why : {peerLost("w1", "it was killed"), deadlineExceeded("late"), dataLoss("")})
+    all.push_back(joined({{std::byte{0}}, summation::encode(summation::FailureMessage{7, why})}));
+  for (const auto& [workers, servers] : {std::pair<size_t, size_t>{1, 0}, {2, 1}, {4, 3}}) {
+    const auto shares = summation::bestShares(summation::Bandwidths::even(workers, servers, 1));
+    const auto declaration = Declaration::of({{group::DataType::kFloat32, 40'000, "weight"},
+                                              {group::DataType::kFloat16, 0, "none"},
+                                              {group::DataType::kInt64, 8, "count"}},
+                                             shares);
+    all.push_back(joined({{std::byte{1}, static_cast<std::byte>(workers - 1), static_cast<std::byte>(servers)},
+                          summation::encode(*declaration)}));
+  }
+  return all;
+}
+
+const Fuzzer kSummationMessages("summation_messages", feed, seeds);
+
+}  // namespace
+}  // namespace treadle::fuzz::summation_messages_fuzz

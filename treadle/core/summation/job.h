@@ -1,0 +1,16 @@
+#pragma once
+// What a summation service needs to see of a job. The worker implements it; any thread may call it, for as long as the
+// job lives.
+
+#include "treadle/core/group/job.h"
+
+namespace treadle::summation {
+
+class Services;
+
+class Job : public group::Job {
+ public:
+  virtual Services& services() = 0;  // of this worker; lives as long as the job
+};
+
+}  // namespace treadle::summation

@@ -1,0 +1,158 @@
+#include "treadle/core/summation/participant.h"
+
+#include <new>
+#include <utility>
+
+#include "treadle/core/base/error.h"
+#include "treadle/core/base/listed.h"
+#include "treadle/core/io/executor.h"
+
+namespace treadle::summation {
+namespace {
+
+std::vector<std::string> namesOf(const std::vector<WorkerInfo>& machines) {
+  std::vector<std::string> names;
+  for (const WorkerInfo& machine : machines) names.push_back(machine.name);
+  return names;
+}
+
+}  // namespace
+
+Participant::Participant(std::vector<WorkerInfo> machines, size_t workers, Machine self, PumpOptions options,
+                         Report report)
+    : machines_(std::move(machines)),
+      workers_(workers),
+      self_(self),
+      options_(std::move(options)),
+      report_(std::move(report)) {}
+
+std::optional<Machine> Participant::machineOf(int rank) const {
+  for (Machine machine = 0; machine < machines_.size(); ++machine)
+    if (machines_[machine].rank == rank) return machine;
+  return {};
+}
+
+Status Participant::check(int rank) const {
+  MutexLock lock(mutex_);
+  return checkLocked(rank);
+}
+
+Status Participant::checkLocked(int rank) const {
+  if (!failure_.ok()) return failure_;
+  const std::optional<Machine> machine = machineOf(rank);
+  const bool isAwaited = !isConnected_ && machine && dialsThis(*machine) && !streams_.contains(*machine);
+  return isAwaited ? Status() : failedPrecondition("its connection for a summation service is not awaited");
+}
+
+Status Participant::take(int rank, io::Stream stream) {
+  MutexLock lock(mutex_);
+  TREADLE_RETURN_IF_ERROR(checkLocked(rank));
+  streams_.emplace(machineOf(rank).value(), std::move(stream));
+  changed_.notifyAll();
+  return {};
+}
+
+void Participant::dialed(Machine machine, io::Stream stream) {
+  MutexLock lock(mutex_);
+  streams_.emplace(machine, std::move(stream));
+}
+
+std::vector<Machine> Participant::missing() const {
+  std::vector<Machine> machines;
+  for (Machine machine = 0; machine < machines_.size(); ++machine)
+    if (dialsThis(machine) && !streams_.contains(machine)) machines.push_back(machine);
+  return machines;
+}
+
+void Participant::awaitDialers(TimePoint deadline) {
+  constexpr size_t kNamed = 8;
+  io::Executor::Blocking blocking;
+  throwIfError(blocking.status());
+  MutexLock lock(mutex_);
+  while (failure_.ok() && !missing().empty())
+    if (!changed_.waitUntil(lock, deadline) && failure_.ok() && !missing().empty())
+      raise(deadlineExceeded("no connection for a summation service has come in time from " +
+                             listed(missing(), kNamed, [&](Machine one) { return machines_[one].name; }))
+                .withWorker(machines_[missing().front()].name));
+  throwIfError(failure_);
+  isConnected_ = true;
+}
+
+void Participant::start(Declaration declaration) {
+  std::vector<PumpPeer> peers;
+  {
+    MutexLock lock(mutex_);
+    for (auto& [machine, stream] : streams_) peers.push_back({machine, std::move(stream)});
+    streams_.clear();
+  }
+  // Without the lock, which reading threads take.
+  auto pump = std::make_unique<Pump>(std::move(declaration), self_, namesOf(machines_), std::move(peers), options_);
+  MutexLock lock(mutex_);
+  throwIfError(failure_);
+  pump_ = std::move(pump);
+  for (const auto& [machine, why] : lost_) pump_->lost(machine, why);
+  const auto ended = sharedStateOf(pump_->ended());
+  lock.unlock();
+  ended->onReady([this, weak = std::weak_ptr(ended)] {
+    const auto state = weak.lock();
+    if (state && !state->result().ok()) report(state->result().status());
+  });
+}
+
+// Without memory for it the others notice that the connections end.
+void Participant::report(const Status& why) try {
+  {
+    MutexLock lock(mutex_);
+    if (isKnownElsewhere_) return;
+  }
+  report_(why);
+} catch (const std::bad_alloc&) {}
+
+Status Participant::giveUp(const Status& why) {
+  report(why);
+  fail(why, /*isKnownElsewhere=*/true);
+  MutexLock lock(mutex_);
+  return failure_;
+}
+
+Pump& Participant::pump() const { return *pump_; }
+
+void Participant::lost(int rank, const Status& why) {
+  const std::optional<Machine> machine = machineOf(rank);
+  if (!machine) return;
+  {
+    MutexLock lock(mutex_);
+    if (pump_) return pump_->lost(*machine, why);
+    if (isConnected_) return lost_.emplace_back(*machine, why), void();
+  }
+  fail(why, /*isKnownElsewhere=*/true);  // the group of the machines reports it
+}
+
+void Participant::failedOn(int rank, const Status& why) {
+  const std::optional<Machine> machine = machineOf(rank);
+  if (machine) fail(why.withContext(machines_[*machine].name + " reports"), /*isKnownElsewhere=*/true);
+}
+
+void Participant::fail(const Status& why, bool isKnownElsewhere) {
+  MutexLock lock(mutex_);
+  if (!failure_.ok()) return;
+  failure_ = why;
+  isKnownElsewhere_ = isKnownElsewhere;
+  streams_.clear();
+  changed_.notifyAll();
+  if (pump_) pump_->fail(why);
+}
+
+void Participant::close(const Status& why) {
+  fail(why, /*isKnownElsewhere=*/false);
+  io::Executor::Blocking blocking;
+  MutexLock closes(closing_);
+  Pump* pump = nullptr;
+  {
+    MutexLock lock(mutex_);
+    pump = pump_.get();
+  }
+  if (pump != nullptr) pump->close(why);
+}
+
+}  // namespace treadle::summation

@@ -1,0 +1,78 @@
+#pragma once
+// The part that this worker has in one summation service, from when it begins to meet the others to its end. Any
+// thread; `check`, `take`, `lost`, `failedOn` and `fail` do not wait.
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "treadle/core/base/mutex.h"
+#include "treadle/core/link/message.h"
+#include "treadle/core/summation/pump.h"
+
+namespace treadle::summation {
+
+class Participant {
+ public:
+  // Called once, when the service has failed here for a reason that the others may not know; on a thread that must not
+  // wait.
+  using Report = std::function<void(const Status& why)>;
+
+  // `machines`: the workers of the job that take part, those with data first.
+  Participant(std::vector<WorkerInfo> machines, size_t workers, Machine self, PumpOptions options, Report report);
+
+  const std::vector<WorkerInfo>& machines() const { return machines_; }
+  Machine self() const { return self_; }
+  bool isWorker(Machine machine) const { return machine < workers_; }
+
+  // ---- meeting: each machine dials the workers with lower numbers
+  // FailedPrecondition: no connection of the worker with this rank in the job is awaited here.
+  Status check(int rank) const;
+  Status take(int rank, io::Stream stream);
+  void dialed(Machine machine, io::Stream stream);
+  // Returns when all that dial this machine have. Throws what `failedOn` and `lost` said; TimeoutError naming others.
+  void awaitDialers(TimePoint deadline);
+  // All connections are there. Throws ResourceError.
+  void start(Declaration declaration);
+  // This machine cannot take part: the others hear why, unless they know. Yields the first reason.
+  Status giveUp(const Status& why);
+
+  // ---- then
+  Pump& pump() const;
+
+  // The job has lost the worker with this rank.
+  void lost(int rank, const Status& why);
+  // The service has failed on the worker with this rank, which says so.
+  void failedOn(int rank, const Status& why);
+  // As Pump::fail, and as Pump::close. Later calls have no effect; `close` not on a thread that polls or reads.
+  void fail(const Status& why) { fail(why, /*isKnownElsewhere=*/false); }
+  void close(const Status& why);
+
+ private:
+  std::optional<Machine> machineOf(int rank) const;
+  Status checkLocked(int rank) const TREADLE_REQUIRES(mutex_);
+  bool dialsThis(Machine machine) const { return isWorker(self_) && machine > self_; }
+  std::vector<Machine> missing() const TREADLE_REQUIRES(mutex_);
+  void fail(const Status& why, bool isKnownElsewhere);
+  void report(const Status& why);
+
+  const std::vector<WorkerInfo> machines_;
+  const size_t workers_;
+  const Machine self_;
+  const PumpOptions options_;
+  const Report report_;
+  mutable Mutex mutex_;
+  CondVar changed_;
+  std::map<Machine, io::Stream> streams_ TREADLE_GUARDED_BY(mutex_);
+  bool isConnected_ TREADLE_GUARDED_BY(mutex_) = false;                      // to all
+  std::vector<std::pair<Machine, Status>> lost_ TREADLE_GUARDED_BY(mutex_);  // between then and the start
+  Status failure_ TREADLE_GUARDED_BY(mutex_);
+  bool isKnownElsewhere_ TREADLE_GUARDED_BY(mutex_) = false;  // why it failed
+  std::unique_ptr<Pump> pump_;                                // set once, with the lock held
+  Mutex closing_;                                             // who closes the pump
+};
+
+}  // namespace treadle::summation

@@ -1,0 +1,216 @@
+#include "treadle/core/summation/service.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "treadle/core/base/error.h"
+#include "treadle/core/group/group.h"
+#include "treadle/core/group/group_core.h"
+#include "treadle/core/group/group_service.h"
+#include "treadle/core/io/serving.h"
+#include "treadle/core/summation/service_messages.h"
+#include "treadle/core/summation/services.h"
+#include "treadle/core/summation/shares.h"
+
+namespace treadle::summation {
+
+using group::ProcessGroup;
+
+namespace {
+
+std::string inWords(const Declaration::Tensor& tensor) {
+  return "'" + tensor.name + "', " + std::to_string(tensor.bytes / sizeOf(tensor.type)) + " " +
+         std::string(nameOf(tensor.type));
+}
+
+Result<std::vector<Declaration::Tensor>> declaredTensors(const std::vector<SummationTensor>& tensors) {
+  std::vector<Declaration::Tensor> declared;
+  std::map<std::string_view, size_t> places;
+  for (const SummationTensor& tensor : tensors) {
+    if (tensor.name.empty() || tensor.name.size() > kMostNameBytes)
+      return invalidArgument("a tensor of a summation service has a name of 1 to " + std::to_string(kMostNameBytes) +
+                             " bytes");
+    if (!places.emplace(tensor.name, declared.size()).second)
+      return invalidArgument("two tensors of a summation service are called '" + tensor.name + "'");
+    if (tensor.elements > UINT64_MAX / sizeOf(tensor.type))
+      return invalidArgument("'" + tensor.name + "' is too large");
+    declared.push_back({tensor.type, tensor.elements * sizeOf(tensor.type), tensor.name});
+  }
+  return declared;
+}
+
+Bandwidths bandwidthsOf(const SummationOptions& options) {
+  if (options.bandwidths.empty()) return Bandwidths::even(options.workers.size(), options.servers.size(), 1);
+  const auto servers = options.bandwidths.begin() + static_cast<std::ptrdiff_t>(options.workers.size());
+  return {{options.bandwidths.begin(), servers}, {servers, options.bandwidths.end()}};
+}
+
+// The first difference between what two workers declare.
+Status compare(const std::vector<Declaration::Tensor>& own, const std::string& ownName,
+               const std::vector<Declaration::Tensor>& others, const std::string& otherName) {
+  if (own.size() != others.size())
+    return invalidArgument(ownName + " declares " + std::to_string(own.size()) + " tensors, and " + otherName + " " +
+                           std::to_string(others.size()));
+  for (size_t i = 0; i < own.size(); ++i)
+    if (own[i].type != others[i].type || own[i].bytes != others[i].bytes || own[i].name != others[i].name)
+      return invalidArgument("tensor " + std::to_string(i) + " is declared by " + ownName + " as " + inWords(own[i]) +
+                             ", and by " + otherName + " as " + inWords(others[i]));
+  return {};
+}
+
+// How the machines of a service come together: by operations of their group, all of them before the deadline.
+class Meeting {
+ public:
+  Meeting(ProcessGroup group, TimePoint deadline) : group_(std::move(group)), deadline_(deadline) {}
+
+  // All machines take connections from now on, and know the tensors of the first worker, which are those of all.
+  Declaration agree(const SummationOptions& options, const std::vector<SummationTensor>& own) const {
+    const size_t workers = options.workers.size();
+    const auto self = static_cast<size_t>(group_.rank());
+    if (self >= workers && !own.empty())
+      raise(invalidArgument(options.servers[self - workers] + " is a server of the summation service and has tensors"));
+    const std::vector<Declaration::Tensor> tensors = valueOrThrow(declaredTensors(own));
+    std::vector<std::byte> first;
+    if (self == 0) first = encode(valueOrThrow(Declaration::of(tensors, bestShares(bandwidthsOf(options)))));
+    barrier(inTime()).wait();
+    Declaration declaration =
+        valueOrThrow(parseDeclaration(ofFirst(std::move(first)), workers, static_cast<size_t>(group_.size())));
+    if (self < workers)
+      throwIfError(compare(tensors, options.workers[self], declaration.tensors, options.workers.front()));
+    barrier(inTime()).wait();  // or the difference on another machine
+    return declaration;
+  }
+
+  void connect(const Services& services, Participant& participant) const {
+    io::Executor::Blocking blocking;
+    throwIfError(blocking.status());
+    for (Machine machine = 0; machine < participant.self() && participant.isWorker(machine); ++machine) {
+      const int rank = participant.machines()[machine].rank;
+      participant.dialed(machine, valueOrThrow(services.dial(rank, group_.core().link().group(), deadline_)));
+    }
+    participant.awaitDialers(deadline_);
+    barrier(inTime()).wait();  // all are connected
+  }
+
+ private:
+  ProcessGroup inTime() const {
+    if (deadline_ == kNever) return group_;
+    return group_.withTimeout(std::max<Duration>(deadline_ - Clock::now(), std::chrono::milliseconds(1)));
+  }
+  std::vector<std::byte> ofFirst(std::vector<std::byte> bytes) const {
+    uint64_t size = bytes.size();
+    broadcast(inTime(), std::span(&size, 1), 0).wait();
+    if (size > kMostDeclarationBytes)
+      raise(resourceExhausted("the tensors of a summation service are too many to declare"));
+    bytes.resize(size);
+    broadcast(inTime(), MutableBytes(bytes), 0).wait();
+    return bytes;
+  }
+
+  const ProcessGroup group_;
+  const TimePoint deadline_;
+};
+
+std::shared_ptr<Participant> begun(Services& services, const ProcessGroup& group, const SummationOptions& options) {
+  const group::MemberLink& link = group.core().link();
+  std::vector<WorkerInfo> machines;
+  for (int member = 0; member < link.size(); ++member) machines.push_back(link.member(member));
+  return services.begin(link.group(), std::move(machines), options.workers.size(), static_cast<Machine>(group.rank()),
+                        options.timeout);
+}
+
+}  // namespace
+
+Status SummationOptions::validate() const {
+  if (workers.empty()) return invalidArgument("a summation service has at least one worker");
+  TREADLE_RETURN_IF_ERROR(group::checkTimeout(timeout));
+  if (!bandwidths.empty() && bandwidths.size() != workers.size() + servers.size())
+    return invalidArgument("a summation service of " + std::to_string(workers.size()) + " workers and " +
+                           std::to_string(servers.size()) + " servers has " + std::to_string(bandwidths.size()) +
+                           " bandwidths");
+  for (const double bandwidth : bandwidths)
+    if (!std::isfinite(bandwidth) || bandwidth <= 0)
+      return invalidArgument("a bandwidth of a summation service is not positive");
+  return {};
+}
+
+struct SummationService::Handle {
+  Handle(std::shared_ptr<Participant> of, std::shared_ptr<Services::Keeper> keptBy)
+      : participant(std::move(of)), keeper(std::move(keptBy)) {}
+  // A thread that polls or reads, as that of the pump, leaves the waiting to another one.
+  ~Handle() {
+    const Status why = cancelled("it has dropped its part in the summation service");
+    if (!io::Serving::here()) {
+      participant->close(why);
+    } else {
+      participant->fail(why);
+      keeper->keep(std::move(participant));
+    }
+  }
+  Handle(const Handle&) = delete;
+  Handle& operator=(const Handle&) = delete;
+
+  std::shared_ptr<Participant> participant;
+  const std::shared_ptr<Services::Keeper> keeper;
+  std::vector<group::DataType> types;
+  std::map<std::string, size_t, std::less<>> places;  // of tensors, by name
+};
+
+SummationService SummationService::make(Job& job, SummationOptions options, std::vector<SummationTensor> tensors) {
+  if (options.workers.empty()) raise(invalidArgument("a summation service has at least one worker"));
+  std::vector<std::string> names = options.workers;
+  names.insert(names.end(), options.servers.begin(), options.servers.end());
+  const ProcessGroup group =
+      ProcessGroup::make(job, names, {.name = "summation service '" + options.name + "'", .timeout = options.timeout});
+  std::shared_ptr<Handle> handle;
+  try {
+    throwIfError(options.validate());
+    handle = std::make_shared<Handle>(begun(job.services(), group, options), job.services().keeper());
+    const Meeting meeting(group, deadlineAfter(options.timeout));
+    Declaration declaration = meeting.agree(options, tensors);
+    for (size_t i = 0; i < declaration.tensors.size(); ++i) {
+      handle->types.push_back(declaration.tensors[i].type);
+      handle->places.emplace(declaration.tensors[i].name, i);
+    }
+    meeting.connect(job.services(), *handle->participant);
+    handle->participant->start(std::move(declaration));
+  } catch (...) {
+    Status why = statusOfCurrentException("making a summation service");
+    if (handle) why = handle->participant->giveUp(why);
+    group.core().abandon(why);
+    raise(std::move(why));
+  }
+  return SummationService(handle);
+}
+
+SummationService::Handle& SummationService::handle() const {
+  if (!handle_) raise(failedPrecondition("this SummationService is none"));
+  return *handle_;
+}
+
+bool SummationService::isServer() const {
+  const Participant& participant = *handle().participant;
+  return !participant.isWorker(participant.self());
+}
+
+Future<void> SummationService::sum(std::string_view tensor, MutableBytes data, group::DataType type) {
+  const Handle& here = handle();
+  const auto found = here.places.find(tensor);
+  if (found == here.places.end()) raise(notFound("the summation service has no tensor '" + std::string(tensor) + "'"));
+  const group::DataType declared = here.types[found->second];
+  if (type != declared)
+    raise(invalidArgument("'" + std::string(tensor) + "' was declared as " + std::string(nameOf(declared)) + ", not " +
+                          std::string(nameOf(type))));
+  return here.participant->pump().sum(found->second, data);
+}
+
+Future<void> SummationService::leave() {
+  Pump& pump = handle().participant->pump();
+  pump.leave();
+  return pump.ended();
+}
+
+Future<void> SummationService::ended() const { return handle().participant->pump().ended(); }
+
+}  // namespace treadle::summation

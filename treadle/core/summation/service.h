@@ -1,0 +1,93 @@
+#pragma once
+// A summation service: some workers of a job have tensors of the same sizes, and each becomes the sum of those of all.
+// Other members of the job, the servers, have no data; they only sum, so that the network of the workers moves less
+// than an all-reduce would (docs/rooms/summation.md says how much less).
+//
+// SummationService is a handle; copies mean the same service. It may outlive its job; all sums fail then. When the last
+// copy is destroyed before `ended` is ready, the service fails on all machines. Any thread may call any function.
+
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "treadle/core/base/buffer.h"
+#include "treadle/core/base/clock.h"
+#include "treadle/core/base/status.h"
+#include "treadle/core/group/data_type.h"
+#include "treadle/core/io/future.h"
+#include "treadle/core/summation/job.h"
+
+namespace treadle::summation {
+
+struct SummationOptions {
+  // Names of workers of the job, which all machines list alike: those with tensors, and those that only sum.
+  std::vector<std::string> workers, servers = {};
+  std::string name = {};  // for messages; another name means another service
+  // To make it; of a sum, until all workers have begun it. kNoTimeout: until a machine is lost.
+  Duration timeout = std::chrono::seconds(60);
+  // What each machine can send, and receive at the same time, in any unit: workers and servers in the order above. The
+  // shares follow from the first worker's list. Empty: all alike.
+  std::vector<double> bandwidths = {};
+
+  Status validate() const;
+};
+
+struct SummationTensor {
+  std::string name;
+  group::DataType type = group::DataType::kFloat32;
+  uint64_t elements = 0;
+};
+
+class SummationService {
+ public:
+  // On all workers and servers of the service; the n-th such call on each means the same service. Workers give the same
+  // tensors, the most urgent ones first; servers give none. Returns when all machines are connected. Where one machine
+  // cannot take part, that fails all others that list it. ArgumentError: options out of range; a name twice; this
+  // worker has no part in it; tensors that differ, named. NotFoundError: an unknown name. TimeoutError, PeerLostError:
+  // who has not come.
+  static SummationService make(Job& job, SummationOptions options, std::vector<SummationTensor> tensors = {});
+
+  SummationService() = default;  // means no service; every function except `valid` throws StateError
+
+  bool valid() const { return handle_ != nullptr; }
+  bool isServer() const;
+
+  // The data of the tensor becomes the sum of the data of all workers: the n-th sum of a tensor on one meets the n-th
+  // on all others. Sums of several tensors may be called in any order and be under way together; those of tensors that
+  // were declared first go first. 16-bit floats are added as float32, in the order of the workers, and rounded once.
+  // The data belongs to the service until the future is ready; to cancel the future has no effect, as the other workers
+  // count on the data. ArgumentError: no such tensor, another type or size. StateError: a sum of the tensor is under
+  // way, this machine is a server, or after `leave`. The future fails with TimeoutError naming the workers that have
+  // not begun the sum, with PeerLostError naming a lost machine, and then all later ones do; the data is undefined.
+  Future<void> sum(std::string_view tensor, MutableBytes data, group::DataType type);
+
+  template <group::Reducible T>
+  Future<void> sum(std::string_view tensor, std::span<T> data) {
+    return sum(tensor, std::as_writable_bytes(data), group::DataTypeOf<T>::kValue);
+  }
+
+  // This worker makes no more sums; those under way end. Ready as `ended`.
+  Future<void> leave();
+  // Ready when all workers have left: no machine needs this one any more. Fails as the service does. Servers wait for
+  // it.
+  Future<void> ended() const;
+
+ private:
+  struct Handle;
+  explicit SummationService(std::shared_ptr<Handle> handle) : handle_(std::move(handle)) {}
+  Handle& handle() const;
+
+  std::shared_ptr<Handle> handle_;
+};
+
+}  // namespace treadle::summation
+
+namespace treadle {
+
+using summation::SummationOptions;
+using summation::SummationService;
+using summation::SummationTensor;
+
+}  // namespace treadle

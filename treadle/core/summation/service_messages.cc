@@ -1,0 +1,86 @@
+#include "treadle/core/summation/service_messages.h"
+
+#include <utility>
+
+#include "treadle/core/wire/reader.h"
+#include "treadle/core/wire/writer.h"
+
+namespace treadle::summation {
+namespace {
+
+constexpr size_t kTextBytes = 4096, kWorkerBytes = 127;  // of a failure
+constexpr size_t kLeastTensorBytes = 13, kPartBytes = 24;
+
+Declaration::Tensor readTensor(wire::Reader& reader) {
+  Declaration::Tensor tensor;
+  const auto type = reader.number<uint8_t>();
+  if (!group::isDataType(type)) reader.fail();
+  tensor.type = static_cast<group::DataType>(type);
+  tensor.bytes = reader.number<uint64_t>();
+  tensor.name = reader.string(kMostNameBytes);
+  return tensor;
+}
+
+Part readPart(wire::Reader& reader) {
+  Part part;
+  part.tensor = reader.number<uint32_t>();
+  part.begin = reader.number<uint64_t>();
+  part.end = reader.number<uint64_t>();
+  part.machine = reader.number<uint32_t>();
+  return part;
+}
+
+}  // namespace
+
+std::vector<std::byte> encode(const Declaration& declaration) {
+  wire::Writer writer;
+  writer.number(static_cast<uint32_t>(declaration.tensors.size()));
+  for (const Declaration::Tensor& tensor : declaration.tensors) {
+    writer.number(static_cast<uint8_t>(tensor.type));
+    writer.number(tensor.bytes);
+    writer.string(tensor.name);
+  }
+  writer.number(static_cast<uint32_t>(declaration.parts.size()));
+  for (const Part& part : declaration.parts) {
+    writer.number(static_cast<uint32_t>(part.tensor));
+    writer.number(part.begin);
+    writer.number(part.end);
+    writer.number(static_cast<uint32_t>(part.machine));
+  }
+  return writer.take();
+}
+
+Result<Declaration> parseDeclaration(Bytes bytes, size_t workers, size_t machines) {
+  wire::Reader reader(bytes);
+  Declaration declaration;
+  declaration.workers = workers;
+  for (size_t left = reader.count(kLeastTensorBytes); left > 0; --left)
+    declaration.tensors.push_back(readTensor(reader));
+  for (size_t left = reader.count(kPartBytes); left > 0; --left) declaration.parts.push_back(readPart(reader));
+  TREADLE_RETURN_IF_ERROR(reader.finished("a declaration of tensors"));
+  if (Status checked = declaration.check(machines); !checked.ok()) return dataLoss(checked.message());
+  return declaration;
+}
+
+std::vector<std::byte> encode(const FailureMessage& failure) {
+  wire::Writer writer;
+  writer.number(failure.number);
+  writer.number(static_cast<uint8_t>(failure.why.code()));
+  writer.string(std::string_view(failure.why.message()).substr(0, kTextBytes));
+  writer.string(std::string_view(failure.why.worker()).substr(0, kWorkerBytes));
+  return writer.take();
+}
+
+Result<FailureMessage> parseFailure(Bytes bytes) {
+  wire::Reader reader(bytes);
+  FailureMessage failure;
+  failure.number = reader.number<uint64_t>();
+  const auto code = reader.number<uint8_t>();
+  if (code == 0 || !isCode(code)) reader.fail();
+  std::string text = reader.string(kTextBytes), worker = reader.string(kWorkerBytes);
+  TREADLE_RETURN_IF_ERROR(reader.finished("a failure of a summation service"));
+  failure.why = Status(static_cast<Code>(code), std::move(text)).withWorker(std::move(worker));
+  return failure;
+}
+
+}  // namespace treadle::summation

@@ -1,0 +1,77 @@
+#pragma once
+// The summation services that this worker takes part in: brings connections, losses and failures elsewhere to them, and
+// their failures to the other machines. One per worker, which owns it.
+//
+// Any thread; `check`, `attach`, `onMessage` and `onLost` come from reading threads and do not wait.
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "treadle/core/base/gate.h"
+#include "treadle/core/cluster/membership.h"
+#include "treadle/core/summation/participant.h"
+
+namespace treadle::summation {
+
+class Services final : public cluster::MessageHandler {
+ public:
+  // Connects to the worker with this rank for the service with this number, on the calling thread.
+  using Dial = std::function<Result<io::Stream>(int rank, uint64_t number, TimePoint deadline)>;
+
+  // `membership` must outlive it. `continueOn` runs what is made of the services' futures.
+  Services(cluster::Membership& membership, io::ContinueOn continueOn, Dial dial);
+  ~Services() override;
+
+  // Keeps participants whose last user must not wait for their end, on a thread that polls or reads.
+  class Keeper {
+   public:
+    void keep(std::shared_ptr<Participant> participant);
+    // Waits for the end of those that are kept.
+    void letGo();
+
+   private:
+    Mutex mutex_;
+    std::vector<std::shared_ptr<Participant>> kept_ TREADLE_GUARDED_BY(mutex_);
+  };
+  const std::shared_ptr<Keeper>& keeper() const { return keeper_; }
+
+  // From now on connections for this service are taken; as Participant's constructor. Throws StateError after `close`.
+  std::shared_ptr<Participant> begin(uint64_t number, std::vector<WorkerInfo> machines, size_t workers, Machine self,
+                                     Duration timeout);
+  Result<io::Stream> dial(int rank, uint64_t number, TimePoint deadline) const { return dial_(rank, number, deadline); }
+
+  // A connection that the worker with this rank dialed: whether it is awaited, and then that it is there.
+  Status check(int rank, uint64_t number) const;
+  Status attach(int rank, uint64_t number, io::Stream stream);
+
+  void onMessage(int rank, const std::shared_ptr<link::Connection>& from, link::Message message) override;
+  void onLost(int rank, const Status& why) override;
+
+  // Every service fails here with `why`. Returns when none touches its memory.
+  void close(const Status& why);
+
+ private:
+  // Where a participant reports its failure, which may outlive all this.
+  struct Outbox {
+    explicit Outbox(cluster::Membership& ofWorker) : membership(ofWorker) {}
+    void report(uint64_t number, const std::vector<WorkerInfo>& machines, const Status& why);
+
+    cluster::Membership& membership;
+    base::Gate gate;
+  };
+
+  std::shared_ptr<Participant> find(uint64_t number) const;
+  std::vector<std::shared_ptr<Participant>> all() const;
+
+  const io::ContinueOn continueOn_;
+  const Dial dial_;
+  const std::shared_ptr<Outbox> outbox_;
+  const std::shared_ptr<Keeper> keeper_ = std::make_shared<Keeper>();
+  mutable Mutex mutex_;
+  Status closed_ TREADLE_GUARDED_BY(mutex_);
+  std::map<uint64_t, std::weak_ptr<Participant>> participants_ TREADLE_GUARDED_BY(mutex_);
+};
+
+}  // namespace treadle::summation
