@@ -3,7 +3,9 @@
 #include "treadle/core/summation/service.h"
 
 #include <algorithm>
+#include <limits>
 
+#include "tests/support/tls_pair.h"
 #include "tests/support/worker_job.h"
 #include "treadle/core/summation/services.h"
 
@@ -11,6 +13,7 @@ namespace treadle::summation_service_test {
 namespace {
 
 using group::DataType;
+using summation::Declaration;
 using test::WorkerJob;
 
 constexpr Duration kPatience = std::chrono::seconds(60);
@@ -208,7 +211,8 @@ TEST(SummationService, RefusesOptionsAndTensorsThatAreNone) {
   EXPECT_NE("", refused({.workers = {}}, kTensors));
   EXPECT_NE("", refused({.workers = {"w0"}, .timeout = Duration::zero()}, kTensors));
   EXPECT_NE("", refused({.workers = {"w0"}, .bandwidths = {1, 1}}, kTensors));
-  EXPECT_NE("", refused({.workers = {"w0"}, .bandwidths = {-1}}, kTensors));
+  for (const double bandwidth : {-1.0, 0.0, 1e-320, 1e300, std::numeric_limits<double>::quiet_NaN()})
+    EXPECT_NE("", refused({.workers = {"w0"}, .bandwidths = {bandwidth}}, kTensors));
   EXPECT_NE("", refused({.workers = {"w0", "w0"}}, kTensors));
   EXPECT_EQ("two tensors of a summation service are called 'a'",
             refused({.workers = {"w0"}}, {{"a", DataType::kFloat32, 1}, {"a", DataType::kFloat32, 1}}));
@@ -230,6 +234,32 @@ TEST(SummationService, RefusesWhatWasNotDeclared) {
             test::messageOf<ArgumentError>([&] { service.sum("count", std::span(values)); }));
   EXPECT_EQ("'weight' was declared with 1200000 bytes, and its data has 12",
             test::messageOf<ArgumentError>([&] { service.sum("weight", std::span(values)); }));
+}
+
+// A machine that takes another one for a server would give it sums of fewer workers.
+TEST(SummationService, IsAnotherOneWhereTheWorkersAreOthers) {
+  WorkerJob job({"w0", "w1"});
+  job.onAll([&](Worker& worker) {
+    SummationOptions options{.workers = {"w0", "w1"}, .timeout = std::chrono::milliseconds(300)};
+    const bool isServer = worker.self().name == "w1";
+    if (isServer) options = {.workers = {"w0"}, .servers = {"w1"}, .timeout = options.timeout};
+    EXPECT_NE("", test::messageOf<TimeoutError>([&] {
+                SummationService::make(worker, options, isServer ? std::vector<SummationTensor>() : kTensors);
+              }));
+  });
+}
+
+// It has failed elsewhere between the last barrier and the start.
+TEST(SummationService, FailsBeforeItStarts) {
+  WorkerJob job({"w0", "w1"});
+  const std::vector<WorkerInfo> machines = {job[0].self(), job[1].self()};
+  const auto participant = job[0].services().begin(7, machines, 1, 0, kPatience);
+  test::TcpPair ends;
+  EXPECT_TRUE(participant->take(1, std::move(ends.dialer)).ok());
+  participant->awaitDialers(deadlineAfter(kPatience));
+  participant->failedOn(1, cancelled("it was dropped"));
+  const Declaration declaration = {{{DataType::kFloat32, 4}}, {{0, 0, 4, 1}}, 1};
+  EXPECT_EQ("w1 reports: it was dropped", test::messageOf<CancelledError>([&] { participant->start(declaration); }));
 }
 
 TEST(SummationService, NamesWhoHasNotCome) {

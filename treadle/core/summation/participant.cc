@@ -82,6 +82,7 @@ void Participant::start(Declaration declaration) {
   std::vector<PumpPeer> peers;
   {
     MutexLock lock(mutex_);
+    throwIfError(failure_);  // which lets go of the streams
     for (auto& [machine, stream] : streams_) peers.push_back({machine, std::move(stream)});
     streams_.clear();
   }

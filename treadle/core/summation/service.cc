@@ -1,7 +1,6 @@
 #include "treadle/core/summation/service.h"
 
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "treadle/core/base/error.h"
@@ -129,9 +128,10 @@ Status SummationOptions::validate() const {
     return invalidArgument("a summation service of " + std::to_string(workers.size()) + " workers and " +
                            std::to_string(servers.size()) + " servers has " + std::to_string(bandwidths.size()) +
                            " bandwidths");
+  constexpr double kMost = 1e100;  // so that sums of them and of what they take are finite
   for (const double bandwidth : bandwidths)
-    if (!std::isfinite(bandwidth) || bandwidth <= 0)
-      return invalidArgument("a bandwidth of a summation service is not positive");
+    if (!(bandwidth >= 1 / kMost && bandwidth <= kMost))
+      return invalidArgument("a bandwidth of a summation service is not from 1e-100 to 1e100");
   return {};
 }
 
@@ -161,8 +161,10 @@ SummationService SummationService::make(Job& job, SummationOptions options, std:
   if (options.workers.empty()) raise(invalidArgument("a summation service has at least one worker"));
   std::vector<std::string> names = options.workers;
   names.insert(names.end(), options.servers.begin(), options.servers.end());
-  const ProcessGroup group =
-      ProcessGroup::make(job, names, {.name = "summation service '" + options.name + "'", .timeout = options.timeout});
+  // With the number of workers: machines that take others for workers must not meet.
+  const std::string name = "summation service '" + options.name + "' of " + std::to_string(options.workers.size()) +
+                           (options.workers.size() == 1 ? " worker" : " workers");
+  const ProcessGroup group = ProcessGroup::make(job, names, {.name = name, .timeout = options.timeout});
   std::shared_ptr<Handle> handle;
   try {
     throwIfError(options.validate());

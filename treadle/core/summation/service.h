@@ -58,9 +58,10 @@ class SummationService {
   // on all others. Sums of several tensors may be called in any order and be under way together; those of tensors that
   // were declared first go first. 16-bit floats are added as float32, in the order of the workers, and rounded once.
   // The data belongs to the service until the future is ready; to cancel the future has no effect, as the other workers
-  // count on the data. ArgumentError: no such tensor, another type or size. StateError: a sum of the tensor is under
-  // way, this machine is a server, or after `leave`. The future fails with TimeoutError naming the workers that have
-  // not begun the sum, with PeerLostError naming a lost machine, and then all later ones do; the data is undefined.
+  // count on the data. NotFoundError: no such tensor. ArgumentError: another type or size. StateError: a sum of the
+  // tensor is under way, this machine is a server, or after `leave`. The future fails with TimeoutError naming the
+  // workers that have not begun the sum, with PeerLostError naming a lost machine, and then all later ones do; the data
+  // is undefined.
   Future<void> sum(std::string_view tensor, MutableBytes data, group::DataType type);
 
   template <group::Reducible T>

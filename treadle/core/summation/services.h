@@ -37,7 +37,8 @@ class Services final : public cluster::MessageHandler {
   };
   const std::shared_ptr<Keeper>& keeper() const { return keeper_; }
 
-  // From now on connections for this service are taken; as Participant's constructor. Throws StateError after `close`.
+  // From now on connections for this service are taken; as Participant's constructor. Throws what `close` was given,
+  // after it.
   std::shared_ptr<Participant> begin(uint64_t number, std::vector<WorkerInfo> machines, size_t workers, Machine self,
                                      Duration timeout);
   Result<io::Stream> dial(int rank, uint64_t number, TimePoint deadline) const { return dial_(rank, number, deadline); }
