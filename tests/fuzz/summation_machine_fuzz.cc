@@ -1,5 +1,5 @@
 // One machine of a summation service (summation/adder.h, requester.h), called as its pump calls it, among peers that
-// send what they may, or any frame. Each step of an input is a byte for what happens, and some for whom.
+// send what they may, or any frame. The input has a few bytes for each step: what happens, and at which machine.
 //
 // A model of what the machine and its peers have told each other says which frames may come and which must go out. A
 // refused frame ends an input, as it ends a pump; at the end of any other one all sums that have begun must end.

@@ -165,8 +165,7 @@ Status Pump::lossOrFailure() {
     lost.swap(lost_);
   }
   for (auto& [machine, why] : lost) {
-    const auto isIt = [&, of = machine](const auto& one) { return one->machine() == of; };
-    if (std::any_of(connections_.begin(), connections_.end(), isIt))  // or those that it is joined to report it
+    if (connectionTo(machine) != nullptr)  // or those that it is joined to report it
       state_.losses.reported(machine, std::move(why), Clock::now());
   }
   if (!state_.failure.ok()) return state_.failure;
@@ -223,6 +222,12 @@ void Pump::partDone(size_t tensor) {
   promise.set();
 }
 
+PumpConnection* Pump::connectionTo(Machine machine) const {
+  const auto isIt = [&](const auto& one) { return one->machine() == machine; };
+  const auto found = std::find_if(connections_.begin(), connections_.end(), isIt);
+  return found == connections_.end() ? nullptr : found->get();
+}
+
 // So much that others get their turn; then `poll` does not wait.
 void Pump::write() {
   const auto next = [&] {
@@ -230,8 +235,7 @@ void Pump::write() {
     return state_.order.next();
   };
   for (size_t written = 0; const std::optional<size_t> machine = next();) {
-    const auto isIt = [&](const auto& one) { return one->machine() == *machine; };
-    written += (*std::find_if(connections_.begin(), connections_.end(), isIt))->write();
+    written += connectionTo(*machine)->write();
     if (written > kWrittenPerTurn) return state_.reactor->wake();
   }
 }

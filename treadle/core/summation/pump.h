@@ -60,7 +60,7 @@ class Pump {
   // way, and after `leave`.
   Future<void> sum(size_t tensor, MutableBytes data);
 
-  // This worker makes no more sums. Those under way end first; then the other machines are told.
+  // This worker makes no more sums. Those under way end first; then it reports to the other machines that it leaves.
   void leave();
   // Ready when all workers have left, so that no machine needs this one any more. Fails as the service does.
   Future<void> ended() const { return whenEnded_; }
@@ -94,6 +94,7 @@ class Pump {
   void begin(Request request);
   void leaveIfDone();
   void write();
+  PumpConnection* connectionTo(Machine machine) const;  // null: there is none
   bool partsDone();
   void partDone(size_t tensor);
   Status checkCounts() const;

@@ -1,6 +1,8 @@
 #include "treadle/core/summation/service.h"
 
 #include <algorithm>
+#include <map>
+#include <set>
 #include <utility>
 
 #include "treadle/core/base/error.h"
@@ -25,12 +27,12 @@ std::string inWords(const Declaration::Tensor& tensor) {
 
 Result<std::vector<Declaration::Tensor>> declaredTensors(const std::vector<SummationTensor>& tensors) {
   std::vector<Declaration::Tensor> declared;
-  std::map<std::string_view, size_t> places;
+  std::set<std::string_view> names;
   for (const SummationTensor& tensor : tensors) {
     if (tensor.name.empty() || tensor.name.size() > kMostNameBytes)
       return invalidArgument("a tensor of a summation service has a name of 1 to " + std::to_string(kMostNameBytes) +
                              " bytes");
-    if (!places.emplace(tensor.name, declared.size()).second)
+    if (!names.insert(tensor.name).second)
       return invalidArgument("two tensors of a summation service are called '" + tensor.name + "'");
     if (tensor.elements > UINT64_MAX / sizeOf(tensor.type))
       return invalidArgument("'" + tensor.name + "' is too large");
