@@ -262,6 +262,31 @@ TEST(SummationService, FailsBeforeItStarts) {
   EXPECT_EQ("w1 reports: it was dropped", test::messageOf<CancelledError>([&] { participant->start(declaration); }));
 }
 
+// It takes no connection any more, and its report comes before or after it has refused one.
+TEST(SummationService, NamesWhyAMachineHasFailedThatIsDialed) {
+  WorkerJob job({"w0", "w1"});
+  const std::vector<WorkerInfo> machines = {job[0].self(), job[1].self()};
+  const auto dialed = job[0].services().begin(7, machines, 2, 0, kPatience);
+  const auto dialer = job[1].services().begin(7, machines, 2, 1, kPatience);
+  const auto dial = [&](int rank) {
+    dialed->giveUp(cancelled("it has no room")).ignore();
+    Result<io::Stream> stream = job[1].services().dial(rank, 7, deadlineAfter(kPatience));
+    EXPECT_TRUE(test::contains(stream.status().message(), "its connection for a summation service is not awaited"));
+    return stream;
+  };
+  EXPECT_EQ("w0 reports: it has no room",
+            test::messageOf<CancelledError>([&] { dialer->dialOthers(dial, deadlineAfter(kPatience)); }));
+}
+
+TEST(SummationService, NamesWhoDoesNotTakeItsConnection) {
+  WorkerJob job({"w0", "w1"});
+  const std::vector<WorkerInfo> machines = {job[0].self(), job[1].self()};
+  const auto dialer = job[1].services().begin(7, machines, 2, 1, kPatience);
+  const auto dial = [](int) -> Result<io::Stream> { return peerLost("w0", "w0 does not answer"); };
+  EXPECT_EQ("w0 does not answer", test::messageOf<PeerLostError>(
+                                      [&] { dialer->dialOthers(dial, deadlineAfter(std::chrono::milliseconds(50))); }));
+}
+
 TEST(SummationService, NamesWhoHasNotCome) {
   ServiceJob job(2, 1);
   job.options.timeout = std::chrono::milliseconds(300);

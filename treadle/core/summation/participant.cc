@@ -1,5 +1,6 @@
 #include "treadle/core/summation/participant.h"
 
+#include <algorithm>
 #include <new>
 #include <utility>
 
@@ -38,9 +39,9 @@ Status Participant::check(int rank) const {
 }
 
 Status Participant::checkLocked(int rank) const {
-  if (!failure_.ok()) return failure_;
   const std::optional<Machine> machine = machineOf(rank);
-  const bool isAwaited = !isConnected_ && machine && dialsThis(*machine) && !streams_.contains(*machine);
+  const bool isAwaited =
+      failure_.ok() && !isConnected_ && machine && dialsThis(*machine) && !streams_.contains(*machine);
   return isAwaited ? Status() : failedPrecondition("its connection for a summation service is not awaited");
 }
 
@@ -55,6 +56,24 @@ Status Participant::take(int rank, io::Stream stream) {
 void Participant::dialed(Machine machine, io::Stream stream) {
   MutexLock lock(mutex_);
   streams_.emplace(machine, std::move(stream));
+}
+
+void Participant::dialOthers(const Dial& dial, TimePoint deadline) {
+  io::Executor::Blocking blocking;
+  throwIfError(blocking.status());
+  for (Machine machine = 0; machine < self_ && isWorker(machine); ++machine) {
+    Result<io::Stream> stream = dial(machines_[machine].rank);
+    if (!stream.ok()) raise(causeOf(std::move(stream).status(), deadline));
+    dialed(machine, std::move(*stream));
+  }
+}
+
+// A machine that has failed takes no connections, and its report may come a little later.
+Status Participant::causeOf(Status why, TimePoint deadline) {
+  deadline = std::min(deadline, deadlineAfter(options_.patience));
+  MutexLock lock(mutex_);
+  while (failure_.ok() && changed_.waitUntil(lock, deadline)) continue;
+  return failure_.ok() ? std::move(why) : failure_;
 }
 
 std::vector<Machine> Participant::missing() const {

@@ -32,7 +32,11 @@ class Participant {
   // FailedPrecondition: no connection of the worker with this rank in the job is awaited here.
   Status check(int rank) const;
   Status take(int rank, io::Stream stream);
-  void dialed(Machine machine, io::Stream stream);
+  // Connects to the worker with this rank in the job, on the calling thread.
+  using Dial = std::function<Result<io::Stream>(int rank)>;
+  // Dials all that this machine dials. Where that fails, the reason may be a failure elsewhere: waits for that as long
+  // as PumpOptions::patience says, and throws it rather than what `dial` said.
+  void dialOthers(const Dial& dial, TimePoint deadline);
   // Returns when all that dial this machine have. Throws what `failedOn` and `lost` said; TimeoutError naming others.
   void awaitDialers(TimePoint deadline);
   // All connections are there. Throws ResourceError.
@@ -55,6 +59,8 @@ class Participant {
   std::optional<Machine> machineOf(int rank) const;
   Status checkLocked(int rank) const TREADLE_REQUIRES(mutex_);
   bool dialsThis(Machine machine) const { return isWorker(self_) && machine > self_; }
+  void dialed(Machine machine, io::Stream stream);
+  Status causeOf(Status why, TimePoint deadline);
   std::vector<Machine> missing() const TREADLE_REQUIRES(mutex_);
   void fail(const Status& why, bool isKnownElsewhere);
   void report(const Status& why);

@@ -84,12 +84,8 @@ class Meeting {
   }
 
   void connect(const Services& services, Participant& participant) const {
-    io::Executor::Blocking blocking;
-    throwIfError(blocking.status());
-    for (Machine machine = 0; machine < participant.self() && participant.isWorker(machine); ++machine) {
-      const int rank = participant.machines()[machine].rank;
-      participant.dialed(machine, valueOrThrow(services.dial(rank, group_.core().link().group(), deadline_)));
-    }
+    const auto dial = [&](int rank) { return services.dial(rank, group_.core().link().group(), deadline_); };
+    participant.dialOthers(dial, deadline_);
     participant.awaitDialers(deadline_);
     barrier(inTime()).wait();  // all are connected
   }
