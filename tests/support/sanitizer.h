@@ -11,12 +11,14 @@ namespace treadle::test {
 #endif
 
 #if defined(__SANITIZE_ADDRESS__) || TREADLE_TEST_HAS_FEATURE(address_sanitizer)
+#define TREADLE_TEST_SANITIZED
 inline constexpr bool kAddressSanitizer = true;
 #else
 inline constexpr bool kAddressSanitizer = false;
 #endif
 
 #if defined(__SANITIZE_THREAD__) || TREADLE_TEST_HAS_FEATURE(thread_sanitizer)
+#define TREADLE_TEST_SANITIZED
 inline constexpr bool kThreadSanitizer = true;
 #else
 inline constexpr bool kThreadSanitizer = false;

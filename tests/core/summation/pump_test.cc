@@ -8,6 +8,7 @@
 
 #include "tests/support/bytes.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/no_memory.h"
 #include "tests/support/tls_pair.h"
 
 namespace treadle::summation::pump_test {
@@ -327,6 +328,27 @@ TEST(Pump, LeavesAsSoonAsItsLastSumHasEnded) {
       machines[0].leave();
       for (Machine machine = 0; machine <= servers; ++machine) ASSERT_TRUE(failureOf(machines[machine].ended()).ok());
       EXPECT_TRUE(failureOf(sum).ok());
+    }
+  }
+}
+
+// Not even for the reason.
+TEST(Pump, EndsAllFuturesWhereThereIsNoMemoryLeft) {
+  if (!test::kMemoryMayFail) GTEST_SKIP() << "the sanitizer allocates";
+  std::vector<Numbers> data(4, Numbers(10));
+  Machines machines(declared({10, 10}, 2, 0), 0);
+  Pump& pump = machines[0];
+  std::vector<Future<void>> all = {pump.ended(), pump.sum(1, bytesOf(data[0]))};
+  const Future<void> first = pump.sum(0, bytesOf(data[1]));
+  const Future<void> runsOut = Future<void>(first).then([] { test::leastFailing = 0; });
+  EXPECT_TRUE(failureOf(machines[1].sum(0, bytesOf(data[2]))).ok());
+  EXPECT_TRUE(failureOf(runsOut).ok());
+  for (int i = 0; i < 2; ++i) {
+    all.push_back(pump.sum(0, bytesOf(data[1])));
+    for (const Future<void>& one : all) {
+      const Status why = failureOf(one);
+      EXPECT_EQ(Code::kResourceExhausted, why.code());
+      EXPECT_EQ("there is no memory for the parts that this machine sums", why.message());
     }
   }
 }

@@ -176,7 +176,7 @@ class Promise {
   Promise(Promise&&) noexcept = default;
   Promise& operator=(Promise&&) = delete;
   ~Promise() {
-    if (state_) state_->complete(State::whenDropped());
+    if (state_ && !state_->ready()) state_->complete(State::whenDropped());
   }
 
   Future<T> future() const { return Future<T>(state_); }

@@ -23,15 +23,31 @@ Duration lookInterval(Duration timeout) {
   return std::clamp<Duration>(timeout / kLooks, std::chrono::milliseconds(1), std::chrono::seconds(1));
 }
 
+Status noMemory() { return resourceExhausted("there is no memory for the parts that this machine sums"); }
+
 }  // namespace
+
+Pump::Outcome::Outcome(const io::ContinueOn& continueOn) : promise_(continueOn), failure_(noMemory()) {}
+
+void Pump::Outcome::end(const Status& how) try {
+  if (how.ok()) return promise_.set();
+  try {
+    failure_ = how;
+  } catch (const std::bad_alloc&) {  // then it stays as it is
+  }
+  promise_.fail(std::move(failure_));
+} catch (const std::bad_alloc&) {  // of what runs when the future is ready, as it is by then
+}
 
 Pump::Pump(Declaration declaration, Machine self, std::vector<std::string> names, std::vector<PumpPeer> peers,
            PumpOptions options)
     : options_(std::move(options)),
       state_(std::move(declaration), self, std::move(names), options_.patience),
       overdue_(options_.timeout),
-      ended_(std::in_place, options_.continueOn),
-      whenEnded_(ended_->future()),
+      ended_(options_.continueOn),
+      whenEnded_(ended_.future()),
+      noMemory_(noMemory()),
+      allHaveLeft_(failedPrecondition("all workers have left the summation service")),
       isTaken_(state_.declaration.tensors.size()) {
   const size_t others = (state_.isWorker(self) ? state_.names.size() - 1 : state_.declaration.workers);
   TREADLE_CHECK(peers.size() == others, "a pump has a peer for each machine that it exchanges bytes with");
@@ -64,20 +80,20 @@ Status Pump::checkSum(size_t tensor, MutableBytes data) const {
 
 Future<void> Pump::sum(size_t tensor, MutableBytes data) {
   throwIfError(checkSum(tensor, data));
-  Promise<void> promise(options_.continueOn);
-  Future<void> future = promise.future();
+  Outcome outcome(options_.continueOn);
+  Future<void> future = outcome.future();
   sharedStateOf(future)->endsByItself = true;
   {
     MutexLock lock(mutex_);
     if (leaves_) raise(failedPrecondition("this worker has left the summation service and makes no more sums"));
     if (!failure_.ok()) {
-      promise.fail(failure_);
+      outcome.end(failure_);
       return future;
     }
     if (isTaken_[tensor])
       raise(failedPrecondition("a sum of " + state_.declaration.textOf(tensor) +
                                " is under way; wait for its future first"));
-    requests_.push_back({tensor, data, std::move(promise)});
+    requests_.push_back({tensor, data, std::move(outcome)});
     isTaken_[tensor] = true;
   }
   state_.reactor->wake();
@@ -120,14 +136,10 @@ void Pump::run() {
     try {
       failure = turn();
     } catch (const std::bad_alloc&) {
-      failure = resourceExhausted("there is no memory for the parts that this machine sums");
+      failure = std::move(noMemory_);
     }
   }
-  try {
-    end(std::move(failure));
-  } catch (const std::bad_alloc&) {
-    dropAll();
-  }
+  end(std::move(failure));
 }
 
 // All workers have left, and know that this one has.
@@ -174,24 +186,25 @@ Status Pump::lossOrFailure() {
 }
 
 void Pump::beginAll() {
-  while (!begun_.empty()) {
-    Request request = std::move(begun_.back());
-    begun_.pop_back();
-    begin(std::move(request));
-  }
+  while (!begun_.empty()) begin();
 }
 
-void Pump::begin(Request request) {
-  const auto [first, end] = state_.declaration.partsOf(request.tensor);
+// The last of them, which stays there until it is under way.
+void Pump::begin() {
+  Request& request = begun_.back();
+  const size_t tensor = request.tensor;
+  const MutableBytes all = request.data;
+  const auto [first, end] = state_.declaration.partsOf(tensor);
+  underWay_.try_emplace(tensor, std::move(request.outcome), end - first + 1, Clock::now());
+  begun_.pop_back();
   if (end > first) ++sums_;
   state_.isActive = true;
-  underWay_.emplace(request.tensor, UnderWay{std::move(request.promise), end - first + 1, Clock::now()});
   for (size_t part = first; part < end; ++part) {
     const Part& where = state_.declaration.parts[part];
-    const MutableBytes data = request.data.subspan(where.begin, where.bytes());
+    const MutableBytes data = all.subspan(where.begin, where.bytes());
     where.machine == state_.self ? state_.adder.announceOwn(part, data) : state_.requester.announce(part, data);
   }
-  partDone(request.tensor);  // it may have no bytes, and no parts
+  partDone(tensor);  // it may have no bytes, and no parts
 }
 
 void Pump::leaveIfDone() {
@@ -213,13 +226,13 @@ bool Pump::partsDone() {
 void Pump::partDone(size_t tensor) {
   const auto found = underWay_.find(tensor);
   if (--found->second.parts > 0) return;
-  Promise<void> promise = std::move(found->second.promise);
+  Outcome outcome = std::move(found->second.outcome);
   underWay_.erase(found);
   {
     MutexLock lock(mutex_);
     isTaken_[tensor] = false;
   }
-  promise.set();
+  outcome.end({});
 }
 
 PumpConnection* Pump::connectionTo(Machine machine) const {
@@ -304,36 +317,27 @@ Status Pump::overdueElsewhere() {
   return {};
 }
 
-// Nothing is read or written any more.
+// Nothing is read or written any more. There may be no memory.
 void Pump::end(Status failure) {
   for (const auto& one : connections_) state_.reactor->remove(one->fd());
   connections_.clear();
   const bool hasEnded = failure.ok();
+  const Status* why = nullptr;
   std::vector<Request> requests;
   {
     MutexLock lock(mutex_);
-    if (hasEnded) failure_ = failedPrecondition("all workers have left the summation service");
-    if (failure_.ok()) failure_ = failure;
-    failure = failure_;
+    if (hasEnded) failure_ = std::move(allHaveLeft_);
+    if (failure_.ok()) failure_ = std::move(failure);
+    why = &failure_;
     requests.swap(requests_);
   }
-  for (auto& [tensor, underWay] : underWay_) underWay.promise.fail(failure);
+  for (auto& [tensor, underWay] : underWay_) underWay.outcome.end(*why);
   underWay_.clear();
   for (std::vector<Request>* some : {&begun_, &requests}) {
-    for (Request& request : *some) request.promise.fail(failure);
+    for (Request& request : *some) request.outcome.end(*why);
     some->clear();
   }
-  hasEnded ? ended_->set() : ended_->fail(failure);
-}
-
-// Without memory for a reason: a promise that is dropped ends its future.
-void Pump::dropAll() {
-  connections_.clear();
-  underWay_.clear();
-  begun_.clear();
-  ended_.reset();
-  MutexLock lock(mutex_);
-  requests_.clear();
+  hasEnded ? ended_.end({}) : ended_.end(*why);
 }
 
 }  // namespace treadle::summation

@@ -15,7 +15,6 @@
 
 #include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -74,13 +73,25 @@ class Pump {
   void close(const Status& why);
 
  private:
+  // Ends a future also where there is no memory left.
+  class Outcome {
+   public:
+    explicit Outcome(const io::ContinueOn& continueOn);
+
+    Future<void> future() const { return promise_.future(); }
+    void end(const Status& how);
+
+   private:
+    Promise<void> promise_;
+    Status failure_;  // that there is no memory: made while there is some
+  };
   struct Request {
     size_t tensor;
     MutableBytes data;
-    Promise<void> promise;
+    Outcome outcome;
   };
   struct UnderWay {
-    Promise<void> promise;
+    Outcome outcome;
     size_t parts = 0;  // that have not ended
     TimePoint begun{};
   };
@@ -91,7 +102,7 @@ class Pump {
   Status turn();
   bool isOver() const;
   void beginAll();
-  void begin(Request request);
+  void begin();
   void leaveIfDone();
   void write();
   PumpConnection* connectionTo(Machine machine) const;  // null: there is none
@@ -105,7 +116,6 @@ class Pump {
   Status overdueHere();
   Status overdueElsewhere();
   void end(Status failure);
-  void dropAll();
 
   const PumpOptions options_;
 
@@ -120,15 +130,16 @@ class Pump {
   Overdue overdue_;
   uint64_t framesAtLook_ = 0;  // state_.frames at the last look
   TimePoint lastFrame_{};      // a look after the last one that came
-  std::optional<Promise<void>> ended_;
+  Outcome ended_;
   const Future<void> whenEnded_;
+  Status noMemory_, allHaveLeft_;  // made while there is memory
 
   Mutex mutex_;
   std::vector<Request> requests_ TREADLE_GUARDED_BY(mutex_);
   std::vector<bool> isTaken_ TREADLE_GUARDED_BY(mutex_);  // by tensor: a sum is under way
   std::vector<std::pair<Machine, Status>> lost_ TREADLE_GUARDED_BY(mutex_);
   bool leaves_ TREADLE_GUARDED_BY(mutex_) = false;
-  Status failure_ TREADLE_GUARDED_BY(mutex_);
+  Status failure_ TREADLE_GUARDED_BY(mutex_);  // set for good when the thread ends
   std::thread thread_;
 };
 
