@@ -203,6 +203,22 @@ TEST(SummationService, FailsOnAllMachinesWhereOneCannotTakePart) {
         << outcome.message();
 }
 
+// Soon, and not after a timeout of their own.
+TEST(SummationService, FailsOnAllMachinesWhereOneHasATimeoutThatIsNone) {
+  ServiceJob job(2, 1);
+  const TimePoint begin = Clock::now();
+  const auto outcomes = job.outcomes([&](Worker& worker) {
+    SummationOptions options = job.options;
+    if (worker.self().name == "w1") options.timeout = Duration::zero();
+    SummationService::make(worker, options, job.isServer(worker) ? std::vector<SummationTensor>() : kTensors);
+  });
+  EXPECT_LT(Clock::now() - begin, job.options.timeout / 2);
+  for (const Status& outcome : outcomes) {
+    EXPECT_EQ(Code::kInvalidArgument, outcome.code()) << outcome.toString();
+    EXPECT_TRUE(test::contains(outcome.message(), "timeout must be positive"));
+  }
+}
+
 TEST(SummationService, RefusesOptionsAndTensorsThatAreNone) {
   WorkerJob job({"w0"});
   const auto refused = [&](const SummationOptions& options, const std::vector<SummationTensor>& tensors) {

@@ -162,7 +162,9 @@ SummationService SummationService::make(Job& job, SummationOptions options, std:
   // With the number of workers: machines that take others for workers must not meet.
   const std::string name = "summation service '" + options.name + "' of " + std::to_string(options.workers.size()) +
                            (options.workers.size() == 1 ? " worker" : " workers");
-  const ProcessGroup group = ProcessGroup::make(job, names, {.name = name, .timeout = options.timeout});
+  // Also where the timeout is none: the group reports that to the other machines.
+  const Duration timeout = group::checkTimeout(options.timeout).ok() ? options.timeout : SummationOptions().timeout;
+  const ProcessGroup group = ProcessGroup::make(job, names, {.name = name, .timeout = timeout});
   std::shared_ptr<Handle> handle;
   try {
     throwIfError(options.validate());
