@@ -14,6 +14,8 @@ namespace {
 
 using group::DataType;
 using summation::Declaration;
+using summation::Participant;
+using summation::PumpOptions;
 using test::WorkerJob;
 
 constexpr Duration kPatience = std::chrono::seconds(60);
@@ -379,6 +381,18 @@ TEST(SummationService, MayBeDroppedInAContinuation) {
       then.wait(kPatience);
     });
   }
+}
+
+// The worker goes on, and makes no other service.
+TEST(SummationService, LetsGoOfItsMemoryWhereItIsDroppedOnAThreadThatMustNotWait) {
+  WorkerJob job({"w0"});
+  Promise<void> promise;
+  const Future<void> gone = promise.future();
+  auto report = [holds = std::make_shared<Promise<void>>(std::move(promise))](const Status&) {};
+  auto participant = std::make_shared<Participant>(std::vector{job[0].self()}, 1, 0, PumpOptions(), std::move(report));
+  participant->start({{{DataType::kFloat32, 4}}, {{0, 0, 4, 0}}, 1});
+  job[0].services().keeper()->keep(std::move(participant));
+  EXPECT_EQ("the promise of this future was dropped", failureOf(gone).message());
 }
 
 TEST(SummationService, EndsWithItsWorker) {

@@ -14,7 +14,10 @@ constexpr Duration kPatience = std::chrono::seconds(2);
 }  // namespace
 
 Services::Services(cluster::Membership& membership, io::ContinueOn continueOn, Dial dial)
-    : continueOn_(std::move(continueOn)), dial_(std::move(dial)), outbox_(std::make_shared<Outbox>(membership)) {}
+    : continueOn_(std::move(continueOn)),
+      dial_(std::move(dial)),
+      outbox_(std::make_shared<Outbox>(membership)),
+      keeper_(std::make_shared<Keeper>(continueOn_)) {}
 
 Services::~Services() { close(cancelled("this worker has left the job")); }
 
@@ -23,7 +26,6 @@ std::shared_ptr<Participant> Services::begin(uint64_t number, std::vector<Worker
   auto report = [outbox = outbox_, number, machines](const Status& why) { outbox->report(number, machines, why); };
   const PumpOptions options{.timeout = timeout, .patience = kPatience, .continueOn = continueOn_};
   auto participant = std::make_shared<Participant>(std::move(machines), workers, self, options, std::move(report));
-  keeper_->letGo();
   MutexLock lock(mutex_);
   throwIfError(closed_);
   std::erase_if(participants_, [](const auto& one) { return one.second.expired(); });
@@ -32,8 +34,12 @@ std::shared_ptr<Participant> Services::begin(uint64_t number, std::vector<Worker
 }
 
 void Services::Keeper::keep(std::shared_ptr<Participant> participant) {
-  MutexLock lock(mutex_);
-  kept_.push_back(std::move(participant));
+  {
+    MutexLock lock(mutex_);
+    kept_.push_back(std::move(participant));
+  }
+  // The task has no participant of its own: an executor that has stopped drops it on this thread.
+  runOn_.post([keeper = shared_from_this()] { keeper->letGo(); });
 }
 
 void Services::Keeper::letGo() {

@@ -20,18 +20,22 @@ class Services final : public cluster::MessageHandler {
   // Connects to the worker with this rank for the service with this number, on the calling thread.
   using Dial = std::function<Result<io::Stream>(int rank, uint64_t number, TimePoint deadline)>;
 
-  // `membership` must outlive it. `continueOn` runs what is made of the services' futures.
+  // `membership` must outlive it. `continueOn`, an executor's, runs what is made of the services' futures.
   Services(cluster::Membership& membership, io::ContinueOn continueOn, Dial dial);
   ~Services() override;
 
-  // Keeps participants whose last user must not wait for their end, on a thread that polls or reads.
-  class Keeper {
+  // Ends participants whose last user must not wait for that, on a thread that polls or reads: in a task, and where the
+  // executor has stopped, when the services are closed. May outlive them.
+  class Keeper : public std::enable_shared_from_this<Keeper> {
    public:
+    explicit Keeper(io::ContinueOn runOn) : runOn_(std::move(runOn)) {}
+
     void keep(std::shared_ptr<Participant> participant);
     // Waits for the end of those that are kept.
     void letGo();
 
    private:
+    const io::ContinueOn runOn_;
     Mutex mutex_;
     std::vector<std::shared_ptr<Participant>> kept_ TREADLE_GUARDED_BY(mutex_);
   };
@@ -69,7 +73,7 @@ class Services final : public cluster::MessageHandler {
   const io::ContinueOn continueOn_;
   const Dial dial_;
   const std::shared_ptr<Outbox> outbox_;
-  const std::shared_ptr<Keeper> keeper_ = std::make_shared<Keeper>();
+  const std::shared_ptr<Keeper> keeper_;
   mutable Mutex mutex_;
   Status closed_ TREADLE_GUARDED_BY(mutex_);
   std::map<uint64_t, std::weak_ptr<Participant>> participants_ TREADLE_GUARDED_BY(mutex_);
