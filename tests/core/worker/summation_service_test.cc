@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "tests/support/no_memory.h"
 #include "tests/support/tls_pair.h"
 #include "tests/support/worker_job.h"
 #include "treadle/core/summation/services.h"
@@ -203,6 +204,18 @@ TEST(SummationService, FailsOnAllMachinesWhereOneCannotTakePart) {
   for (const Status& outcome : outcomes)
     EXPECT_TRUE(outcome.message().find("s0 is a server of the summation service and has tensors") != std::string::npos)
         << outcome.message();
+}
+
+TEST(SummationService, FailsWhereThereIsNoMemoryForItsTensors) {
+  if (!test::kMemoryMayFail) GTEST_SKIP() << "the sanitizer allocates";
+  constexpr size_t kTensorCount = 10'000;
+  WorkerJob job({"w0"});
+  std::vector<SummationTensor> tensors;
+  for (const std::string& name : numbered("t", kTensorCount)) tensors.push_back({name, DataType::kFloat32, 1});
+  test::leastFailing = kTensorCount;
+  const auto make = [&] { SummationService::make(job[0], {.workers = {"w0"}}, std::move(tensors)); };
+  EXPECT_EQ("there is no memory to make a summation service", test::messageOf<ResourceError>(make));
+  test::leastFailing = SIZE_MAX;
 }
 
 // Soon, and not after a timeout of their own.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <new>
 #include <set>
 #include <utility>
 
@@ -109,6 +110,17 @@ class Meeting {
   const TimePoint deadline_;
 };
 
+// Of the exception that is being handled.
+Status whyNotMade() {
+  try {
+    throw;
+  } catch (const std::bad_alloc&) {
+    return resourceExhausted("there is no memory to make a summation service");
+  } catch (...) {
+    return statusOfCurrentException("making a summation service");
+  }
+}
+
 std::shared_ptr<Participant> begun(Services& services, const ProcessGroup& group, const SummationOptions& options) {
   const group::MemberLink& link = group.core().link();
   std::vector<WorkerInfo> machines;
@@ -178,7 +190,7 @@ SummationService SummationService::make(Job& job, SummationOptions options, std:
     meeting.connect(job.services(), *handle->participant);
     handle->participant->start(std::move(declaration));
   } catch (...) {
-    Status why = statusOfCurrentException("making a summation service");
+    Status why = whyNotMade();
     if (handle) why = handle->participant->giveUp(why);
     group.core().abandon(why);
     raise(std::move(why));

@@ -45,8 +45,8 @@ class SummationService {
   // On all workers and servers of the service; the n-th such call on each means the same service. Workers give the same
   // tensors, the most urgent ones first; servers give none. Returns when all machines are connected. Where one machine
   // cannot take part, that fails all others that list it. ArgumentError: options out of range; a name twice; this
-  // worker has no part in it; tensors that differ, named. NotFoundError: an unknown name. TimeoutError, PeerLostError:
-  // who has not come.
+  // worker has no part in it; tensors that differ, named. NotFoundError: an unknown name. ResourceError: no memory for
+  // it. TimeoutError, PeerLostError: who has not come.
   static SummationService make(Job& job, SummationOptions options, std::vector<SummationTensor> tensors = {});
 
   SummationService() = default;  // means no service; every function except `valid` throws StateError
