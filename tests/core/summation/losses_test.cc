@@ -39,6 +39,15 @@ TEST(Losses, AreOfTheFirstMachine) {
   EXPECT_EQ(kClosed.message(), losses.certain(kBegin + seconds(9)).message());
 }
 
+// One that is silent has one sign; those that leave over it have both.
+TEST(Losses, AreOfTheMachineThatWasReportedFirst) {
+  Losses losses(3, seconds(2));
+  losses.reported(2, peerLost("w2", "it is silent"), kBegin);
+  losses.reported(1, kKilled, kBegin + std::chrono::milliseconds(1));
+  losses.connectionEnded(1, kClosed, kBegin + std::chrono::milliseconds(1));
+  EXPECT_EQ("it is silent", losses.certain(kBegin + std::chrono::milliseconds(1)).message());
+}
+
 TEST(Losses, AreNoneWhereTheServiceEnded) {
   Losses losses(2, seconds(2));
   losses.reported(1, kKilled, kBegin);

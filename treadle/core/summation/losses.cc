@@ -9,7 +9,11 @@ void Losses::connectionEnded(Machine machine, Status why, TimePoint now) {
   add(&Signs::connection, machine, std::move(why), now);
 }
 
-void Losses::reported(Machine machine, Status why, TimePoint now) { add(&Signs::report, machine, std::move(why), now); }
+void Losses::reported(Machine machine, Status why, TimePoint now) {
+  add(&Signs::report, machine, std::move(why), now);
+  Signs& signs = signs_[machine];
+  if (!signs.isOver) signs.reportedAt = std::min(signs.reportedAt, now);
+}
 
 void Losses::add(Status Signs::* sign, Machine machine, Status why, TimePoint now) {
   Signs& signs = signs_[machine];
@@ -19,12 +23,16 @@ void Losses::add(Status Signs::* sign, Machine machine, Status why, TimePoint no
   if (!signs.connection.ok() && !signs.report.ok()) signs.due = now;
 }
 
-// Of several the first. The report says more than the end of a connection.
+// The report says more than the end of a connection.
 Status Losses::certain(TimePoint now) const {
-  const auto first =
-      std::min_element(signs_.begin(), signs_.end(), [](const Signs& a, const Signs& b) { return a.due < b.due; });
-  if (first == signs_.end() || first->due > now) return {};
-  return first->report.ok() ? first->connection : first->report;
+  const auto firstBy = [&](TimePoint Signs::* time) {
+    return std::min_element(signs_.begin(), signs_.end(),
+                            [time](const Signs& a, const Signs& b) { return a.*time < b.*time; });
+  };
+  const auto counts = firstBy(&Signs::due);
+  if (counts == signs_.end() || counts->due > now) return {};
+  const auto reported = firstBy(&Signs::reportedAt);
+  return reported->report.ok() ? counts->connection : reported->report;
 }
 
 std::optional<TimePoint> Losses::due() const {

@@ -23,7 +23,8 @@ class Losses {
   // The connection ended because the service did: the machine is not lost, whatever is reported.
   void endedWell(Machine machine) { signs_[machine] = {.isOver = true}; }
 
-  // The loss that counts by now; OK when there is none.
+  // OK as long as no loss counts. Then the one that was reported first, as the others may follow from it: a machine
+  // that is silent, whose connection has not ended, loses its job the machines that leave over it.
   Status certain(TimePoint now) const;
   // When one will count if nothing else comes.
   std::optional<TimePoint> due() const;
@@ -31,7 +32,7 @@ class Losses {
  private:
   struct Signs {
     Status connection = {}, report = {};
-    TimePoint due = kNever;
+    TimePoint reportedAt = kNever, due = kNever;
     bool isOver = false;
   };
 
