@@ -37,7 +37,7 @@ class Model {
     const bool known = std::any_of(registered_.begin(), registered_.end(), [&](const auto& one) {
       return one.first == worker.rank || one.second == worker.name;
     });
-    if (known || registration.worldSize != kWorld) return false;
+    if (known || registration.world != kWorld) return false;
     registered_.emplace(worker.rank, worker.name);
     return true;
   }

@@ -10,12 +10,19 @@ namespace {
 using summation::Declaration;
 using summation::Part;
 
-void feedFailure(Bytes bytes) {
-  const Result<summation::FailureMessage> failure = summation::parseFailure(bytes);
-  if (!failure.ok()) return;
-  promise(!failure->why.ok(), "a failure has a reason");
-  const std::vector<std::byte> again = summation::encode(*failure);
-  promise(std::equal(again.begin(), again.end(), bytes.begin(), bytes.end()), "a failure is written as it came");
+void check(const summation::FailureMessage& failure) { promise(!failure.why.ok(), "a failure has a reason"); }
+
+void check(const summation::Invitation& invitation) {
+  promise(!invitation.workers.empty() && !invitation.servers.empty(), "a service that a server is invited to has both");
+  promise(invitation.timeout > Duration::zero(), "it has a time limit");
+}
+
+void feedMessage(Bytes bytes) {
+  const Result<summation::ServiceMessage> message = summation::parseServiceMessage(bytes);
+  if (!message.ok()) return promise(message.status().code() == Code::kDataLoss, "what is none is damage");
+  std::visit([](const auto& one) { check(one); }, *message);
+  const std::vector<std::byte> again = std::visit([](const auto& one) { return summation::encode(one); }, *message);
+  promise(std::equal(again.begin(), again.end(), bytes.begin(), bytes.end()), "a message is written as it came");
 }
 
 // Each byte of each tensor is in one part of a machine that there is, found by its place.
@@ -42,7 +49,7 @@ void feedDeclaration(Bytes bytes, size_t workers, size_t machines) {
 
 void feed(Bytes input) {
   Choices choices(input);
-  if (choices.below(2) == 0) return feedFailure(choices.rest());
+  if (choices.below(2) == 0) return feedMessage(choices.rest());
   const size_t workers = 1 + choices.below(4), machines = workers + choices.below(4);
   feedDeclaration(choices.rest(), workers, machines);
 }
@@ -51,6 +58,9 @@ Inputs seeds() {
   Inputs all;
   for (const Status& why : {peerLost("w1", "it was killed"), deadlineExceeded("late"), dataLoss("")})
     all.push_back(joined({{std::byte{0}}, summation::encode(summation::FailureMessage{7, why})}));
+  for (const auto& invitation : {summation::Invitation{{"w0", "w1"}, {"s0"}, "gradients", std::chrono::seconds(60)},
+                                 summation::Invitation{{"w0"}, {"s0", "s1"}, "", kNoTimeout}})
+    all.push_back(joined({{std::byte{0}}, summation::encode(invitation)}));
   for (const auto& [workers, servers] : {std::pair<size_t, size_t>{1, 0}, {2, 1}, {4, 3}}) {
     const auto shares = summation::bestShares(summation::Bandwidths::even(workers, servers, 1));
     const auto declaration = Declaration::of({{group::DataType::kFloat32, 40'000, "weight"},

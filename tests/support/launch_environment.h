@@ -43,6 +43,7 @@ inline constexpr std::array kLaunchVariables = {
     "PMI_SIZE",
     "PMI_PORT",
     "MPI_LOCALNRANKS",
+    "TREADLE_SERVERS",
 };
 // What else `treadle run` gives: files and descriptors.
 inline constexpr std::array kHandedDown = {"TREADLE_JOB_KEY_FD", "TREADLE_JOB_KEY_FILE", "TREADLE_STATUS_FD"};

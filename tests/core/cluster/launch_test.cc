@@ -70,6 +70,28 @@ TEST(Launch, prefersItsOwnVariables) {
   EXPECT_EQ(1, Launch::detect()->rank);
 }
 
+TEST(Launch, ReadsHowManyRanksAreServers) {
+  for (const auto& [rank, text, servers, isServer] :
+       {std::tuple<const char*, const char*, int, bool>{"0", "2", 2, false},
+        {"1", "2", 2, true},
+        {"1", "1", 1, false},
+        {"2", "1", 1, true},
+        {"2", "0", 0, false},
+        {"2", "", 0, false}}) {
+    Environment environment(with(with(kOwn, "TREADLE_RANK", rank), "TREADLE_SERVERS", text));
+    auto launch = Launch::detect();
+    ASSERT_TRUE(launch.ok()) << launch.status().toString();
+    EXPECT_EQ(3, launch->worldSize);
+    EXPECT_EQ(servers, launch->servers);
+    EXPECT_EQ(3 - servers, launch->workers());
+    EXPECT_EQ(isServer, launch->isServer());
+  }
+  for (const char* wrong : {"3", "4", "-1", "two", "1 "}) {
+    const std::string message = failureOf(with(kOwn, "TREADLE_SERVERS", wrong)).message();
+    EXPECT_NE(std::string::npos, message.find("TREADLE_SERVERS is '" + std::string(wrong) + "'")) << message;
+  }
+}
+
 // What each launcher sets, as seen on real ones, and what is to come of it.
 struct Case {
   const char* what;
@@ -311,8 +333,16 @@ TEST(Launch, validatesWhatAProgramFillsIn) {
     spoil(bad);
     EXPECT_EQ(Code::kInvalidArgument, bad.validate().code());
   }
+  Launch served{0, 3, "127.0.0.1", 29500, ""};
+  for (const auto& [servers, isPossible] : {std::pair<int, bool>{0, true}, {2, true}, {3, false}, {-1, false}}) {
+    served.servers = servers;
+    EXPECT_EQ(isPossible, served.validate().ok()) << servers;
+  }
   Launch open{kAnyRank, kOpenWorld, "127.0.0.1", 29500, ""};
   EXPECT_TRUE(open.validate().ok());
+  open.servers = 1;
+  EXPECT_EQ(Code::kInvalidArgument, open.validate().code());
+  open.servers = 0;
   open.rank = 1;  // ranks of open jobs are given out
   EXPECT_EQ(Code::kInvalidArgument, open.validate().code());
   Launch file{0, 2, "", 0, ""};

@@ -14,10 +14,10 @@ Roster someRoster() {
 
 TEST(RendezvousMessages, comeBackAsTheyWereMade) {
   Result<RendezvousMessage> registration =
-      parseRendezvous(encodeRegistration({4, {"unix:a", "tcp://127.0.0.1:1"}, 1500ms}));
+      parseRendezvous(encodeRegistration({{4, 1}, {"unix:a", "tcp://127.0.0.1:1"}, 1500ms}));
   ASSERT_TRUE(registration.ok());
   EXPECT_EQ(Step::kRegister, registration->step);
-  EXPECT_EQ(4, registration->registration.worldSize);
+  EXPECT_EQ((World{4, 1}), registration->registration.world);
   EXPECT_EQ(1500ms, registration->registration.timeLeft);
   EXPECT_EQ((std::vector<std::string>{"unix:a", "tcp://127.0.0.1:1"}), registration->registration.addresses);
   Result<RendezvousMessage> roster = parseRendezvous(encodeRoster(someRoster()));

@@ -28,9 +28,9 @@ link::Credentials credentialsOf(const std::string& name, int rank) {
 
 class Meeting {
  public:
-  explicit Meeting(int worldSize, Duration joinTimeout = test::kHangs)
+  explicit Meeting(World world, Duration joinTimeout = test::kHangs)
       : address(*io::Address::tcp("127.0.0.1", test::freePort())) {
-    server = valueOrThrow(RendezvousServer::start(*reactor, {address}, credentialsOf("w0", 0), worldSize, joinTimeout,
+    server = valueOrThrow(RendezvousServer::start(*reactor, {address}, credentialsOf("w0", 0), world, joinTimeout,
                                                   deadlineAfter(joinTimeout)));
   }
   ~Meeting() {
@@ -41,10 +41,10 @@ class Meeting {
     return valueOrThrow(RendezvousClient::connect(test::meetingAt({address}), credentialsOf(name, rank), patience()));
   }
   // Connects and registers; what comes of it.
-  Result<Roster> meet(const std::string& name, int rank, int worldSize) {
+  Result<Roster> meet(const std::string& name, int rank, World world) {
     auto client = RendezvousClient::connect(test::meetingAt({address}), credentialsOf(name, rank), patience());
     if (!client.ok()) return client.status();
-    return (*client)->exchange(worldSize, {"unix:" + name}, patience());
+    return (*client)->exchange(world, {"unix:" + name}, patience());
   }
 
   io::Address address;
@@ -283,6 +283,16 @@ TEST(Rendezvous, tellsAllWhenARankIsStartedTwice) {
     expectTold(status, Code::kFailedPrecondition, "rank 1 was started twice");
   // Rank 0 may have come when it was over already.
   EXPECT_FALSE(results[0].ok());
+}
+
+TEST(Rendezvous, ReportsToAllThatTheNumbersOfServersDiffer) {
+  Meeting meeting({3, 1});
+  auto results = allAtOnce(
+      {[&] { return meeting.meet("w0", 0, {3, 1}).status(); }, [&] { return meeting.meet("w1", 1, {3, 2}).status(); }});
+  for (const Status& status : results)
+    expectTold(status, Code::kFailedPrecondition,
+               "worker 'w1' (rank 1) was started for a job of 3 workers, of which the last 2 serve, and rank 0 for one "
+               "of 3 workers, of which the last 1 serve");
 }
 
 TEST(Rendezvous, tellsAllWhenWorldSizesDiffer) {

@@ -10,7 +10,7 @@ void Keeper::begin(bool following) {
   gathering_ = {};
   vote_ = {};
   for (int rank : membership_.present()) {
-    gathering_.add(rank);
+    if (!membership_.isServer(rank)) gathering_.add(rank);
     vote_.add(rank);
     if (!following) unsent_[rank];
   }

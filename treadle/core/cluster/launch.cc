@@ -4,6 +4,7 @@
 #include <charconv>
 #include <optional>
 
+#include "treadle/core/base/environment.h"
 #include "treadle/core/base/hash.h"
 #include "treadle/core/cluster/job_key.h"
 #include "treadle/core/cluster/launch_variables.h"
@@ -15,6 +16,17 @@ namespace {
 // Of ports that are derived: above those of services, below those that systems give to outgoing connections.
 constexpr uint16_t kFirstPort = 10'000, kPorts = 22'768;
 constexpr int kPortsToTry = 8;
+
+// How many ranks are servers, where the launcher's variables do not say it.
+Result<int> readServers(const Launch& launch) {
+  const std::optional<std::string> text = base::environment("TREADLE_SERVERS");
+  if (!text || text->empty()) return 0;
+  Result<int> servers = numberIn("TREADLE_SERVERS", *text, 0, kMaxWorldSize);
+  if (!servers.ok() || *servers == 0 || launch.open() || *servers < launch.worldSize) return servers;
+  return wrong(
+      "TREADLE_SERVERS", *text,
+      "less than the " + std::to_string(launch.worldSize) + " ranks of the job, of which at least rank 0 is no server");
+}
 
 // Where the workers are to meet.
 Status validateMeeting(const Launch& launch) {
@@ -43,6 +55,9 @@ Result<Launch> Launch::detect() {
   Result<std::string> key = readJobKey();
   if (!key.ok()) return std::move(key).status();
   launch.jobKey = std::move(*key);
+  Result<int> servers = readServers(launch);
+  if (!servers.ok()) return std::move(servers).status();
+  launch.servers = *servers;
   TREADLE_RETURN_IF_ERROR(launch.validate());
   return launch;
 }
@@ -76,6 +91,11 @@ Status Launch::validate() const {
   if (!open() && (rank < 0 || rank >= worldSize))
     return invalidArgument("the rank is " + std::to_string(rank) + " but ranks of a job of " +
                            std::to_string(worldSize) + " count from 0 to " + std::to_string(worldSize - 1));
+  if (open() && servers != 0)
+    return invalidArgument("an open job has no servers (TREADLE_SERVERS): start it with a fixed number of workers");
+  if (!open() && (servers < 0 || servers >= worldSize))
+    return invalidArgument(std::to_string(servers) + " of the " + std::to_string(worldSize) +
+                           " ranks of the job are to be servers; rank 0 is none");
   TREADLE_RETURN_IF_ERROR(validateMeeting(*this));
   if (!jobKey.empty() && (jobKey.size() < kMinJobKeyLength || jobKey.size() > kMaxJobKeyLength))
     return invalidArgument("the job key (TREADLE_JOB_KEY) has " + std::to_string(jobKey.size()) + " characters, not " +

@@ -30,17 +30,23 @@ struct Launch {
   // and `masterPort`. Absolute path; the file need not exist yet. Empty: none.
   std::string meetingFile = {};
 
+  // So many ranks, the highest ones, are summation servers. An open job has none.
+  int servers = 0;
+
   bool open() const { return worldSize == kOpenWorld; }
+  int workers() const { return worldSize - servers; }  // that are no servers; of a fixed number of ranks
+  bool isServer() const { return !open() && rank >= workers(); }
 
   // Reads the environment: the variables of `treadle run` (TREADLE_RANK, TREADLE_WORLD_SIZE, TREADLE_MASTER=host:port
   // or file:///path; in an open job the world size is "open", and the rank is "any" except for the first worker), or
   // those of torchrun, Slurm, Open MPI, MPICH and others (launchers.h). Where workers share a secret, also
-  // TREADLE_JOB_KEY_FD, TREADLE_JOB_KEY_FILE or TREADLE_JOB_KEY (job_key.h). FailedPrecondition when there is no
+  // TREADLE_JOB_KEY_FD, TREADLE_JOB_KEY_FILE or TREADLE_JOB_KEY (job_key.h),
+  // and where ranks are servers, TREADLE_SERVERS. FailedPrecondition when there is no
   // launcher or a variable is missing, InvalidArgument naming variable and value.
   static Result<Launch> detect();
 
-  // InvalidArgument for impossible values: a rank outside the world, no address, port 0, a key that is too short or
-  // long.
+  // InvalidArgument for impossible values: a rank outside the world, no worker but servers, no address, port 0, a key
+  // that is too short or long.
   Status validate() const;
 
   // The ports at which rank 0 may listen; it takes the first free one. Other programs may listen at the rest: a dialer

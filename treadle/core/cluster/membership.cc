@@ -1,5 +1,7 @@
 #include "treadle/core/cluster/membership.h"
 
+#include <numeric>
+
 #include "treadle/core/base/log.h"
 #include "treadle/core/cluster/cluster_messages.h"
 #include "treadle/core/cluster/member.h"
@@ -99,6 +101,13 @@ Result<WorkerInfo> Membership::awaitName(std::string_view name, TimePoint deadli
       return deadlineExceeded("no worker called '" + std::string(name) +
                               "' has joined in time: start one, or wait longer");
   }
+}
+
+std::vector<int> Membership::ranks() const {
+  if (open()) return present();
+  std::vector<int> all(static_cast<size_t>(worldSize()));
+  std::iota(all.begin(), all.end(), 0);
+  return all;
 }
 
 std::vector<int> Membership::present() const {

@@ -26,6 +26,14 @@ struct Present {
   Costs costs = {};
 };
 
+// How many ranks a job has, and how many of them, the highest ones, are servers.
+struct World {
+  World(int ofRanks, int ofServers = 0) : ranks(ofRanks), servers(ofServers) {}  // NOLINT: a number is a world
+  bool operator==(const World&) const = default;
+
+  int ranks, servers;
+};
+
 enum class Step : uint8_t;
 struct RendezvousMessage;
 
@@ -36,7 +44,7 @@ class RendezvousServer {
   // when none is.
   static Result<std::unique_ptr<RendezvousServer>> start(io::Reactor& reactor,
                                                          const std::vector<io::Address>& addresses,
-                                                         const link::Credentials& credentials, int worldSize,
+                                                         const link::Credentials& credentials, World world,
                                                          Duration joinTimeout, TimePoint deadline);
   // The reactor's thread must have stopped.
   ~RendezvousServer();
@@ -92,7 +100,7 @@ class RendezvousClient {
   Result<bool> awaitGone(TimePoint deadline);
 
   // Registers and waits for all others. What the server found wrong; PeerLost when rank 0 went.
-  Result<Roster> exchange(int worldSize, const std::vector<std::string>& addresses, TimePoint deadline);
+  Result<Roster> exchange(World world, const std::vector<std::string>& addresses, TimePoint deadline);
   // What the links of the job cost, as it came with the roster.
   const Costs& costs() const { return costs_; }
   // Reports that this worker is connected to all and waits until all are.

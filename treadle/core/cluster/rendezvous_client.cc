@@ -128,10 +128,9 @@ Result<Present> RendezvousClient::comeIn(const std::vector<std::string>& address
   return std::move(message->present);
 }
 
-Result<Roster> RendezvousClient::exchange(int worldSize, const std::vector<std::string>& addresses,
-                                          TimePoint deadline) {
+Result<Roster> RendezvousClient::exchange(World world, const std::vector<std::string>& addresses, TimePoint deadline) {
   Duration timeLeft = deadline == kNever ? kNoTimeout : deadline - Clock::now();
-  say(stream_, encodeRegistration({worldSize, addresses, timeLeft}), deadline);
+  say(stream_, encodeRegistration({world, addresses, timeLeft}), deadline);
   Result<RendezvousMessage> message = receive(Step::kRoster, deadline);
   if (!message.ok()) return std::move(message).status();
   costs_ = message->costs;

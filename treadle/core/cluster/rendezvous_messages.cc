@@ -66,7 +66,8 @@ wire::FrameLimits rendezvousLimits() { return {.payloadBytes = 16U << 20, .buffe
 
 std::vector<std::byte> encodeRegistration(const Registration& registration) {
   wire::Writer writer = begin(Step::kRegister);
-  writer.number(static_cast<int32_t>(registration.worldSize));
+  writer.number(static_cast<int32_t>(registration.world.ranks));
+  writer.number(static_cast<int32_t>(registration.world.servers));
   writer.number(microsecondsOf(registration.timeLeft));
   writeAddresses(writer, registration.addresses);
   return writer.take();
@@ -127,7 +128,8 @@ Result<RendezvousMessage> parseRendezvous(Bytes payload) {
   if (step < 1 || step > 10) return dataLoss("an unknown message at the rendezvous");
   message.step = static_cast<Step>(step);
   if (message.step == Step::kRegister) {
-    message.registration.worldSize = reader.number<int32_t>();
+    message.registration.world.ranks = reader.number<int32_t>();
+    message.registration.world.servers = reader.number<int32_t>();
     message.registration.timeLeft = durationOf(reader.number<uint64_t>());
     message.registration.addresses = readAddresses(reader);
   }

@@ -20,7 +20,7 @@ enum class Step : uint8_t {
 };
 
 struct Registration {
-  int worldSize = 0;
+  World world = 0;
   std::vector<std::string> addresses;
   Duration timeLeft = kNoTimeout;  // until the worker gives up by itself
 };

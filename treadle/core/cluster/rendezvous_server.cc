@@ -14,15 +14,23 @@
 #include "treadle/core/link/connection.h"
 
 namespace treadle::cluster {
+namespace {
+
+std::string inWords(World world) {
+  const std::string ranks = std::to_string(world.ranks) + " workers";
+  return world.servers == 0 ? ranks : ranks + ", of which the last " + std::to_string(world.servers) + " serve,";
+}
+
+}  // namespace
 
 // One lock guards it all: few messages, each handled at once. Stages: gathering registrations; measuring what links
 // cost; connecting, from the roster on; over, whether all went or all failed.
 class RendezvousServer::Core : public std::enable_shared_from_this<Core> {
  public:
-  Core(io::Reactor& reactor, std::string name, int worldSize, Duration joinTimeout, io::Fd allCame)
+  Core(io::Reactor& reactor, std::string name, World world, Duration joinTimeout, io::Fd allCame)
       : reactor_(reactor),
         name_(std::move(name)),
-        worldSize_(worldSize),
+        world_(world),
         joinTimeout_(joinTimeout),
         allCame_(std::move(allCame)) {}
 
@@ -75,7 +83,7 @@ class RendezvousServer::Core : public std::enable_shared_from_this<Core> {
 
   io::Reactor& reactor_;
   const std::string name_;
-  const int worldSize_;
+  const World world_;
   const Duration joinTimeout_;
   const io::Fd allCame_;  // an eventfd, so that an Interruption ends the wait for it
   mutable Mutex mutex_;
@@ -126,11 +134,11 @@ void RendezvousServer::Core::endAt(TimePoint deadline) {
 Status RendezvousServer::Core::check(const link::Hello& hello) const {
   if (hello.purpose != link::Purpose::kRendezvous) return failedPrecondition("workers only meet at this address");
   if (hello.worker.rank == kAnyRank)
-    return failedPrecondition("this job has a fixed size of " + std::to_string(worldSize_) +
+    return failedPrecondition("this job has a fixed size of " + std::to_string(world_.ranks) +
                               " workers, and nobody joins it at run time");
-  if (hello.worker.rank < 0 || hello.worker.rank >= worldSize_)
+  if (hello.worker.rank < 0 || hello.worker.rank >= world_.ranks)
     return invalidArgument("rank " + std::to_string(hello.worker.rank) + " is not in this job of " +
-                           std::to_string(worldSize_) + " workers");
+                           std::to_string(world_.ranks) + " workers");
   MutexLock lock(mutex_);
   bool begun = stage_ != Stage::kGathering && failure_.ok();
   return begun ? failedPrecondition("this job has begun without you") : Status();
@@ -148,7 +156,7 @@ void RendezvousServer::Core::accept(io::Stream stream, const link::Hello& hello)
       link::Connection::start(reactor_, std::move(stream), link::Connection::Kind::kServing, options, *guest);
   if (!connection.ok()) return failAll(connection.status());
   guest->connection = std::move(*connection);
-  if (guests_.size() == static_cast<size_t>(worldSize_)) (void)::eventfd_write(allCame_.get(), 1);
+  if (guests_.size() == static_cast<size_t>(world_.ranks)) (void)::eventfd_write(allCame_.get(), 1);
   if (!failure_.ok()) return say(*guest, encodeFailure(failure_));
   if (!first)
     failAll(failedPrecondition("rank " + std::to_string(rank) + " was started twice, as '" +
@@ -178,10 +186,9 @@ void RendezvousServer::Core::onMessage(int rank, Bytes payload) {
 Status RendezvousServer::Core::onRegister(int rank, Registration registration) {
   Guest& guest = *guests_.at(rank);
   if (guest.registered) return dataLoss(link::describe(guest.worker) + " registered twice");
-  if (registration.worldSize != worldSize_)
+  if (registration.world != world_)
     return failedPrecondition(link::describe(guest.worker) + " was started for a job of " +
-                              std::to_string(registration.worldSize) + " workers and rank 0 for one of " +
-                              std::to_string(worldSize_));
+                              inWords(registration.world) + " and rank 0 for one of " + inWords(world_));
   for (const auto& [other, known] : guests_)
     if (known->registered && known->worker.name == guest.worker.name && other != rank)
       return invalidArgument("the name '" + guest.worker.name + "' is used twice, by rank " +
@@ -265,7 +272,7 @@ void RendezvousServer::Core::onDeadline() {
 // Why not all have joined by the deadline.
 Status RendezvousServer::Core::late() const {
   if (const std::string absent = missing(); !absent.empty())
-    return deadlineExceeded("rank " + absent + " of " + std::to_string(worldSize_) +
+    return deadlineExceeded("rank " + absent + " of " + std::to_string(world_.ranks) +
                             " did not arrive within the join timeout of " + toText(joinTimeout_) +
                             "; look at its output, or raise joinTimeout");
   std::string unconnected;
@@ -277,7 +284,7 @@ Status RendezvousServer::Core::late() const {
 
 std::string RendezvousServer::Core::missing() const {
   std::vector<int> ranks;
-  for (int rank = 0; rank < worldSize_; ++rank) {
+  for (int rank = 0; rank < world_.ranks; ++rank) {
     auto guest = guests_.find(rank);
     if (guest == guests_.end() || !guest->second->registered) ranks.push_back(rank);
   }
@@ -361,11 +368,11 @@ void RendezvousServer::stop() {
 
 Result<std::unique_ptr<RendezvousServer>> RendezvousServer::start(io::Reactor& reactor,
                                                                   const std::vector<io::Address>& addresses,
-                                                                  const link::Credentials& credentials, int worldSize,
+                                                                  const link::Credentials& credentials, World world,
                                                                   Duration joinTimeout, TimePoint deadline) {
   io::Fd allCame(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!allCame.valid()) return io::errnoStatus(Code::kResourceExhausted, "no eventfd can be made", errno);
-  auto core = std::make_shared<Core>(reactor, credentials.self.worker.name, worldSize, joinTimeout, std::move(allCame));
+  auto core = std::make_shared<Core>(reactor, credentials.self.worker.name, world, joinTimeout, std::move(allCame));
   Result<Acceptors> acceptors = acceptAtMeeting(reactor, addresses, credentials, [&core] {
     link::Acceptor::Host host;
     host.check = [core](const link::Hello& hello) { return core->check(hello); };

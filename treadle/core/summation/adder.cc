@@ -173,6 +173,7 @@ void Adder::closeIfWritten(size_t part) {
     if (!isOwn(worker)) memory_.giveBack(state.addends[worker]);
   if (state.ownIsUnderWay) done_.push_back(part);
   state.isOpen = state.ownIsUnderWay = false;
+  ++sumsMade_;
   openBytes_ -= PartMemory::sizeFor(declaration_.parts[part].bytes());
 }
 

@@ -46,6 +46,9 @@ class Adder {
   // The parts for which isDone has become true since the last call.
   std::vector<size_t> takeDone() { return std::exchange(done_, {}); }
 
+  // Of parts, that have been sent to all workers.
+  uint64_t sums() const { return sumsMade_; }
+
   // Parts that some workers have announced and others have not, each with its round; and those that have not.
   std::vector<std::pair<size_t, uint64_t>> awaited() const;
   std::vector<size_t> missing(size_t part) const;
@@ -87,7 +90,7 @@ class Adder {
   const uint64_t grantBytes_;
   std::vector<State> states_;  // by part; those of other machines are not used
   std::set<size_t> ready_;     // announced by all workers
-  uint64_t openBytes_ = 0;
+  uint64_t openBytes_ = 0, sumsMade_ = 0;
   std::vector<std::set<size_t>> grants_;  // by worker: parts of which it is to hear
   std::vector<std::set<size_t>> sums_;    // by worker: parts with pieces to take
   std::vector<size_t> done_;

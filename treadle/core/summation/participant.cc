@@ -137,6 +137,11 @@ Status Participant::giveUp(const Status& why) {
 
 Pump& Participant::pump() const { return *pump_; }
 
+bool Participant::isUnderWay() const {
+  MutexLock lock(mutex_);
+  return pump_ && !pump_->ended().ready();
+}
+
 void Participant::lost(int rank, const Status& why) {
   const std::optional<Machine> machine = machineOf(rank);
   if (!machine) return;

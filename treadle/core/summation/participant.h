@@ -26,6 +26,7 @@ class Participant {
 
   const std::vector<WorkerInfo>& machines() const { return machines_; }
   Machine self() const { return self_; }
+  size_t workers() const { return workers_; }
   bool isWorker(Machine machine) const { return machine < workers_; }
 
   // ---- meeting: each machine dials the workers with lower numbers
@@ -46,6 +47,7 @@ class Participant {
 
   // ---- then
   Pump& pump() const;
+  bool isUnderWay() const;  // it has started, and neither ended nor failed
 
   // The job has lost the worker with this rank.
   void lost(int rank, const Status& why);

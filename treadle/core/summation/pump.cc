@@ -42,7 +42,7 @@ void Pump::Outcome::end(const Status& how) try {
 Pump::Pump(Declaration declaration, Machine self, std::vector<std::string> names, std::vector<PumpPeer> peers,
            PumpOptions options)
     : options_(std::move(options)),
-      state_(std::move(declaration), self, std::move(names), options_.patience),
+      state_(std::move(declaration), self, std::move(names), options_.patience, options_.traffic),
       overdue_(options_.timeout),
       ended_(options_.continueOn),
       whenEnded_(ended_.future()),
@@ -220,7 +220,13 @@ bool Pump::partsDone() {
   done.insert(done.end(), state_.done.begin(), state_.done.end());
   state_.done.clear();
   for (const size_t part : done) partDone(state_.declaration.parts[part].tensor);
+  countSums();
   return !done.empty();
+}
+
+void Pump::countSums() {
+  const uint64_t made = state_.adder.sums();
+  if (made > countedSums_) state_.traffic->sums += made - std::exchange(countedSums_, made);
 }
 
 void Pump::partDone(size_t tensor) {

@@ -26,6 +26,7 @@
 #include "treadle/core/io/stream.h"
 #include "treadle/core/summation/overdue.h"
 #include "treadle/core/summation/pump_state.h"
+#include "treadle/core/summation/traffic.h"
 
 namespace treadle::summation {
 
@@ -42,7 +43,8 @@ struct PumpOptions {
   Duration timeout = std::chrono::seconds(60);
   // How long the end of a connection waits for a cause, by `fail` or `lost`; and `lost` for the end of a connection.
   Duration patience{};
-  io::ContinueOn continueOn = {};  // runs what is made of the pump's futures
+  io::ContinueOn continueOn = {};                                  // runs what is made of the pump's futures
+  std::shared_ptr<Traffic> traffic = std::make_shared<Traffic>();  // counts what this pump does, too
 };
 
 class Pump {
@@ -110,6 +112,7 @@ class Pump {
   void partDone(size_t tensor);
   Status checkCounts() const;
   std::string namesOf(const std::vector<Machine>& machines) const;
+  void countSums();
   void watch();
   Status lossOrFailure();
   void look();
@@ -125,6 +128,7 @@ class Pump {
   std::map<size_t, UnderWay> underWay_;  // by tensor
   std::vector<Request> begun_;           // are about to begin
   uint64_t sums_ = 0;                    // that have begun
+  uint64_t countedSums_ = 0;             // of state_.adder, in the traffic
   TimePoint wakesAt_{};                  // for a loss that counts then
   bool mayLeave_ = false, hasLeft_ = false, watches_ = false;
   Overdue overdue_;

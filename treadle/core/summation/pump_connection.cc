@@ -41,6 +41,7 @@ size_t PumpConnection::write() {
     return 0;
   }
   state_.order.sent(machine_, *bytes);
+  state_.traffic->bytesSent += *bytes;
   // TLS takes bytes before the socket does, and loses them with it.
   const std::optional<Outgoing> frame = stream_.flushed() ? writer_.takeWritten() : std::nullopt;
   if (frame) {
@@ -115,6 +116,7 @@ Result<MutableBytes> PumpConnection::roomFor(const Frame& frame) {
 
 Status PumpConnection::arrived(const Frame& frame) {
   ++state_.frames;
+  state_.traffic->bytesReceived += kFrameHeaderBytes + frame.sizeBytes;
   switch (frame.kind) {
     case FrameKind::kAnnounce: state_.isActive = true; return state_.adder.announced(machine_, frame);
     case FrameKind::kGrant: return state_.requester.granted(machine_, frame);

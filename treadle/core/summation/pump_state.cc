@@ -25,11 +25,13 @@ std::vector<double> sharesOfConnections(const Declaration& declaration, Machine 
 
 }  // namespace
 
-PumpState::PumpState(Declaration declared, Machine machine, std::vector<std::string> machines, Duration patience)
+PumpState::PumpState(Declaration declared, Machine machine, std::vector<std::string> machines, Duration patience,
+                     std::shared_ptr<Traffic> counts)
     : declaration(std::move(declared)),
       self(machine),
       names(std::move(machines)),
       reactor(valueOrThrow(io::Reactor::make())),
+      traffic(std::move(counts)),
       adder(declaration, self),
       requester(declaration, names.size()),
       order(sharesOfConnections(declaration, self, names.size())),

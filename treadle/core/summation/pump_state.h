@@ -11,18 +11,21 @@
 #include "treadle/core/summation/losses.h"
 #include "treadle/core/summation/requester.h"
 #include "treadle/core/summation/send_order.h"
+#include "treadle/core/summation/traffic.h"
 
 namespace treadle::summation {
 
 struct PumpState {
   // `names`: of all machines, for messages.
-  PumpState(Declaration declared, Machine self, std::vector<std::string> names, Duration patience);
+  PumpState(Declaration declared, Machine self, std::vector<std::string> names, Duration patience,
+            std::shared_ptr<Traffic> traffic);
 
   bool isWorker(Machine machine) const { return machine < declaration.workers; }
   const Declaration declaration;
   const Machine self;
   const std::vector<std::string> names;
   const std::unique_ptr<io::Reactor> reactor;
+  const std::shared_ptr<Traffic> traffic;
   Adder adder;
   Requester requester;
   SendOrder order;

@@ -48,6 +48,27 @@ Bandwidths bandwidthsOf(const SummationOptions& options) {
   return {{options.bandwidths.begin(), servers}, {servers, options.bandwidths.end()}};
 }
 
+Status checkName(const std::string& name) {
+  if (name.size() <= kMostNameBytes) return {};
+  return invalidArgument("the name of a summation service has " + std::to_string(name.size()) + " bytes; at most " +
+                         std::to_string(kMostNameBytes) + " are possible");
+}
+
+// The group of all machines. Servers of the job are invited whatever becomes of the service, so that they count the
+// services as the workers do. A timeout that is none is replaced, so that the group can report it.
+ProcessGroup gathered(Job& job, const SummationOptions& options) {
+  throwIfError(checkName(options.name));
+  std::vector<std::string> names = options.workers;
+  names.insert(names.end(), options.servers.begin(), options.servers.end());
+  // With the number of workers: machines that take others for workers must not meet.
+  const std::string name = "summation service '" + options.name + "' of " + std::to_string(options.workers.size()) +
+                           (options.workers.size() == 1 ? " worker" : " workers");
+  const Duration timeout = group::checkTimeout(options.timeout).ok() ? options.timeout : SummationOptions().timeout;
+  ProcessGroup group = ProcessGroup::make(job, names, {.name = name, .timeout = timeout});
+  if (group.rank() == 0) job.services().invite({options.workers, options.servers, options.name, timeout});
+  return group;
+}
+
 // The first difference between what two workers declare.
 Status compare(const std::vector<Declaration::Tensor>& own, const std::string& ownName,
                const std::vector<Declaration::Tensor>& others, const std::string& otherName) {
@@ -121,6 +142,15 @@ Status whyNotMade() {
   }
 }
 
+// Servers that wait for their invitation are not to blame.
+Status withAdvice(const Status& why, const Services& services, const SummationOptions& options) {
+  const bool invites = options.workers.front() == services.self().name;
+  if (why.code() != Code::kDeadlineExceeded || invites || services.isServer() || services.servers().empty()) return why;
+  return Status(why.code(),
+                why.message() + "; servers of the job take part when " + options.workers.front() + " makes the service")
+      .withWorker(why.worker());
+}
+
 std::shared_ptr<Participant> begun(Services& services, const ProcessGroup& group, const SummationOptions& options) {
   const group::MemberLink& link = group.core().link();
   std::vector<WorkerInfo> machines;
@@ -132,8 +162,8 @@ std::shared_ptr<Participant> begun(Services& services, const ProcessGroup& group
 }  // namespace
 
 Status SummationOptions::validate() const {
-  if (workers.empty()) return invalidArgument("a summation service has at least one worker");
   TREADLE_RETURN_IF_ERROR(group::checkTimeout(timeout));
+  TREADLE_RETURN_IF_ERROR(checkName(name));
   if (!bandwidths.empty() && bandwidths.size() != workers.size() + servers.size())
     return invalidArgument("a summation service of " + std::to_string(workers.size()) + " workers and " +
                            std::to_string(servers.size()) + " servers has " + std::to_string(bandwidths.size()) +
@@ -168,15 +198,19 @@ struct SummationService::Handle {
 };
 
 SummationService SummationService::make(Job& job, SummationOptions options, std::vector<SummationTensor> tensors) {
-  if (options.workers.empty()) raise(invalidArgument("a summation service has at least one worker"));
-  std::vector<std::string> names = options.workers;
-  names.insert(names.end(), options.servers.begin(), options.servers.end());
-  // With the number of workers: machines that take others for workers must not meet.
-  const std::string name = "summation service '" + options.name + "' of " + std::to_string(options.workers.size()) +
-                           (options.workers.size() == 1 ? " worker" : " workers");
-  // Also where the timeout is none: the group reports that to the other machines.
-  const Duration timeout = group::checkTimeout(options.timeout).ok() ? options.timeout : SummationOptions().timeout;
-  const ProcessGroup group = ProcessGroup::make(job, names, {.name = name, .timeout = timeout});
+  Services& services = job.services();
+  if (services.isServer())
+    raise(failedPrecondition(services.self().name +
+                             " has the rank of a summation server (TREADLE_SERVERS), which takes part in services by "
+                             "itself: start `treadle server` with this rank"));
+  if (options.workers.empty() && options.servers.empty()) options.servers = services.servers();
+  if (options.workers.empty()) options.workers = services.workers();
+  return takePart(job, options, tensors);
+}
+
+SummationService SummationService::takePart(Job& job, const SummationOptions& options,
+                                            const std::vector<SummationTensor>& tensors) {
+  const ProcessGroup group = gathered(job, options);
   std::shared_ptr<Handle> handle;
   try {
     throwIfError(options.validate());
@@ -190,7 +224,7 @@ SummationService SummationService::make(Job& job, SummationOptions options, std:
     meeting.connect(job.services(), *handle->participant);
     handle->participant->start(std::move(declaration));
   } catch (...) {
-    Status why = whyNotMade();
+    Status why = withAdvice(whyNotMade(), job.services(), options);
     if (handle) why = handle->participant->giveUp(why);
     group.core().abandon(why);
     raise(std::move(why));

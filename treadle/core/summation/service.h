@@ -21,9 +21,13 @@
 
 namespace treadle::summation {
 
+struct Invitation;
+
 struct SummationOptions {
-  // Names of workers of the job, which all machines list alike: those with tensors, and those that only sum.
-  std::vector<std::string> workers, servers = {};
+  // Names of workers of the job, which all machines list alike: those with tensors, and those that only sum. Both
+  // empty: all workers of the job, in an open one those that are in it now, and its servers (Worker::peers,
+  // Worker::servers). Only `workers` empty: all workers.
+  std::vector<std::string> workers = {}, servers = {};
   std::string name = {};  // for messages; another name means another service
   // To make it; of a sum, until all workers have begun it. kNoTimeout: until a machine is lost.
   Duration timeout = std::chrono::seconds(60);
@@ -42,11 +46,12 @@ struct SummationTensor {
 
 class SummationService {
  public:
-  // On all workers and servers of the service; the n-th such call on each means the same service. Workers give the same
-  // tensors, the most urgent ones first; servers give none. Returns when all machines are connected. Where one machine
-  // cannot take part, that fails all others that list it. ArgumentError: options out of range; a name twice; this
-  // worker has no part in it; tensors that differ, named. NotFoundError: an unknown name. ResourceError: no memory for
-  // it. TimeoutError, PeerLostError: who has not come.
+  // On all workers of the service, and on those of its servers that are no servers of the job (Worker::servers), which
+  // take part by themselves; the n-th such call on each means the same service. Workers give the same tensors, the most
+  // urgent ones first; servers give none. Returns when all machines are connected. Where one machine cannot take part,
+  // that fails all others that list it. ArgumentError: options out of range; a name twice; this worker has no part in
+  // it; tensors that differ, named. NotFoundError: an unknown name. ResourceError: no memory for it. TimeoutError,
+  // PeerLostError: who has not come. StateError on a server of the job.
   static SummationService make(Job& job, SummationOptions options, std::vector<SummationTensor> tensors = {});
 
   SummationService() = default;  // means no service; every function except `valid` throws StateError
@@ -77,6 +82,9 @@ class SummationService {
 
  private:
   struct Handle;
+  friend void serve(Job& job, const Invitation& invitation);
+  static SummationService takePart(Job& job, const SummationOptions& options,
+                                   const std::vector<SummationTensor>& tensors);
   explicit SummationService(std::shared_ptr<Handle> handle) : handle_(std::move(handle)) {}
   Handle& handle() const;
 

@@ -9,7 +9,9 @@ namespace treadle::summation {
 namespace {
 
 constexpr size_t kTextBytes = 4096, kWorkerBytes = 127;  // of a failure
-constexpr size_t kLeastTensorBytes = 13, kPartBytes = 24;
+constexpr size_t kLeastTensorBytes = 13, kPartBytes = 24, kLeastNameBytes = 4;
+
+enum class Kind : uint8_t { kFailure = 1, kInvitation = 2 };
 
 Declaration::Tensor readTensor(wire::Reader& reader) {
   Declaration::Tensor tensor;
@@ -28,6 +30,27 @@ Part readPart(wire::Reader& reader) {
   part.end = reader.number<uint64_t>();
   part.machine = reader.number<uint32_t>();
   return part;
+}
+
+FailureMessage readFailure(wire::Reader& reader) {
+  FailureMessage failure;
+  failure.number = reader.number<uint64_t>();
+  const auto code = reader.number<uint8_t>();
+  if (code == 0 || !isCode(code)) reader.fail();
+  std::string text = reader.string(kTextBytes), worker = reader.string(kWorkerBytes);
+  if (reader.ok()) failure.why = Status(static_cast<Code>(code), std::move(text)).withWorker(std::move(worker));
+  return failure;
+}
+
+Invitation readInvitation(wire::Reader& reader) {
+  Invitation invitation;
+  for (auto* names : {&invitation.workers, &invitation.servers})
+    for (size_t left = reader.count(kLeastNameBytes); left > 0; --left) names->push_back(reader.string(kWorkerBytes));
+  if (invitation.workers.empty() || invitation.servers.empty()) reader.fail();
+  invitation.name = reader.string(kMostNameBytes);
+  invitation.timeout = Duration(reader.number<int64_t>());
+  if (invitation.timeout <= Duration::zero()) reader.fail();
+  return invitation;
 }
 
 }  // namespace
@@ -64,6 +87,7 @@ Result<Declaration> parseDeclaration(Bytes bytes, size_t workers, size_t machine
 
 std::vector<std::byte> encode(const FailureMessage& failure) {
   wire::Writer writer;
+  writer.number(static_cast<uint8_t>(Kind::kFailure));
   writer.number(failure.number);
   writer.number(static_cast<uint8_t>(failure.why.code()));
   writer.string(std::string_view(failure.why.message()).substr(0, kTextBytes));
@@ -71,16 +95,31 @@ std::vector<std::byte> encode(const FailureMessage& failure) {
   return writer.take();
 }
 
-Result<FailureMessage> parseFailure(Bytes bytes) {
+std::vector<std::byte> encode(const Invitation& invitation) {
+  wire::Writer writer;
+  writer.number(static_cast<uint8_t>(Kind::kInvitation));
+  for (const auto* names : {&invitation.workers, &invitation.servers}) {
+    writer.number(static_cast<uint32_t>(names->size()));
+    for (const std::string& name : *names) writer.string(name);
+  }
+  writer.string(invitation.name);
+  writer.number(static_cast<int64_t>(invitation.timeout.count()));
+  return writer.take();
+}
+
+Result<ServiceMessage> parseServiceMessage(Bytes bytes) {
   wire::Reader reader(bytes);
-  FailureMessage failure;
-  failure.number = reader.number<uint64_t>();
-  const auto code = reader.number<uint8_t>();
-  if (code == 0 || !isCode(code)) reader.fail();
-  std::string text = reader.string(kTextBytes), worker = reader.string(kWorkerBytes);
-  TREADLE_RETURN_IF_ERROR(reader.finished("a failure of a summation service"));
-  failure.why = Status(static_cast<Code>(code), std::move(text)).withWorker(std::move(worker));
-  return failure;
+  const auto kind = static_cast<Kind>(reader.number<uint8_t>());
+  ServiceMessage message;
+  if (kind == Kind::kFailure) {
+    message = readFailure(reader);
+  } else if (kind == Kind::kInvitation) {
+    message = readInvitation(reader);
+  } else {
+    reader.fail();
+  }
+  TREADLE_RETURN_IF_ERROR(reader.finished("a message of a summation service"));
+  return message;
 }
 
 }  // namespace treadle::summation

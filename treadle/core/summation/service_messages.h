@@ -1,17 +1,20 @@
 #pragma once
-// What the machines of a summation service send each other on the connections of their job: the declaration, while the
-// service is made, and failures. Pure functions; docs/protocol/summation.md has the bytes.
+// What the machines of a summation service send each other on the connections of their job: invitations and the
+// declaration, while the service is made, and failures. Pure functions; docs/protocol/summation.md has the bytes.
 
 #include <cstdint>
+#include <string>
+#include <variant>
 #include <vector>
 
 #include "treadle/core/base/buffer.h"
+#include "treadle/core/base/clock.h"
 #include "treadle/core/base/status.h"
 #include "treadle/core/summation/declaration.h"
 
 namespace treadle::summation {
 
-inline constexpr size_t kMostNameBytes = 1024;                      // of a tensor
+inline constexpr size_t kMostNameBytes = 1024;                      // of a tensor, of a service
 inline constexpr size_t kMostDeclarationBytes = size_t{256} << 20;  // of which each machine takes a copy
 
 // The service with that number failed on the machine that sends it.
@@ -20,12 +23,26 @@ struct FailureMessage {
   Status why;
 };
 
+// The first worker is about to make a service with these options (SummationOptions), and the receiver is one of its
+// servers.
+struct Invitation {
+  std::vector<std::string> workers, servers;
+  std::string name;
+  Duration timeout{};
+
+  bool operator==(const Invitation&) const = default;
+};
+
+// With the subject kSummation.
+using ServiceMessage = std::variant<FailureMessage, Invitation>;
+
 std::vector<std::byte> encode(const Declaration& declaration);
 std::vector<std::byte> encode(const FailureMessage& failure);
+std::vector<std::byte> encode(const Invitation& invitation);
 
 // DataLoss: no declaration, or none for so many workers and machines: Declaration::check.
 Result<Declaration> parseDeclaration(Bytes bytes, size_t workers, size_t machines);
 // DataLoss: no such message.
-Result<FailureMessage> parseFailure(Bytes bytes);
+Result<ServiceMessage> parseServiceMessage(Bytes bytes);
 
 }  // namespace treadle::summation

@@ -1,9 +1,9 @@
 #include "treadle/core/summation/services.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "treadle/core/base/error.h"
-#include "treadle/core/summation/service_messages.h"
 
 namespace treadle::summation {
 namespace {
@@ -24,7 +24,7 @@ Services::~Services() { close(cancelled("this worker has left the job")); }
 std::shared_ptr<Participant> Services::begin(uint64_t number, std::vector<WorkerInfo> machines, size_t workers,
                                              Machine self, Duration timeout) {
   auto report = [outbox = outbox_, number, machines](const Status& why) { outbox->report(number, machines, why); };
-  const PumpOptions options{.timeout = timeout, .patience = kPatience, .continueOn = continueOn_};
+  const PumpOptions options{.timeout = timeout, .patience = kPatience, .continueOn = continueOn_, .traffic = traffic_};
   auto participant = std::make_shared<Participant>(std::move(machines), workers, self, options, std::move(report));
   MutexLock lock(mutex_);
   throwIfError(closed_);
@@ -86,13 +86,77 @@ Status Services::attach(int rank, uint64_t number, io::Stream stream) {
   return participant ? participant->take(rank, std::move(stream)) : cancelled("the summation service has ended");
 }
 
-// Of a service that is over here it is no news.
+const WorkerInfo& Services::self() const { return outbox_->membership.self(); }
+
+std::vector<std::string> Services::workers() const { return namesOf(/*servers=*/false); }
+std::vector<std::string> Services::servers() const { return namesOf(/*servers=*/true); }
+
+std::vector<std::string> Services::namesOf(bool servers) const {
+  const cluster::Membership& membership = outbox_->membership;
+  std::vector<std::string> names;
+  for (const int rank : membership.ranks())
+    if (membership.isServer(rank) == servers) names.push_back(membership.info(rank).name);
+  return names;
+}
+
+// A server that is lost is missed by those who wait for it.
+void Services::invite(const Invitation& invitation) const {
+  cluster::Membership& membership = outbox_->membership;
+  const std::vector<std::byte> message = encode(invitation);
+  for (const std::string& name : invitation.servers) {
+    const Result<int> rank = membership.rankOf(name);
+    if (rank.ok() && membership.isServer(*rank))
+      membership.send(*rank, link::Subject::kSummation, message, {}, link::SendMode::kUrgent, kNever).ignore();
+  }
+}
+
+SummationCounters Services::counters() const {
+  SummationCounters counters{.bytesReceived = traffic_->bytesReceived.load(),
+                             .bytesSent = traffic_->bytesSent.load(),
+                             .sums = traffic_->sums.load()};
+  for (const auto& participant : all()) {
+    if (!participant->isUnderWay()) continue;
+    ++counters.services;
+    counters.clients += participant->workers() - (participant->isWorker(participant->self()) ? 1 : 0);
+  }
+  return counters;
+}
+
 void Services::onMessage(int rank, const std::shared_ptr<link::Connection>& from, link::Message message) {
-  if (!message.buffers.empty()) return from->close(dataLoss("it sent buffers with a failure of a summation service"));
-  Result<FailureMessage> failure = parseFailure(message.payload);
-  if (!failure.ok()) return from->close(failure.status());
-  outbox_->membership.noteReported(rank, failure->why);
-  if (const auto participant = find(failure->number)) participant->failedOn(rank, failure->why);
+  if (!message.buffers.empty()) return from->close(dataLoss("it sent buffers with a message of a summation service"));
+  Result<ServiceMessage> parsed = parseServiceMessage(message.payload);
+  if (!parsed.ok()) return from->close(parsed.status());
+  if (const auto* failure = std::get_if<FailureMessage>(&*parsed)) return onFailure(rank, *failure);
+  const Status taken = onInvitation(rank, std::move(std::get<Invitation>(*parsed)));
+  if (!taken.ok()) from->close(taken);
+}
+
+// Of a service that is over here it is no news.
+void Services::onFailure(int rank, const FailureMessage& failure) {
+  outbox_->membership.noteReported(rank, failure.why);
+  if (const auto participant = find(failure.number)) participant->failedOn(rank, failure.why);
+}
+
+Status Services::onInvitation(int rank, Invitation invitation) {
+  if (!serve_) return dataLoss("it invited a worker that is no server to a summation service");
+  const cluster::Membership& membership = outbox_->membership;
+  const std::vector<std::string>& servers = invitation.servers;
+  const bool servesThere = std::find(servers.begin(), servers.end(), self().name) != servers.end();
+  if (!servesThere || invitation.workers.front() != membership.info(rank).name)
+    return dataLoss("it sent an invitation to a summation service of others");
+  for (const auto* names : {&std::as_const(invitation).workers, &servers})
+    for (const std::string& name : *names) TREADLE_RETURN_IF_ERROR(membership.rankOf(name).status());
+  MutexLock lock(mutex_);
+  if (invitations_[rank] == kMostInvitations)
+    return resourceExhausted("it invited this server to more than " + std::to_string(kMostInvitations) +
+                             " summation services at a time");
+  ++invitations_[rank];
+  lock.unlock();
+  serve_(std::move(invitation), [this, rank] {
+    MutexLock again(mutex_);
+    --invitations_[rank];
+  });
+  return {};
 }
 
 void Services::onLost(int rank, const Status& why) {

@@ -12,6 +12,8 @@
 #include "treadle/core/base/gate.h"
 #include "treadle/core/cluster/membership.h"
 #include "treadle/core/summation/participant.h"
+#include "treadle/core/summation/service_messages.h"
+#include "treadle/core/summation/traffic.h"
 
 namespace treadle::summation {
 
@@ -47,6 +49,23 @@ class Services final : public cluster::MessageHandler {
                                      Duration timeout);
   Result<io::Stream> dial(int rank, uint64_t number, TimePoint deadline) const { return dial_(rank, number, deadline); }
 
+  // ---- who is in the job
+  const WorkerInfo& self() const;
+  std::vector<std::string> workers() const;  // that are no servers
+  std::vector<std::string> servers() const;
+
+  // This worker is a server: `serve` is called with each invitation, on a reading thread, and calls `ended` when it has
+  // served. Before the first message.
+  using Serve = std::function<void(Invitation invitation, std::function<void()> ended)>;
+  void setServer(Serve serve) { serve_ = std::move(serve); }
+  bool isServer() const { return serve_ != nullptr; }
+  // So many that have not ended may be from one worker; one that sends more is disconnected.
+  static constexpr size_t kMostInvitations = 256;
+  // To those of the servers that wait for one.
+  void invite(const Invitation& invitation) const;
+
+  SummationCounters counters() const;
+
   // A connection that the worker with this rank dialed: whether it is awaited, and then that it is there.
   Status check(int rank, uint64_t number) const;
   Status attach(int rank, uint64_t number, io::Stream stream);
@@ -67,16 +86,22 @@ class Services final : public cluster::MessageHandler {
     base::Gate gate;
   };
 
+  void onFailure(int rank, const FailureMessage& failure);
+  Status onInvitation(int rank, Invitation invitation);
+  std::vector<std::string> namesOf(bool servers) const;
   std::shared_ptr<Participant> find(uint64_t number) const;
   std::vector<std::shared_ptr<Participant>> all() const;
 
   const io::ContinueOn continueOn_;
   const Dial dial_;
+  Serve serve_;  // empty on a worker that is no server
+  const std::shared_ptr<Traffic> traffic_ = std::make_shared<Traffic>();
   const std::shared_ptr<Outbox> outbox_;
   const std::shared_ptr<Keeper> keeper_;
   mutable Mutex mutex_;
   Status closed_ TREADLE_GUARDED_BY(mutex_);
   std::map<uint64_t, std::weak_ptr<Participant>> participants_ TREADLE_GUARDED_BY(mutex_);
+  std::map<int, size_t> invitations_ TREADLE_GUARDED_BY(mutex_);  // that have not ended, by the sender's rank
 };
 
 }  // namespace treadle::summation

@@ -9,6 +9,7 @@
 #include "treadle/core/cluster/meeting_file.h"
 #include "treadle/core/io/interruption.h"
 #include "treadle/core/memory/warm_cache.h"
+#include "treadle/core/summation/server.h"
 #include "treadle/core/worker/meeting.h"
 
 namespace treadle {
@@ -81,6 +82,7 @@ std::unique_ptr<Worker::Core> Worker::Core::make(JoinOptions options, Launch lau
   if (pool != nullptr) pool->prefault(core->options.prefaultBytes.value_or(0));
   membership.lanes = core->channels.lanes;
   membership.open = core->launch.open();
+  membership.servers = core->launch.servers;
   const int ranks = membership.open ? core->self.rank + 1 : core->launch.worldSize;
   core->membership = std::make_unique<cluster::Membership>(*core->reactor, core->self, ranks, membership);
   return core;
@@ -113,6 +115,13 @@ void Worker::Core::start(Worker& worker, WorkerExtensions extensions) {
                                                      [this](int rank, uint64_t number, TimePoint before) {
                                                        return dialFor(link::Purpose::kSummation, number, rank, before);
                                                      });
+  if (launch.isServer())
+    summations->setServer([this, &worker](summation::Invitation invitation, std::function<void()> ended) {
+      executor->post([&worker, invitation = std::move(invitation), ended = std::move(ended)] {
+        summation::serve(worker, invitation);
+        ended();
+      });
+    });
   if (options.warmMemory.value_or(false)) trimWhenIdle();
   membership->setHandler(link::Subject::kCluster, *coordinator);
   membership->setHandler(link::Subject::kRpc, *engine);
@@ -147,7 +156,7 @@ Status Worker::Core::meetAll() {
   TREADLE_RETURN_IF_ERROR(listen());
   std::optional<io::Address> written;
   if (self.rank == 0) {
-    auto server = cluster::RendezvousServer::start(*reactor, *places, credentials_, launch.worldSize,
+    auto server = cluster::RendezvousServer::start(*reactor, *places, credentials_, {launch.worldSize, launch.servers},
                                                    options.joinTimeout, serverDeadline);
     if (!server.ok()) return std::move(server).status();
     rendezvous = std::move(*server);
@@ -195,7 +204,7 @@ Status Worker::Core::connectToAll(const cluster::MasterAddresses& masters, TimeP
   auto connected = cluster::RendezvousClient::connect(masters, credentials_, deadline, !launch.meetingFile.empty());
   if (!connected.ok()) return std::move(connected).status();
   client = std::move(*connected);
-  Result<cluster::Roster> roster = client->exchange(launch.worldSize, announced(), deadline);
+  Result<cluster::Roster> roster = client->exchange({launch.worldSize, launch.servers}, announced(), deadline);
   if (!roster.ok()) return std::move(roster).status();
   for (const cluster::RosterEntry& peer : *roster) addressBook_.add(peer);
   setCosts(client->costs());

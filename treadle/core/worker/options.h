@@ -25,8 +25,8 @@ struct Certificates {
 };
 
 struct JoinOptions {
-  // Unique in the job; [A-Za-z0-9_.:-], at most 127 characters. Default: "worker" and the rank, such as "worker0". A
-  // worker of an open job has no rank yet and needs a name.
+  // Unique in the job; [A-Za-z0-9_.:-], at most 127 characters. Default: "worker", or "server" for a server, and the
+  // rank, such as "worker0". A worker of an open job has no rank yet and needs a name.
   std::string name = {};
   Functions functions = {};                          // functions offered to peers, and names of functions called there
   std::optional<Launch> launch = {};                 // default: Launch::detect()

@@ -18,7 +18,7 @@ namespace {
 
 std::string nameByRank(const Launch& launch) {
   if (launch.open()) raise(invalidArgument("a worker of an open job needs a name of its own: set JoinOptions::name"));
-  return "worker" + std::to_string(launch.rank);
+  return (launch.isServer() ? "server" : "worker") + std::to_string(launch.rank);
 }
 
 }  // namespace
@@ -70,15 +70,14 @@ WorkerInfo Worker::peer(int rank) const {
   return core_->membership->info(rank);
 }
 
-std::vector<WorkerInfo> Worker::peers() const {
-  std::vector<WorkerInfo> all;
-  const cluster::Membership& membership = *core_->membership;
-  if (membership.open()) {
-    for (int rank : membership.present()) all.push_back(peer(rank));
-  } else {
-    for (int rank = 0; rank < membership.worldSize(); ++rank) all.push_back(peer(rank));
-  }
-  return all;
+std::vector<WorkerInfo> Worker::peers() const { return members(/*servers=*/false); }
+std::vector<WorkerInfo> Worker::servers() const { return members(/*servers=*/true); }
+
+std::vector<WorkerInfo> Worker::members(bool servers) const {
+  std::vector<WorkerInfo> found;
+  for (const int rank : core_->membership->ranks())
+    if (core_->membership->isServer(rank) == servers) found.push_back(peer(rank));
+  return found;
 }
 
 WorkerInfo Worker::waitForPeer(std::string_view name, Duration timeout) const {
@@ -121,20 +120,30 @@ Metrics Worker::metrics() const {
           calls.bytesToAnswer,
           memoryCounters(),
           core_->memoryLimitBytes(),
-          memory::WarmCache::ofProcess().counters()};
+          memory::WarmCache::ofProcess().counters(),
+          core_->summations->counters()};
 }
 
 PeerChannels Worker::channelsTo(const WorkerRef& to) const {
   return valueOrThrow(core_->channelsTo(to.rank(*core_->membership)));
 }
 
-void Worker::barrier() {
+// The others do not wait for a server.
+void Worker::checkMeets(const char* what) const {
   throwIfError(core_->engine->whetherHere());
+  if (core_->launch.isServer())
+    raise(failedPrecondition(std::string(what) + "() was called by " + self().name +
+                             ", which has the rank of a summation server (TREADLE_SERVERS) and so meets nobody: start "
+                             "`treadle server` with this rank"));
+}
+
+void Worker::barrier() {
+  checkMeets("barrier");
   throwIfError(core_->coordinator->barrier(kNever));
 }
 
 std::map<std::string, std::vector<std::byte>> Worker::gather(rpc::Encoder& encoder) {
-  throwIfError(engine().whetherHere());
+  checkMeets("allGather");
   if (!encoder.buffers().empty() || !encoder.forked().empty())
     raise(invalidArgument("allGather is for small values: no tensors, and no references"));
   std::map<std::string, std::vector<std::byte>> values;

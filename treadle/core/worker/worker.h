@@ -15,6 +15,7 @@
 
 #include "treadle/core/memory/warm_cache.h"
 #include "treadle/core/summation/job.h"
+#include "treadle/core/summation/traffic.h"
 #include "treadle/core/worker/call_methods.h"
 #include "treadle/core/worker/options.h"
 
@@ -45,6 +46,7 @@ struct Metrics {
   memory::PoolCounters memory = {};  // blocks for tensors; whole process
   size_t memoryLimitBytes = 0;       // limit of `memory` and `warm` together; 0: the process has no pool
   memory::WarmCounters warm = {};    // memory of other CPU tensors (JoinOptions::warmMemory); whole process
+  summation::SummationCounters summation = {};
 };
 
 // Returns to the system the memory that this process keeps for later tensors. The next tensors pay for fresh memory.
@@ -86,8 +88,12 @@ class Worker : public CallMethods<Worker>, public summation::Job {
   const WorkerInfo& self() const;
   WorkerInfo peer(std::string_view name) const;  // NotFoundError
   WorkerInfo peer(int rank) const;               // NotFoundError
-  // All workers by rank, including this one. In an open job: the workers that are in it now.
+  // All workers by rank, including this one, and without summation servers. In an open job: the workers that are in it
+  // now.
   std::vector<WorkerInfo> peers() const;
+  // The summation servers of the job (Launch::servers): workers that take part in services (SummationService) and have
+  // no other part; they are not in barriers. A program for them is `treadle server`.
+  std::vector<WorkerInfo> servers() const;
   // Open jobs: returns when a worker of this name has joined. TimeoutError. In a job of a fixed size that has no such
   // worker: NotFoundError at once.
   WorkerInfo waitForPeer(std::string_view name, Duration timeout = kNoTimeout) const;
@@ -131,10 +137,10 @@ class Worker : public CallMethods<Worker>, public summation::Job {
   Metrics metrics() const;
   // Reports which channels to a worker are in use, and why the others are not. PeerLostError for a lost worker.
   PeerChannels channelsTo(const WorkerRef& to) const;
-  // Returns when all workers have called it the same number of times. It has no time limit. In a job of a fixed size it
-  // ends with PeerLostError as soon as a worker is lost, and at once when one was lost before. In an open job it covers
-  // the workers that are in the job: when one of them is lost, the pending barriers fail with its name, and the next
-  // one covers the remaining workers.
+  // Returns when all workers, but for servers, have called it the same number of times. It has no time limit. In a job
+  // of a fixed size it ends with PeerLostError as soon as a worker is lost, and at once when one was lost before. In an
+  // open job it covers the workers that are in the job: when one of them is lost, the pending barriers fail with its
+  // name, and the next one covers the remaining workers.
   void barrier();
   // A barrier with values: gives `value` to all workers and returns the value of each, by worker name. For small values
   // such as addresses or settings: at most 65,535 bytes encoded, no tensors, no references (ResourceError,
@@ -176,6 +182,8 @@ class Worker : public CallMethods<Worker>, public summation::Job {
 
  private:
   friend class CallMethods<Worker>;
+  std::vector<WorkerInfo> members(bool servers) const;
+  void checkMeets(const char* what) const;
   static void destroy(Worker* worker);
   template <class R, class F>
   Future<R> spawnFunction(F f) {
