@@ -7,22 +7,18 @@
 namespace {
 
 TEST(SummationGuide, MachinesThatOnlySum) {
-  treadle::test::WorkerJob job({"trainer0", "trainer1", "adder"});
+  treadle::test::WorkerJob job({"worker0", "worker1", "server2"}, {},
+                               [](treadle::JoinOptions& options) { options.launch->servers = 1; });
   job.onAll([&](treadle::Worker& worker) {
+    if (worker.self().name == "server2") return;
     // [summation]
-    treadle::SummationOptions options{.workers = {"trainer0", "trainer1"}, .servers = {"adder"}};
-    if (worker.self().name == "adder") {
-      auto service = treadle::SummationService::make(worker, options);
-      service.ended().wait();  // when all trainers have left
-      return;
-    }
-    auto service = treadle::SummationService::make(worker, options,
+    auto service = treadle::SummationService::make(worker, {},
                                                    {{"weight", treadle::group::DataType::kFloat32, 1'000'000},
                                                     {"bias", treadle::group::DataType::kFloat32, 1'000}});
     std::vector<float> weight(1'000'000, 1), bias(1'000, 2);
     treadle::Future<void> ofBias = service.sum("bias", std::span(bias));  // in any order
     treadle::Future<void> ofWeight = service.sum("weight", std::span(weight));
-    ofWeight.wait();  // each number is 2 now
+    ofWeight.wait();  // each number is the number of workers now
     ofBias.wait();
     service.leave().wait();
     // [/summation]

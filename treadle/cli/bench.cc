@@ -209,7 +209,7 @@ Figures Bench::run() {
 }  // namespace
 
 Figures measure(const Launch& launch, const BenchOptions& options, const Progress& progress) {
-  if (launch.worldSize < 2)
+  if (launch.workers() < 2)
     raise(failedPrecondition("it takes two workers: start it alone, or with `treadle run -n 2 -- treadle bench`"));
   TimePoint deadline = deadlineAfter(options.timeout);
   Functions functions;

@@ -65,7 +65,7 @@ Functions doctorFunctions() {
 Findings examine(const Launch& launch, const DoctorOptions& options) {
   TimePoint deadline = deadlineAfter(options.timeout);
   Findings findings;
-  findings.workers = launch.worldSize;
+  findings.workers = launch.workers();
   try {
     Gathering gathering("doctor", launch, doctorFunctions(), options.timeout);
     if (launch.rank == 0)

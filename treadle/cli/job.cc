@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <array>
 
 #include "treadle/core/cluster/status_socket.h"
@@ -23,6 +24,8 @@ constexpr Duration kCauseDelay = 1s;
 // worker keeps the launcher busy. (With the usual size of the buffers; what a worker says beyond it changes no more
 // than whose end is named.)
 constexpr int kMessagesAtOnce = 1'000;
+
+constexpr const char* kThisProgram = "/proc/self/exe";
 
 struct StatusSocket {
   io::Fd ours, theirs;
@@ -55,7 +58,7 @@ Job::~Job() {
 
 Status Job::start(uint16_t masterPort, const JobKey& jobKey) {
   master_ = masterAt(masterPort);
-  for (int rank = 0; rank < options_.workers; ++rank) {
+  for (int rank = 0; rank < processes(); ++rank) {
     Status status = startWorker(rank, masterPort, jobKey);
     if (status.ok()) continue;
     killAll();
@@ -67,15 +70,13 @@ Status Job::start(uint16_t masterPort, const JobKey& jobKey) {
 Status Job::startWorker(int rank, uint16_t masterPort, const JobKey& jobKey) {
   Result<StatusSocket> status = makeStatusSocket();
   if (!status.ok()) return std::move(status).status();
-  WorkerPlace place{rank,
-                    options_.workers,
-                    masterPort,
-                    jobKey.text,
-                    status->text,
-                    console_.outIsTerminal(),
-                    console_.columnsFor(rank)};
-  Result<io::Process> process = io::Process::start(
-      {options_.program, options_.arguments, environmentOf(place), {status->theirs.get(), jobKey.file.get()}});
+  WorkerPlace place{rank,        processes(),  options_.servers,         masterPort,
+                    jobKey.text, status->text, console_.outIsTerminal(), console_.columnsFor(rank)};
+  const bool serves = rank >= options_.workers;
+  Result<io::Process> process = io::Process::start({serves ? kThisProgram : options_.program,
+                                                    serves ? std::vector<std::string>{"server"} : options_.arguments,
+                                                    environmentOf(place),
+                                                    {status->theirs.get(), jobKey.file.get()}});
   if (!process.ok()) return std::move(process).status();
 
   workers_.push_back(std::make_unique<Worker>(Worker{std::move(*process), {}, std::move(status->ours)}));
@@ -137,7 +138,7 @@ void Job::reportFirstEnd(const WorkerRecord& ended) {
   for (auto& worker : workers_) {
     if (worker->record.end) continue;
     std::string message =
-        cluster::encodeFirstEnd({worker->record.rank, options_.workers, master_, ended.rank, ended.name, endOf(ended)});
+        cluster::encodeFirstEnd({worker->record.rank, processes(), master_, ended.rank, ended.name, endOf(ended)});
     (void)::send(worker->status.get(), message.data(), message.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
   }
 }
@@ -260,8 +261,10 @@ void Job::interrupt(int signal) {
   }
   console_.notice("treadle run: " + io::signalName(signal) + "; the workers have " + toText(options_.grace) +
                   " to end, a second one kills them");
-  // SIGPIPE says that nobody reads our output any more, which is not the workers' fault.
+  // SIGPIPE says that nobody reads our output any more, which is not the workers' fault. Servers end with the others,
+  // which may need them until then.
   for (auto& worker : workers_) {
+    if (isServer(worker->record)) continue;
     endBy(*worker, signal == SIGPIPE ? SIGTERM : signal);
     if (!worker->record.stop) continue;
     worker->process.signal(SIGCONT);  // a stopped one would not see the signal
@@ -271,7 +274,8 @@ void Job::interrupt(int signal) {
 }
 
 void Job::passOn(int signal) {
-  for (auto& worker : workers_) worker->process.signal(signal);
+  for (auto& worker : workers_)
+    if (!isServer(worker->record)) worker->process.signal(signal);
 }
 
 std::vector<WorkerRecord> Job::records() const {
@@ -280,10 +284,19 @@ std::vector<WorkerRecord> Job::records() const {
   return all;
 }
 
+// A server that ends because the workers have ended, without a word but well, has not failed.
+std::optional<size_t> Job::firstFailureOf(const std::vector<WorkerRecord>& all) const {
+  const std::optional<size_t> first = firstFailure(all);
+  const bool workersEndedWell = std::all_of(all.begin(), all.end(), [this](const WorkerRecord& one) {
+    return isServer(one) || (one.end && one.end->good());
+  });
+  return first && workersEndedWell && all[*first].gaveUp ? std::nullopt : first;
+}
+
 int Job::exitCode() const {
   if (interruptedBy_ != 0) return 128 + interruptedBy_;
   std::vector<WorkerRecord> all = records();
-  std::optional<size_t> first = firstFailure(all);
+  std::optional<size_t> first = firstFailureOf(all);
   return first ? exitCodeOf(all[*first]) : 0;
 }
 
@@ -296,7 +309,7 @@ std::string Job::summary() const {
     std::string rest = killed.empty() ? "all workers have ended" : rankList(killed) + " had to be killed";
     return "ended by " + io::signalName(interruptedBy_) + "; " + rest;
   }
-  std::optional<size_t> first = firstFailure(all);
+  std::optional<size_t> first = firstFailureOf(all);
   return first ? describeFailure(all, *first) : "";
 }
 

@@ -25,6 +25,7 @@ namespace treadle::cli {
 
 struct RunOptions {
   int workers = 0;
+  int servers = 0;      // `treadle server` processes, with the ranks after the workers'
   std::string program;  // a path
   std::vector<std::string> arguments;
   Duration grace = std::chrono::seconds(10);
@@ -67,6 +68,8 @@ class Job {
     io::Fd status;  // the launcher's end of the status socket (cluster/status_socket.h)
   };
 
+  int processes() const { return options_.workers + options_.servers; }
+  bool isServer(const WorkerRecord& process) const { return process.rank >= options_.workers; }
   Status startWorker(int rank, uint16_t masterPort, const JobKey& jobKey);
   void onEnd(Worker& worker);
   void takeMessages(Worker& worker);
@@ -83,6 +86,7 @@ class Job {
   void killAll();
   void endBy(Worker& worker, int signal);
   std::vector<WorkerRecord> records() const;
+  std::optional<size_t> firstFailureOf(const std::vector<WorkerRecord>& all) const;
 
   io::Reactor& reactor_;
   Console& console_;

@@ -10,6 +10,7 @@
 #include "treadle/cli/plan_command.h"
 #include "treadle/cli/run.h"
 #include "treadle/cli/run_command.h"
+#include "treadle/cli/server_command.h"
 
 namespace {
 
@@ -21,7 +22,7 @@ void openStandardDescriptors() {
 
 // The command's name for an error: "treadle run" or, where none is given, "treadle".
 std::string commandOf(const treadle::cli::CommandLine& line) {
-  for (const char* name : {"run", "doctor", "bench", "plan"})
+  for (const char* name : {"run", "doctor", "bench", "plan", "server"})
     if (!line.options.empty() && line.options.front() == name) return std::string("treadle ") + name;
   return "treadle";
 }
@@ -36,7 +37,7 @@ int parse(CLI::App& app, const treadle::cli::CommandLine& line) {
     return app.exit(success);  // --help, --version
   } catch (const CLI::RequiredError&) {
     std::string given = line.options.empty() ? "" : "there is no command '" + line.options.front() + "'; ";
-    std::cerr << "treadle: " << given << "the commands are: run, doctor, bench, plan; see `treadle --help`\n";
+    std::cerr << "treadle: " << given << "the commands are: run, doctor, bench, plan, server; see `treadle --help`\n";
   } catch (const CLI::ExtrasError&) {
     std::string extra = app.remaining(true).empty() ? "?" : app.remaining(true).front();
     std::string what = extra.starts_with("-") ? "there is no option " + extra : "'" + extra + "' was not expected";
@@ -61,6 +62,7 @@ int main(int argc, char** argv) {
   treadle::cli::addDoctorCommand(app, line, &exitCode);
   treadle::cli::addBenchCommand(app, line, &exitCode);
   treadle::cli::addPlanCommand(app, line, &exitCode);
+  treadle::cli::addServerCommand(app, line, &exitCode);
   int parsed = parse(app, line);
   return parsed != 0 ? parsed : exitCode;
 }

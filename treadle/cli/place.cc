@@ -32,6 +32,9 @@ Result<Place> Place::find(const std::vector<std::string>& arguments) {
   if (inJob()) {
     Result<Launch> launch = Launch::detect();
     if (!launch.ok()) return std::move(launch).status();
+    if (launch->isServer())
+      return failedPrecondition("rank " + std::to_string(launch->rank) +
+                                " is a summation server's (TREADLE_SERVERS): start `treadle server` with it");
     place.launch_ = std::move(*launch);
     return place;
   }

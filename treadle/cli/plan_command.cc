@@ -143,7 +143,7 @@ Result<Request> readRequest(const PlanChoice& choice) {
 // In a job all that a group of its workers has; otherwise the costs alone.
 Result<group::Surroundings> measured(const PlanChoice& choice, const Place& place, group::Surroundings given) {
   const Launch& launch = place.launch();
-  if (launch.open() || launch.worldSize < 2)
+  if (launch.open() || launch.workers() < 2)
     return invalidArgument("--measure needs a job of a fixed number of workers, at least 2");
   if (!place.startedOther() && !(choice.members.empty() && choice.hosts.empty()))
     return invalidArgument("--measure has the members and hosts of its job: leave --members and --hosts out");

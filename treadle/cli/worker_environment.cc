@@ -80,10 +80,13 @@ std::string masterAt(uint16_t port) { return kMasterAddress + (":" + std::to_str
 
 std::vector<std::pair<std::string, std::string>> environmentOf(const WorkerPlace& place) {
   std::string rank = std::to_string(place.rank), size = std::to_string(place.worldSize);
+  // Of those who know nothing of servers.
+  std::string workers = std::to_string(place.worldSize - place.servers);
   std::string port = std::to_string(place.masterPort);
   std::vector<std::pair<std::string, std::string>> variables = {
       {"TREADLE_RANK", rank},
       {"TREADLE_WORLD_SIZE", size},
+      {"TREADLE_SERVERS", std::to_string(place.servers)},
       {"TREADLE_MASTER", masterAt(place.masterPort)},
       {cluster::kJobKeyDescriptor, place.jobKey},
       {cluster::kJobKeyFile, ""},
@@ -92,9 +95,9 @@ std::vector<std::pair<std::string, std::string>> environmentOf(const WorkerPlace
       {"TREADLE_TERMINAL", place.terminal ? "1" : "0"},
       // The names that torch.distributed and most other frameworks read.
       {"RANK", rank},
-      {"WORLD_SIZE", size},
+      {"WORLD_SIZE", workers},
       {"LOCAL_RANK", rank},
-      {"LOCAL_WORLD_SIZE", size},
+      {"LOCAL_WORLD_SIZE", workers},
       {"MASTER_ADDR", kMasterAddress},
       {"MASTER_PORT", port},
   };

@@ -30,7 +30,7 @@ struct JobKey {
 Result<JobKey> makeJobKey();
 
 struct WorkerPlace {
-  int rank = 0, worldSize = 1;
+  int rank = 0, worldSize = 1, servers = 0;
   uint16_t masterPort = 0;
   std::string jobKey;        // "descriptor:inode", see cluster/job_key.h
   std::string statusSocket;  // "descriptor:inode", see cluster/status_socket.h
