@@ -25,13 +25,17 @@ TEST(Server, SumsForTheWorkersOfARun) {
   EXPECT_EQ("", launcher.err());
 }
 
-TEST(Server, IsUnderTheNameAndIntervalThatItWasGiven) {
-  const std::string script =
-      "if [ $TREADLE_RANK = 1 ]; then exec \"$0\" server --name adder --every 0.001; fi; exec \"$1\"";
-  Launcher launcher(
-      {"run", "-n", "2", "--", "sh", "-c", "export TREADLE_SERVERS=1; " + script, test::treadleCommand(), kSumming});
-  EXPECT_EQ(0, launcher.finish());
-  EXPECT_TRUE(contains(launcher.out(), "[1] adder: sums for 1 worker\n"));
+TEST(Server, HasTheNameAndReportsAsOftenAsItWasGiven) {
+  for (const auto& [every, reports] : {std::pair<std::string, bool>{"0.001", true}, {"0", false}, {"0.0", false}}) {
+    const std::string script =
+        "export TREADLE_SERVERS=1; if [ $TREADLE_RANK = 2 ]; then exec \"$0\" server --name adder "
+        "--every " +
+        every + "; fi; exec \"$1\"";
+    Launcher launcher({"run", "-n", "3", "--", "sh", "-c", script, test::treadleCommand(), kSumming});
+    EXPECT_EQ(0, launcher.finish());
+    EXPECT_TRUE(contains(launcher.out(), "[2] adder: sums for 2 workers\n"));
+    EXPECT_EQ(reports, launcher.out().find("[2] adder: 1 service with 2 workers: ") != std::string::npos);
+  }
 }
 
 TEST(Server, GivesWorkersThatKnowNoServersTheirNumber) {
@@ -86,6 +90,7 @@ TEST(Server, RefusesAPlaceThatIsNone) {
                            {},
                            2,
                            "--measure needs a job"},
+                          {{"server", "--every"}, with("1"), 2, "--every"},
                           {{"server", "--", "sh"}, with("1"), 2, "it starts no program"},
                           {{"server", "--nmae", "x"}, with("1"), 2, "there is no option --nmae"},
                           {{"run", "-n", "2", "--servers", "1023", "--", "true"}, {}, 2, "--servers is '1023'"},
@@ -102,7 +107,7 @@ TEST(Server, StaysWhenWorkersAreSignalled) {
   for (const int signal : {SIGUSR1, SIGTERM}) {
     const std::string script =
         "trap 'exec \"$0\"' " + std::to_string(signal) + "; echo ready; while :; do sleep 0.01; done";
-    Launcher launcher({"run", "-n", "2", "--servers", "1", "--", "sh", "-c", script, kSumming});
+    Launcher launcher({"run", "-n", "2", "--servers", "1", "--grace", "60", "--", "sh", "-c", script, kSumming});
     launcher.waitForOut("[0] ready");
     launcher.waitForOut("[1] ready");
     ASSERT_EQ(0, ::kill(launcher.pid(), signal));
@@ -113,9 +118,23 @@ TEST(Server, StaysWhenWorkersAreSignalled) {
   }
 }
 
+// They may end without a word to the others, and one after the other.
 TEST(Server, HasNotFailedWhereTheWorkersEndWell) {
-  Launcher launcher({"run", "-n", "2", "--servers", "1", "--", "true"});
-  EXPECT_EQ(0, launcher.finish()) << launcher.err();
+  for (const char* script :
+       {"exit 0", "[ $RANK = 0 ] || sleep 1; echo done", "[ $RANK = 0 ] || sleep 1; \"$0\" fails; exit 0"}) {
+    Launcher launcher({"run", "-n", "2", "--servers", "2", "--grace", "0.1", "--", "sh", "-c", script, kSumming});
+    EXPECT_EQ(0, launcher.finish());
+    EXPECT_FALSE(contains(launcher.err(), "treadle run:")) << launcher.err();
+  }
+}
+
+// Also those that have not joined yet, as the launcher ends the workers itself.
+TEST(Server, EndsWithWorkersThatAreInterrupted) {
+  Launcher launcher(
+      {"run", "-n", "1", "--servers", "1", "--grace", "3600", "--", "sh", "-c", "echo ready; exec sleep 1000"});
+  launcher.waitForOut("[0] ready");
+  ASSERT_EQ(0, ::kill(launcher.pid(), SIGINT));
+  EXPECT_EQ(128 + SIGINT, launcher.finish());
 }
 
 TEST(Server, HasFailedWhereItEndsByItself) {

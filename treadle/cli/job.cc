@@ -119,10 +119,15 @@ void Job::takeMessage(WorkerRecord& record, std::string_view message) {
   record.toldFailureAt.reset();
 }
 
-// Ends that the launcher brought about are no news. When a worker gave up and no end is seen that could be the cause,
-// the others would wait for that worker itself in vain.
+// Servers that still join hear of the last worker's end in any case. Otherwise ends that the launcher brought about are
+// no news. When a worker gave up and no end is seen that could be the cause, the others would wait for that worker
+// itself in vain.
 void Job::noteEnd(const WorkerRecord& ended) {
-  if (reported_ || ended.sentSignal != 0) return;
+  if (reported_) return;
+  const bool onlyServersLeft = std::all_of(
+      workers_.begin(), workers_.end(), [this](const auto& one) { return one->record.end || isServer(one->record); });
+  if (onlyServersLeft) return reportFirstEnd(ended);
+  if (ended.sentSignal != 0) return;
   if (!ended.gaveUp) return reportFirstEnd(ended);
   if (giveUpTimer_) return;
   giveUpTimer_ = reactor_.at(deadlineAfter(kCauseDelay), [this, &ended] {
@@ -167,7 +172,7 @@ void Job::onEnd(Worker& worker) {
   takeMessages(worker);  // it may have told its name and died before we looked
   --left_;
   noteEnd(record);
-  bool first = phase_ == Phase::kWorking && !record.end->good() && left_ > 0;
+  bool first = phase_ == Phase::kWorking && hasFailed(record) && left_ > 0;
   if (first)
     console_.notice("treadle run: " + identify(record) + " " + howItEnded(record) + "; the others have " +
                     toText(options_.grace) + " to end by themselves");
@@ -180,10 +185,13 @@ bool Job::isRunning(pid_t pid) const {
   return false;
 }
 
+// A server gives up when a worker ends well without a word to the others, too: then nothing has failed.
+bool Job::hasFailed(const WorkerRecord& process) const {
+  return process.end && !process.end->good() && !(isServer(process) && process.gaveUp);
+}
+
 bool Job::anyFailed() const {
-  for (const auto& worker : workers_)
-    if (worker->record.end && !worker->record.end->good()) return true;
-  return false;
+  return std::any_of(workers_.begin(), workers_.end(), [this](const auto& one) { return hasFailed(one->record); });
 }
 
 bool Job::onlyStoppedLeft() const {
@@ -284,20 +292,11 @@ std::vector<WorkerRecord> Job::records() const {
   return all;
 }
 
-// A server that ends because the workers have ended, without a word but well, has not failed.
-std::optional<size_t> Job::firstFailureOf(const std::vector<WorkerRecord>& all) const {
-  const std::optional<size_t> first = firstFailure(all);
-  const bool workersEndedWell = std::all_of(all.begin(), all.end(), [this](const WorkerRecord& one) {
-    return isServer(one) || (one.end && one.end->good());
-  });
-  return first && workersEndedWell && all[*first].gaveUp ? std::nullopt : first;
-}
-
 int Job::exitCode() const {
   if (interruptedBy_ != 0) return 128 + interruptedBy_;
+  if (!anyFailed()) return 0;
   std::vector<WorkerRecord> all = records();
-  std::optional<size_t> first = firstFailureOf(all);
-  return first ? exitCodeOf(all[*first]) : 0;
+  return exitCodeOf(all[firstFailure(all).value()]);
 }
 
 std::string Job::summary() const {
@@ -309,8 +308,7 @@ std::string Job::summary() const {
     std::string rest = killed.empty() ? "all workers have ended" : rankList(killed) + " had to be killed";
     return "ended by " + io::signalName(interruptedBy_) + "; " + rest;
   }
-  std::optional<size_t> first = firstFailureOf(all);
-  return first ? describeFailure(all, *first) : "";
+  return anyFailed() ? describeFailure(all, firstFailure(all).value()) : "";
 }
 
 }  // namespace treadle::cli

@@ -77,6 +77,7 @@ class Job {
   void noteEnd(const WorkerRecord& ended);
   void reportFirstEnd(const WorkerRecord& ended);
   void reconsider();
+  bool hasFailed(const WorkerRecord& process) const;
   bool anyFailed() const;
   bool onlyStoppedLeft() const;
   void onTimer();
@@ -86,7 +87,6 @@ class Job {
   void killAll();
   void endBy(Worker& worker, int signal);
   std::vector<WorkerRecord> records() const;
-  std::optional<size_t> firstFailureOf(const std::vector<WorkerRecord>& all) const;
 
   io::Reactor& reactor_;
   Console& console_;

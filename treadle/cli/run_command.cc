@@ -17,7 +17,7 @@ constexpr const char* kCommand = "treadle run";
 constexpr const char* kExamples = R"(Examples:
   treadle run -n 4 -- ./hybrid_digits --epochs 5
   treadle run -n 2 --grace 30 -- python3 train.py
-  treadle run -n 4 --servers 2 -- ./train   two summation servers more: see `treadle server --help`
+  treadle run -n 4 --servers 2 -- ./train   with two summation servers: see `treadle server --help`
   treadle run -n 4 -- sh -c 'echo "I am $RANK of $WORLD_SIZE"'
 
 Each line that a worker writes comes out with its rank in front: "[2] ...". Workers read their place from
@@ -25,7 +25,7 @@ TREADLE_RANK, TREADLE_WORLD_SIZE, TREADLE_SERVERS, TREADLE_MASTER and TREADLE_JO
 or from RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT; TREADLE_TERMINAL=1 tells them that their output is shown
 on a terminal. Their standard input is empty.
 
-Servers end with the job: signals go to the workers alone.
+Servers end with the job: signals are passed on to the workers alone.
 
 The exit code is 0 when all workers ended with 0; otherwise that of the worker that failed first, or 128 + the
 signal that killed it. 2: wrong usage; 126, 127: the program cannot be run, is not there.)";

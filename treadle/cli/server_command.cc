@@ -4,7 +4,6 @@
 
 #include <iostream>
 #include <memory>
-#include <tuple>
 
 #include "treadle/cli/numbers.h"
 #include "treadle/cli/run.h"
@@ -29,9 +28,10 @@ A summation server is a worker of the job that sums the others' tensors in each 
 
 What it needs: a rank and the same variables as the workers, of whatever launcher, and TREADLE_SERVERS, the number of
 servers, which is the same on all workers; the servers are the highest ranks. A machine of its own, with a network
-like that of the workers: on a worker's machine it takes that one's. One core moves and sums about 1 GB/s each way.
+like that of the workers: beside a worker it uses that worker's network. One core moves and sums about 1 GB/s each way.
 Memory: for each service 16 MiB times the number of its workers. No model, no GPU, no libtorch. Options of the job that
-the workers set in JoinOptions have to be the same here. A worker may have it in 256 services at a time.
+the workers set in JoinOptions have to be the same here. It takes part in up to 1,000 services at a time, 256 of one
+worker.
 
 While something moves it prints how many services and workers it has, bytes per second and sums per second, of parts
 of tensors of at most 4 MiB.
@@ -39,11 +39,11 @@ of tensors of at most 4 MiB.
 Exit code 2: wrong usage; 1: it could not join, or the job did not end well.)";
 
 struct ServerChoice {
-  std::string name, every = "10", heartbeat, joinTimeout, listen, announce;
+  std::string name, every = "10", heartbeat = "5", joinTimeout = "300", listen, announce;
   bool allowPlaintext = false;
 };
 
-// What is wrong with the place that is none of a server.
+// FailedPrecondition where the place is a worker's.
 Result<Launch> findPlace() {
   Result<Launch> launch = Launch::detect();
   if (!launch.ok() || launch->isServer()) return launch;
@@ -80,11 +80,13 @@ void ignoreSignals() {
   for (const int signal : {SIGUSR1, SIGUSR2, SIGPIPE}) ::signal(signal, SIG_IGN);
 }
 
-Result<Duration> secondsOf(const char* option, const std::string& text, double least) {
-  const std::optional<double> seconds = numberIn<double>(text, least, kMostSeconds);
-  if (seconds) return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(*seconds));
+// 0, where it `mayBeNone`, or from `least` on.
+Result<Duration> secondsOf(const char* option, const std::string& text, double least, bool mayBeNone = false) {
+  const std::optional<double> seconds = numberIn<double>(text, 0, kMostSeconds);
+  if (seconds && (*seconds >= least || (mayBeNone && *seconds == 0)))
+    return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(*seconds));
   return invalidArgument(std::string(option) + " is '" + text + "', not a number of seconds from " + fixed(least, 3) +
-                         " to 86400");
+                         " to 86400" + (mayBeNone ? ", or 0" : ""));
 }
 
 Status read(const ServerChoice& choice, JoinOptions& options, Duration& interval) {
@@ -92,17 +94,13 @@ Status read(const ServerChoice& choice, JoinOptions& options, Duration& interval
   options.allowPlaintext = choice.allowPlaintext;
   if (!choice.listen.empty()) options.listenAddress = choice.listen;
   if (!choice.announce.empty()) options.announceAddress = choice.announce;
-  const bool reports = choice.every != "0";
-  for (const auto& [name, text, least, into] :
-       {std::tuple("--every", &choice.every, kLeastSeconds, &interval),
-        {"--heartbeat-timeout", &choice.heartbeat, 0.1, &options.heartbeatTimeout},
-        {"--join-timeout", &choice.joinTimeout, kLeastSeconds, &options.joinTimeout}}) {
-    if (text->empty() || (into == &interval && !reports)) continue;
-    const Result<Duration> seconds = secondsOf(name, *text, least);
-    if (!seconds.ok()) return seconds.status();
-    *into = *seconds;
-  }
-  if (!reports) interval = kNoTimeout;
+  const Result<Duration> every = secondsOf("--every", choice.every, kLeastSeconds, /*mayBeNone=*/true);
+  const Result<Duration> heartbeat = secondsOf("--heartbeat-timeout", choice.heartbeat, 0.1);
+  const Result<Duration> join = secondsOf("--join-timeout", choice.joinTimeout, kLeastSeconds);
+  for (const auto* one : {&every, &heartbeat, &join}) TREADLE_RETURN_IF_ERROR(one->status());
+  interval = *every > Duration::zero() ? *every : kNoTimeout;
+  options.heartbeatTimeout = *heartbeat;
+  options.joinTimeout = *join;
   return options.validate();
 }
 
@@ -126,7 +124,7 @@ void addServerCommand(CLI::App& app, const CommandLine& line, int* exitCode) {
   CLI::App* command = app.add_subcommand("server", "Sum tensors for the workers of a job, as one of its servers");
   command->footer(kServerExplanation);
   const auto add = [&](const char* option, std::string* text, const char* help, const char* type) {
-    command->add_option(option, *text, help)->expected(0, 1)->type_name(type);
+    command->add_option(option, *text, help)->type_name(type);
   };
   add("--name", &choice->name, "in the job (\"server\" and its rank)", "NAME");
   add("--every", &choice->every, "how often it reports, while something moves; 0: never (10)", "SECONDS");

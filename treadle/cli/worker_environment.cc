@@ -80,7 +80,7 @@ std::string masterAt(uint16_t port) { return kMasterAddress + (":" + std::to_str
 
 std::vector<std::pair<std::string, std::string>> environmentOf(const WorkerPlace& place) {
   std::string rank = std::to_string(place.rank), size = std::to_string(place.worldSize);
-  // Of those who know nothing of servers.
+  // For programs that know nothing of servers.
   std::string workers = std::to_string(place.worldSize - place.servers);
   std::string port = std::to_string(place.masterPort);
   std::vector<std::pair<std::string, std::string>> variables = {

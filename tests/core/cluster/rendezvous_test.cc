@@ -290,9 +290,10 @@ TEST(Rendezvous, ReportsToAllThatTheNumbersOfServersDiffer) {
   auto results = allAtOnce(
       {[&] { return meeting.meet("w0", 0, {3, 1}).status(); }, [&] { return meeting.meet("w1", 1, {3, 2}).status(); }});
   for (const Status& status : results)
-    expectTold(status, Code::kFailedPrecondition,
-               "worker 'w1' (rank 1) was started for a job of 3 workers, of which the last 2 serve, and rank 0 for one "
-               "of 3 workers, of which the last 1 serve");
+    expectTold(
+        status, Code::kFailedPrecondition,
+        "worker 'w1' (rank 1) was started for a job of 3 workers with servers from rank 1 on and rank 0 for one of "
+        "3 workers with servers from rank 2 on");
 }
 
 TEST(Rendezvous, tellsAllWhenWorldSizesDiffer) {

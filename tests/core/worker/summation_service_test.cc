@@ -244,7 +244,10 @@ TEST(SummationService, RefusesOptionsAndTensorsThatAreNone) {
   for (const double bandwidth : {-1.0, 0.0, 1e-320, 1e300, std::numeric_limits<double>::quiet_NaN()})
     EXPECT_NE("", refused({.workers = {"w0"}, .bandwidths = {bandwidth}}, kTensors));
   EXPECT_NE("", refused({.workers = {"w0", "w0"}}, kTensors));
-  EXPECT_NE("", refused({.workers = {"w0"}, .name = std::string(1025, 'n')}, kTensors));
+  EXPECT_EQ("the name of a summation service has 65 bytes; at most 64 are possible",
+            refused({.workers = {"w0"}, .name = std::string(65, 'n')}, kTensors));
+  const SummationOptions unnamed{.bandwidths = {1, 1}};  // the number of machines follows from the job
+  EXPECT_TRUE(unnamed.validate().ok());
   EXPECT_EQ("two tensors of a summation service are called 'a'",
             refused({.workers = {"w0"}}, {{"a", DataType::kFloat32, 1}, {"a", DataType::kFloat32, 1}}));
   EXPECT_NE("", refused({.workers = {"w0"}}, {{"", DataType::kFloat32, 1}}));

@@ -95,7 +95,7 @@ Status Launch::validate() const {
     return invalidArgument("an open job has no servers (TREADLE_SERVERS): start it with a fixed number of workers");
   if (!open() && (servers < 0 || servers >= worldSize))
     return invalidArgument(std::to_string(servers) + " of the " + std::to_string(worldSize) +
-                           " ranks of the job are to be servers; rank 0 is none");
+                           " ranks of the job are to be servers; leave at least rank 0 to a worker");
   TREADLE_RETURN_IF_ERROR(validateMeeting(*this));
   if (!jobKey.empty() && (jobKey.size() < kMinJobKeyLength || jobKey.size() > kMaxJobKeyLength))
     return invalidArgument("the job key (TREADLE_JOB_KEY) has " + std::to_string(jobKey.size()) + " characters, not " +

@@ -30,7 +30,7 @@ struct Launch {
   // and `masterPort`. Absolute path; the file need not exist yet. Empty: none.
   std::string meetingFile = {};
 
-  // So many ranks, the highest ones, are summation servers. An open job has none.
+  // The number of summation servers, which have the highest ranks. An open job has none.
   int servers = 0;
 
   bool open() const { return worldSize == kOpenWorld; }

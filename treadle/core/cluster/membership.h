@@ -39,7 +39,7 @@ struct MembershipOptions {
   size_t lendLimitBytes = 0;  // of connection.pool's blocks that a peer may hold at a time; 0: no memory is shared
   bool lanes = false;         // large buffers may have sockets of their own
   bool open = false;          // workers join and leave at run time
-  int servers = 0;            // so many ranks, the highest ones, are summation servers
+  int servers = 0;            // the number of summation servers, which have the highest ranks
 };
 
 class MessageHandler {
@@ -93,7 +93,7 @@ class Membership {
   // Ranks are below; of an open job, those that were given out so far.
   int worldSize() const { return worldSize_.load(); }
   bool isServer(int rank) const { return options_.servers > 0 && rank >= worldSize() - options_.servers; }
-  // Of a job of a fixed size all, of an open one `present`.
+  // All of a job of a fixed size; of an open one `present`.
   std::vector<int> ranks() const;
   std::vector<int> present() const;  // ranks that have joined and are not lost, this one too
   std::vector<int> living() const;   // likewise, and those that are coming

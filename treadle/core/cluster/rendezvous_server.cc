@@ -18,7 +18,8 @@ namespace {
 
 std::string inWords(World world) {
   const std::string ranks = std::to_string(world.ranks) + " workers";
-  return world.servers == 0 ? ranks : ranks + ", of which the last " + std::to_string(world.servers) + " serve,";
+  return world.servers == 0 ? ranks
+                            : ranks + " with servers from rank " + std::to_string(world.ranks - world.servers) + " on";
 }
 
 }  // namespace

@@ -46,7 +46,7 @@ class Adder {
   // The parts for which isDone has become true since the last call.
   std::vector<size_t> takeDone() { return std::exchange(done_, {}); }
 
-  // Of parts, that have been sent to all workers.
+  // The number of sums of parts that have been sent to all workers.
   uint64_t sums() const { return sumsMade_; }
 
   // Parts that some workers have announced and others have not, each with its round; and those that have not.

@@ -32,7 +32,8 @@ Status Losses::certain(TimePoint now) const {
   const auto counts = firstBy(&Signs::due);
   if (counts == signs_.end() || counts->due > now) return {};
   const auto reported = firstBy(&Signs::reportedAt);
-  return reported->report.ok() ? counts->connection : reported->report;
+  if (!counts->report.ok() || reported->reportedAt <= counts->due - patience_) return reported->report;
+  return counts->connection;
 }
 
 std::optional<TimePoint> Losses::due() const {

@@ -1,5 +1,7 @@
 #include "treadle/core/summation/server.h"
 
+#include <new>
+
 #include "treadle/core/base/error.h"
 #include "treadle/core/base/listed.h"
 #include "treadle/core/base/log.h"
@@ -8,7 +10,7 @@
 
 namespace treadle::summation {
 
-void serve(Job& job, const Invitation& invitation) {
+void serve(Job& job, const Invitation& invitation) try {
   constexpr size_t kNamed = 8;
   const std::string& self = job.services().self().name;
   const std::string what =
@@ -27,6 +29,7 @@ void serve(Job& job, const Invitation& invitation) {
     const Status why = statusOfCurrentException("serving");
     if (why.code() != Code::kCancelled) logWarn(self, what + " has failed: " + why.message());
   }
+} catch (const std::bad_alloc&) {  // for the words
 }
 
 }  // namespace treadle::summation

@@ -49,9 +49,9 @@ Bandwidths bandwidthsOf(const SummationOptions& options) {
 }
 
 Status checkName(const std::string& name) {
-  if (name.size() <= kMostNameBytes) return {};
+  if (name.size() <= kMostServiceNameBytes) return {};
   return invalidArgument("the name of a summation service has " + std::to_string(name.size()) + " bytes; at most " +
-                         std::to_string(kMostNameBytes) + " are possible");
+                         std::to_string(kMostServiceNameBytes) + " are possible");
 }
 
 // The group of all machines. Servers of the job are invited whatever becomes of the service, so that they count the
@@ -144,8 +144,12 @@ Status whyNotMade() {
 
 // Servers that wait for their invitation are not to blame.
 Status withAdvice(const Status& why, const Services& services, const SummationOptions& options) {
+  const std::vector<std::string> invited = services.servers();
+  const bool waitForInvitation = std::any_of(options.servers.begin(), options.servers.end(), [&](const auto& server) {
+    return std::find(invited.begin(), invited.end(), server) != invited.end();
+  });
   const bool invites = options.workers.front() == services.self().name;
-  if (why.code() != Code::kDeadlineExceeded || invites || services.isServer() || services.servers().empty()) return why;
+  if (why.code() != Code::kDeadlineExceeded || !waitForInvitation || invites || services.isServer()) return why;
   return Status(why.code(),
                 why.message() + "; servers of the job take part when " + options.workers.front() + " makes the service")
       .withWorker(why.worker());
@@ -164,7 +168,7 @@ std::shared_ptr<Participant> begun(Services& services, const ProcessGroup& group
 Status SummationOptions::validate() const {
   TREADLE_RETURN_IF_ERROR(group::checkTimeout(timeout));
   TREADLE_RETURN_IF_ERROR(checkName(name));
-  if (!bandwidths.empty() && bandwidths.size() != workers.size() + servers.size())
+  if (!workers.empty() && !bandwidths.empty() && bandwidths.size() != workers.size() + servers.size())
     return invalidArgument("a summation service of " + std::to_string(workers.size()) + " workers and " +
                            std::to_string(servers.size()) + " servers has " + std::to_string(bandwidths.size()) +
                            " bandwidths");

@@ -28,7 +28,7 @@ struct SummationOptions {
   // empty: all workers of the job, in an open one those that are in it now, and its servers (Worker::peers,
   // Worker::servers). Only `workers` empty: all workers.
   std::vector<std::string> workers = {}, servers = {};
-  std::string name = {};  // for messages; another name means another service
+  std::string name = {};  // for messages; another name means another service. At most 64 bytes
   // To make it; of a sum, until all workers have begun it. kNoTimeout: until a machine is lost.
   Duration timeout = std::chrono::seconds(60);
   // What each machine can send, and receive at the same time, in any unit: workers and servers in the order above. The

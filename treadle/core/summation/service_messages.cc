@@ -47,7 +47,7 @@ Invitation readInvitation(wire::Reader& reader) {
   for (auto* names : {&invitation.workers, &invitation.servers})
     for (size_t left = reader.count(kLeastNameBytes); left > 0; --left) names->push_back(reader.string(kWorkerBytes));
   if (invitation.workers.empty() || invitation.servers.empty()) reader.fail();
-  invitation.name = reader.string(kMostNameBytes);
+  invitation.name = reader.string(kMostServiceNameBytes);
   invitation.timeout = Duration(reader.number<int64_t>());
   if (invitation.timeout <= Duration::zero()) reader.fail();
   return invitation;

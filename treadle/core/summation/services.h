@@ -59,7 +59,7 @@ class Services final : public cluster::MessageHandler {
   using Serve = std::function<void(Invitation invitation, std::function<void()> ended)>;
   void setServer(Serve serve) { serve_ = std::move(serve); }
   bool isServer() const { return serve_ != nullptr; }
-  // So many that have not ended may be from one worker; one that sends more is disconnected.
+  // The most from one worker that have not ended; a worker that sends more is disconnected.
   static constexpr size_t kMostInvitations = 256;
   // To those of the servers that wait for one.
   void invite(const Invitation& invitation) const;
