@@ -25,6 +25,10 @@ std::string bytesText(double bytes) {
   return fixed(bytes, whole ? 0 : 1) + " " + kUnits[unit];
 }
 
+std::string countText(size_t count, const std::string& one) {
+  return std::to_string(count) + " " + one + (count == 1 ? "" : "s");
+}
+
 std::string timeText(double microseconds) {
   if (microseconds < 1e3) return fixed(microseconds, 1) + " us";
   if (microseconds < 1e6) return fixed(microseconds / 1e3, 2) + " ms";

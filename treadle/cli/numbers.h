@@ -18,6 +18,8 @@ std::optional<Number> numberIn(const std::string& text, Number lowest, Number hi
 
 // "12.0 GiB", "512 KiB".
 std::string bytesText(double bytes);
+// "1 worker", "2 workers".
+std::string countText(size_t count, const std::string& one);
 // Of microseconds: "12.3 us", "4.56 ms", "1.20 s".
 std::string timeText(double microseconds);
 // With spaces behind it, at least `width` characters.

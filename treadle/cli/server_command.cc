@@ -63,7 +63,7 @@ int serveJob(JoinOptions options, Duration interval) {
     const std::string name = worker->self().name + ": ";
     const auto read = [&] { return worker->metrics().summation; };
     const auto write = [&](const std::string& line) { std::cout << name + line + "\n" << std::flush; };
-    write("sums for " + counted(worker->peers().size(), "worker"));
+    write("sums for " + countText(worker->peers().size(), "worker"));
     {
       const ServerReport report(interval, read, write);
       worker->shutdown();

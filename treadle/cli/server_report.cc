@@ -23,14 +23,10 @@ bool hasMoved(const SummationCounters& before, const SummationCounters& now) {
 
 }  // namespace
 
-std::string counted(size_t number, const std::string& what) {
-  return std::to_string(number) + " " + what + (number == 1 ? "" : "s");
-}
-
 std::string textOf(const SummationCounters& before, const SummationCounters& now, Duration between) {
   const double seconds = std::chrono::duration<double>(between).count();
   const auto perSecond = [&](uint64_t from, uint64_t to) { return static_cast<double>(to - from) / seconds; };
-  return counted(now.services, "service") + " with " + counted(now.clients, "worker") + ": " +
+  return countText(now.services, "service") + " with " + countText(now.clients, "worker") + ": " +
          decimalBytes(perSecond(before.bytesReceived, now.bytesReceived)) + "/s in, " +
          decimalBytes(perSecond(before.bytesSent, now.bytesSent)) + "/s out, " +
          fixed(perSecond(before.sums, now.sums), 1) + " sums/s";
@@ -38,7 +34,7 @@ std::string textOf(const SummationCounters& before, const SummationCounters& now
 
 std::string totalOf(const SummationCounters& counters) {
   return decimalBytes(static_cast<double>(counters.bytesReceived)) + " in, " +
-         decimalBytes(static_cast<double>(counters.bytesSent)) + " out, " + counted(counters.sums, "sum");
+         decimalBytes(static_cast<double>(counters.bytesSent)) + " out, " + countText(counters.sums, "sum");
 }
 
 ServerReport::ServerReport(Duration interval, std::function<SummationCounters()> read,

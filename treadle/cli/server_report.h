@@ -12,8 +12,6 @@
 
 namespace treadle::cli {
 
-// "1 worker", "2 workers".
-std::string counted(size_t number, const std::string& what);
 // "1 service with 4 workers: 118 MB/s in, 118 MB/s out, 29.4 sums/s", of what was done between the two.
 std::string textOf(const SummationCounters& before, const SummationCounters& now, Duration between);
 // "12.0 GB in, 12.0 GB out, 3000 sums", of all that was done.

@@ -104,10 +104,6 @@ std::string schemeTable(const ServicePlan& plan) {
   return text;
 }
 
-std::string countText(size_t count, const char* one) {
-  return std::to_string(count) + " " + one + (count == 1 ? "" : "s");
-}
-
 std::string titleOf(const ServicePlan& plan) {
   return "sum of " + bytesText(bytesOf(plan)) + " in " + countText(plan.tensorBytes.size(), "tensor") + " among " +
          countText(plan.bandwidths.workers.size(), "worker") + " with " +
