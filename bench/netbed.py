@@ -1,36 +1,31 @@
 """The bed that measures the summation service: machines in network namespaces, joined by a bridge, each with so many bits per
 second out of it and into it (root only).
 
-    python bench/netbed.py [--workers 4 --servers 2] [--bytes 32000000] [--rate 200mbit] [--rounds 5]
+    python bench/netbed.py [--workers 4 --servers 2] [--bytes 32000000,64000000] [--rate 200mbit] [--rounds 5]
 
-B is the goodput of one long TCP stream each way at the same time in the same bed. A row has the median of the rounds after the
-first, over the least time that the network allows (treadle/core/summation/shares.h). Without --workers all pairs are measured.
-Writes build/bench/netbed.json and ends with `netbed: ok|FAILED rows=... worst=...`.
+B is the goodput of one long TCP stream each way at the same time in the same bed. Seconds are the median of the rounds after the
+first. Rows: a service, over the least time that the network allows (treadle/core/summation/shares.h), with the gain over our own
+ring all-reduce in the same bed; services with the tensors of models; all sums on the servers, as plain parameter servers do.
+Without --workers all pairs and models are measured, in about 20 minutes. Writes build/bench/netbed.json and netbed.png, and ends
+with `netbed: ok|FAILED rows=... over=... worst=...`.
 """
 
 import argparse
-import contextlib
 import json
-import os
 import pathlib
 import statistics
-import subprocess
 import sys
 
-import namespaces
+from bed import ROOT, Service
+from netbed_picture import draw
 from processes import Failed, end_orderly
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
 PAIRS = [(3, 0), (3, 1), (4, 1), (4, 2), (4, 4), (6, 3)] + [(8, servers) for servers in range(9)]
-BAR = 1.05
-PORT = 7077
-NETWORK = "10.78.31"
-
-
-def run(*words):
-    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=30)
-    if done.returncode != 0:
-        raise Failed(f"`{' '.join(words)}` failed: {done.stderr.strip()}")
+MODELS = ["resnet50", "vgg16", "bert-large", "gpt2", "transformer"]
+MODEL_PAIRS, MODEL_BYTES = [(4, 2), (8, 4)], 64_000_000
+ON_SERVERS_PAIRS = [(4, 1), (4, 2), (4, 4), (8, 4)]
+BAR, MODEL_BAR = 1.05, 1.07
+GAIN_WITHIN = 0.05
 
 
 class Idle:
@@ -50,118 +45,94 @@ class Idle:
         self.part = idle / max(all_of_them, 1)
 
 
-class Bed:
-    """Machine i has the namespace and the address of that number; one namespace more has the bridge."""
-
-    def __init__(self, machines, rate):
-        self.prefix = f"treadle-bed-{os.getpid()}"
-        self.machines, self.rate = machines, rate
-
-    def __enter__(self):
-        if not namespaces.available():
-            raise Failed("network namespaces need root and the command `ip` (Debian package iproute2)")
-        try:
-            self.make()
-        except BaseException:
-            self.__exit__()
-            raise
-        return self
-
-    def make(self):
-        switch = self.name("switch")
-        namespaces.ip("netns", "add", switch)
-        namespaces.ip("-n", switch, "link", "add", "bridge0", "type", "bridge")
-        namespaces.ip("-n", switch, "link", "set", "bridge0", "up")
-        for machine in range(self.machines):
-            own, port = self.name(machine), f"port{machine}"
-            namespaces.ip("netns", "add", own)
-            namespaces.ip("link", "add", "eth0", "netns", own, "type", "veth", "peer", "name", port, "netns", switch)
-            namespaces.ip("-n", own, "addr", "add", f"{self.address(machine)}/24", "dev", "eth0")
-            namespaces.ip("-n", switch, "link", "set", port, "master", "bridge0")
-            for place, device in ((own, "eth0"), (switch, port)):
-                # Below the burst, or a segment would not pass at once.
-                namespaces.ip("-n", place, "link", "set", "dev", device, "gso_max_size", "16384")
-                namespaces.ip("-n", place, "link", "set", device, "up")
-                run("ip", "netns", "exec", place, "tc", "qdisc", "add", "dev", device, "root", "tbf", "rate", self.rate,
-                    "burst", "32kb", "limit", "2mb")
-            namespaces.ip("-n", own, "link", "set", "lo", "up")
-
-    def __exit__(self, *_):
-        for machine in [*range(self.machines), "switch"]:
-            with contextlib.suppress(Failed, subprocess.TimeoutExpired):
-                namespaces.ip("netns", "delete", self.name(machine))
-
-    def name(self, machine):
-        return f"{self.prefix}-{machine}"
-
-    @staticmethod
-    def address(machine):
-        return f"{NETWORK}.{machine + 1}"
-
-    def start(self, machine, *command):
-        words = ["ip", "netns", "exec", self.name(machine), *map(str, command)]
-        return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-    def goodput(self, seconds=4):
-        """Bytes per second each way, of the slower direction."""
-        program = ROOT / "bench" / "netbed" / "goodput.py"
-        ends = [self.start(m, sys.executable, program, role, self.address(0), seconds) for m, role in ((0, "listen"), (1, "dial"))]
-        try:
-            return min(float(finished(end)) for end in ends)
-        finally:
-            for end in ends:
-                end.kill()
-
-
-def finished(process, timeout=120):
-    try:
-        out, err = process.communicate("", timeout=timeout)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        raise Failed("a machine of the bed did not end in time") from None
-    if process.returncode != 0:
-        raise Failed(f"a machine of the bed failed: {err.strip()}")
-    return out
-
-
 def least_time(workers, servers, size, bandwidth):
     n, k = workers, min(servers, workers)
     return 2 * n * (n - 1) * size / ((n * n + k * n - 2 * k) * bandwidth)
 
 
-def rounds_of(bed, node, workers, servers, sizes, rounds):
-    """The seconds of each round: from when the first worker begins until the last one has ended."""
-    addresses = ",".join(f"tcp://{bed.address(m)}:{PORT}" for m in range(workers + servers))
-    common = ["--workers", workers, "--servers", servers, "--bytes", ",".join(map(str, sizes)), "--rounds", rounds + 1,
-              "--addresses", addresses]
-    machines = [bed.start(m, node, "--self", m, *common) for m in range(workers + servers)]
-    try:
-        lines = [[list(map(int, machine.stdout.readline().split())) for machine in machines[:workers]] for _ in range(rounds + 1)]
-        if any(len(line) != 3 for lines_of_round in lines for line in lines_of_round):
-            raise Failed("a machine of the bed failed: " + "; ".join(m.communicate("", timeout=20)[1].strip() for m in machines))
-    finally:
-        for machine in machines:
-            with contextlib.suppress(subprocess.TimeoutExpired, ValueError, BrokenPipeError):
-                machine.communicate("", timeout=20)
-            machine.kill()
-    return [(max(end for _, _, end in one) - min(begin for _, begin, _ in one)) / 1e6 for one in lines[1:]]
+def best_gain(workers, servers):
+    """Over a ring."""
+    n, k = workers, min(servers, workers)
+    return (n * n + k * n - 2 * k) / (n * n)
 
 
-def measure(node, workers, servers, size, rate, rounds):
-    with Bed(workers + servers, rate) as bed:
-        bandwidth = bed.goodput()
+def on_servers_time(workers, servers, size, bandwidth):
+    return max(size / bandwidth, workers * size / (servers * bandwidth))
+
+
+class Measurements:
+    """Of one number of workers and servers."""
+
+    def __init__(self, options, service):
+        self.rate, self.service = options.rate, service
+        self.workers, self.servers = service.workers, service.servers
+        self.bandwidth = service.bed.goodput()
+
+    def row(self, kind, size, least, bar, *more):
         with Idle() as idle:
-            seconds = rounds_of(bed, node, workers, servers, [size], rounds)
-    least = least_time(workers, servers, size, bandwidth)
-    return {"workers": workers, "servers": servers, "bytes": size, "rate": rate, "bandwidth": bandwidth, "seconds": seconds,
-            "idle": idle.part, "least": least, "ratio": statistics.median(seconds) / least}
+            seconds = self.service.seconds(size, *more)
+        median = statistics.median(seconds)
+        return {"kind": kind, "workers": self.workers, "servers": self.servers, "bytes": size, "rate": self.rate,
+                "bandwidth": self.bandwidth, "seconds": seconds, "median": median, "least": least, "ratio": median / least,
+                "bar": bar, "idle": idle.part}
+
+    def of_service(self, size, beside_ring):
+        row = self.row("service", size, least_time(self.workers, self.servers, size, self.bandwidth), BAR)
+        if beside_ring:
+            row["ring_seconds"] = self.service.ring_seconds(size)
+            row["gain"] = statistics.median(row["ring_seconds"]) / row["median"]
+            row["best_gain"] = best_gain(self.workers, self.servers)
+        return row
+
+    def of_model(self, name, size):
+        least = least_time(self.workers, self.servers, size, self.bandwidth)
+        return self.row(name, size, least, MODEL_BAR, "--model", name)
+
+    def on_servers(self, size):
+        least = on_servers_time(self.workers, self.servers, size, self.bandwidth)
+        return self.row("on servers", size, least, BAR, "--on-servers")
+
+
+def rows_of(options):
+    """Yields each row when it is there."""
+    pairs = [(options.workers, options.servers)] if options.workers else PAIRS
+    for workers, servers in pairs:
+        with Service(options.build, workers, servers, options.rate, options.rounds) as service:
+            here = Measurements(options, service)
+            for size in options.bytes:
+                yield here.of_service(size, beside_ring=size == options.bytes[0])
+            if not options.workers and (workers, servers) in MODEL_PAIRS:
+                for name in MODELS:
+                    yield here.of_model(name, MODEL_BYTES)
+            if servers > 0 and (options.workers or (workers, servers) in ON_SERVERS_PAIRS):
+                yield here.on_servers(options.bytes[0])
+
+
+def text_of(row):
+    spread = (max(row["seconds"]) - min(row["seconds"])) / row["median"]
+    text = (f"({row['workers']},{row['servers']}) {row['kind']:<11} {row['bytes'] / 1e6:.0f} MB  {row['median']:.3f} s  "
+            f"{row['ratio']:.3f} of the least time  spread {100 * spread:.1f}%  B {row['bandwidth'] / 1e6:.2f} MB/s  "
+            f"idle {100 * row['idle']:.0f}%")
+    if "gain" not in row:
+        return text
+    text += f"  {row['gain']:.3f} times our ring, {row['best_gain']:.3f} at best"
+    return text + (": two workers gain nothing" if row["workers"] == 2 else "")
+
+
+def is_over(row):
+    gain_is_off = "gain" in row and abs(row["gain"] / row["best_gain"] - 1) > GAIN_WITHIN
+    return gain_is_off or not 1 <= row["ratio"] <= row["bar"]
+
+
+def sizes(text):
+    return [int(one) for one in text.split(",")]
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", type=int)
     parser.add_argument("--servers", type=int, default=0)
-    parser.add_argument("--bytes", type=int, default=32_000_000)
+    parser.add_argument("--bytes", type=sizes, default=[32_000_000, 64_000_000], help="with commas between them")
     parser.add_argument("--rate", default="200mbit")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build" / "release")
@@ -169,20 +140,16 @@ def main():
     if options.workers is not None and not (options.workers >= 2 and options.servers >= 0):
         parser.error("a sum is among at least 2 workers, with 0 servers or more")
     end_orderly()
-    node = options.build / "bench" / "treadle_netbed_node"
-    pairs = [(options.workers, options.servers)] if options.workers else PAIRS
+    out = ROOT / "build" / "bench"
+    out.mkdir(parents=True, exist_ok=True)
     rows = []
-    for workers, servers in pairs:
-        row = measure(node, workers, servers, options.bytes, options.rate, options.rounds)
+    for row in rows_of(options):
         rows.append(row)
-        spread = (max(row["seconds"]) - min(row["seconds"])) / statistics.median(row["seconds"])
-        print(f"({workers},{servers}) {statistics.median(row['seconds']):.3f} s  {row['ratio']:.3f} of the least time  "
-              f"spread {100 * spread:.1f}%  B {row['bandwidth'] / 1e6:.2f} MB/s  idle {100 * row['idle']:.0f}%", flush=True)
-    out = ROOT / "build" / "bench" / "netbed.json"
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(rows, indent=2) + "\n")
-    over = [row for row in rows if not 1 <= row["ratio"] <= BAR]
-    worst = max(rows, key=lambda row: row["ratio"])
+        print(text_of(row) + ("  OVER" if is_over(row) else ""), flush=True)
+        (out / "netbed.json").write_text(json.dumps(rows, indent=2) + "\n")
+    draw(rows, out / "netbed.png")
+    over = [row for row in rows if is_over(row)]
+    worst = max(rows, key=lambda row: row["ratio"] / row["bar"])
     verdict = "FAILED" if over else "ok"
     print(f"netbed: {verdict} rows={len(rows)} over={len(over)} worst={worst['ratio']:.3f}"
           f" of=({worst['workers']},{worst['servers']})")

@@ -9,9 +9,12 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <numeric>
 #include <span>
 #include <thread>
 
+#include "bench/netbed/rounds.h"
+#include "treadle/cli/known_models.h"
 #include "treadle/core/io/listener.h"
 #include "treadle/core/io/socket.h"
 #include "treadle/core/summation/pump.h"
@@ -29,6 +32,8 @@ constexpr auto kPatience = std::chrono::seconds(60);
 struct Options {
   size_t self = 0, workers = 0, servers = 0;
   std::vector<uint64_t> bytes;
+  std::string model;
+  bool areOnServers = false;  // all sums
   int rounds = 1;
   std::vector<std::string> addresses;  // of all machines
 };
@@ -63,16 +68,21 @@ std::vector<PumpPeer> meet(const Options& options) {
   return peers;
 }
 
-Declaration declared(const Options& options) {
-  std::vector<Declaration::Tensor> tensors = {{treadle::group::DataType::kInt32, 4}};  // a barrier
-  for (const uint64_t bytes : options.bytes) tensors.push_back({treadle::group::DataType::kInt32, bytes / 4 * 4});
-  return valueOrThrow(
-      Declaration::of(std::move(tensors), bestShares(Bandwidths::even(options.workers, options.servers, 1))));
+// Of each tensor: those of the model in proportion, with as many bytes together as are given.
+std::vector<uint64_t> sizesOf(const Options& options) {
+  if (options.model.empty()) return options.bytes;
+  std::vector<uint64_t> sizes = treadle::valueOrThrow(treadle::cli::parametersOf(options.model));
+  const auto sum = [](const std::vector<uint64_t>& all) { return std::accumulate(all.begin(), all.end(), uint64_t{0}); };
+  const double factor = static_cast<double>(sum(options.bytes)) / static_cast<double>(sum(sizes));
+  for (uint64_t& size : sizes) size = std::max<uint64_t>(4, static_cast<uint64_t>(static_cast<double>(size) * factor));
+  return sizes;
 }
 
-long microseconds() {
-  return std::chrono::duration_cast<std::chrono::microseconds>(std::chrono::steady_clock::now().time_since_epoch())
-      .count();
+Declaration declared(const Options& options) {
+  std::vector<Declaration::Tensor> tensors = {{treadle::group::DataType::kInt32, 4}};  // a barrier
+  for (const uint64_t bytes : sizesOf(options)) tensors.push_back({treadle::group::DataType::kInt32, bytes / 4 * 4});
+  const Bandwidths even = Bandwidths::even(options.workers, options.servers, 1);
+  return valueOrThrow(Declaration::of(std::move(tensors), options.areOnServers ? serverShares(even) : bestShares(even)));
 }
 
 // What is summed outlives the pump.
@@ -86,17 +96,14 @@ void work(Pump& pump, const Declaration& declaration, const Options& options, Da
     for (auto& tensor : data)
       std::fill(tensor.begin(), tensor.end(), static_cast<int32_t>(options.self + 1) * (round + 1));
     sum(0).wait(kPatience);
-    const long begin = microseconds();
+    const long begin = treadle::netbed::microseconds();
     std::vector<treadle::Future<void>> sums;
     for (size_t tensor = 1; tensor < data.size(); ++tensor) sums.push_back(sum(tensor));
     for (auto& one : sums) one.wait(kPatience);
-    const long end = microseconds();
+    const long end = treadle::netbed::microseconds();
     sum(0).wait(kPatience);  // nobody looks through its sums while others are being timed
-    for (size_t tensor = 1; tensor < data.size(); ++tensor)
-      for (const int32_t number : data[tensor])
-        if (number != all * (round + 1)) throw std::runtime_error("a sum is wrong");
-    std::printf("%d %ld %ld\n", round, begin, end);
-    std::fflush(stdout);
+    for (size_t tensor = 1; tensor < data.size(); ++tensor) treadle::netbed::check(data[tensor], all * (round + 1));
+    treadle::netbed::print(round, begin, end);
   }
 }
 
@@ -109,6 +116,8 @@ int main(int argc, char** argv) try {
   app.add_option("--workers", options.workers)->required();
   app.add_option("--servers", options.servers)->required();
   app.add_option("--bytes", options.bytes, "of each tensor")->delimiter(',')->required();
+  app.add_option("--model", options.model, "its tensors, scaled to --bytes");
+  app.add_flag("--on-servers", options.areOnServers, "the servers sum all, as plain parameter servers");
   app.add_option("--rounds", options.rounds);
   app.add_option("--addresses", options.addresses, "of all machines")->delimiter(',')->required();
   CLI11_PARSE(app, argc, argv);

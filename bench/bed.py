@@ -1,0 +1,146 @@
+"""Machines in network namespaces, joined by a bridge, each with so many bits per second out of it and into it (root only), and
+programs of the summation service on them.
+"""
+
+import contextlib
+import os
+import pathlib
+import secrets
+import subprocess
+import sys
+
+import namespaces
+from processes import Failed
+
+ROOT = pathlib.Path(__file__).resolve().parents[1]
+PORT = 7077
+NETWORK = "10.78.31"
+
+
+def run(*words):
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=30)
+    if done.returncode != 0:
+        raise Failed(f"`{' '.join(words)}` failed: {done.stderr.strip()}")
+
+
+class Bed:
+    """Machine i has the namespace and the address of that number; one namespace more has the bridge."""
+
+    def __init__(self, machines, rate):
+        self.prefix = f"treadle-bed-{os.getpid()}"
+        self.machines, self.rate = machines, rate
+
+    def __enter__(self):
+        if not namespaces.available():
+            raise Failed("network namespaces need root and the command `ip` (Debian package iproute2)")
+        try:
+            self.make()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def make(self):
+        switch = self.name("switch")
+        namespaces.ip("netns", "add", switch)
+        namespaces.ip("-n", switch, "link", "add", "bridge0", "type", "bridge")
+        namespaces.ip("-n", switch, "link", "set", "bridge0", "up")
+        for machine in range(self.machines):
+            own, port = self.name(machine), f"port{machine}"
+            namespaces.ip("netns", "add", own)
+            namespaces.ip("link", "add", "eth0", "netns", own, "type", "veth", "peer", "name", port, "netns", switch)
+            namespaces.ip("-n", own, "addr", "add", f"{self.address(machine)}/24", "dev", "eth0")
+            namespaces.ip("-n", switch, "link", "set", port, "master", "bridge0")
+            for place, device in ((own, "eth0"), (switch, port)):
+                # Below the burst, or a segment would not pass at once.
+                namespaces.ip("-n", place, "link", "set", "dev", device, "gso_max_size", "16384")
+                namespaces.ip("-n", place, "link", "set", device, "up")
+                run("ip", "netns", "exec", place, "tc", "qdisc", "add", "dev", device, "root", "tbf", "rate", self.rate,
+                    "burst", "32kb", "limit", "2mb")
+            namespaces.ip("-n", own, "link", "set", "lo", "up")
+
+    def __exit__(self, *_):
+        for machine in [*range(self.machines), "switch"]:
+            with contextlib.suppress(Failed, subprocess.TimeoutExpired):
+                namespaces.ip("netns", "delete", self.name(machine))
+
+    def name(self, machine):
+        return f"{self.prefix}-{machine}"
+
+    @staticmethod
+    def address(machine):
+        return f"{NETWORK}.{machine + 1}"
+
+    def start(self, machine, *command):
+        words = ["ip", "netns", "exec", self.name(machine), *map(str, command)]
+        return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def goodput(self, seconds=4):
+        """Bytes per second each way, of the slower direction."""
+        program = ROOT / "bench" / "netbed" / "goodput.py"
+        ends = [self.start(m, sys.executable, program, role, self.address(0), seconds) for m, role in ((0, "listen"), (1, "dial"))]
+        try:
+            return min(float(finished(end)) for end in ends)
+        finally:
+            for end in ends:
+                end.kill()
+
+
+def finished(process, timeout=120):
+    try:
+        out, err = process.communicate("", timeout=timeout)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        raise Failed("a machine of the bed did not end in time") from None
+    if process.returncode != 0:
+        raise Failed(f"a machine of the bed failed: {err.strip()}")
+    return out
+
+
+def rounds_of(machines, workers, rounds):
+    """The seconds of each round but the first: from when the first worker begins until the last one has ended."""
+    try:
+        lines = [[list(map(int, machine.stdout.readline().split())) for machine in machines[:workers]] for _ in range(rounds + 1)]
+        if any(len(line) != 3 for lines_of_round in lines for line in lines_of_round):
+            raise Failed("a machine of the bed failed: " + "; ".join(m.communicate("", timeout=20)[1].strip() for m in machines))
+    finally:
+        for machine in machines:
+            with contextlib.suppress(subprocess.TimeoutExpired, ValueError, BrokenPipeError):
+                machine.communicate("", timeout=20)
+            machine.kill()
+    return [(max(end for _, _, end in one) - min(begin for _, begin, _ in one)) / 1e6 for one in lines[1:]]
+
+
+class Service:
+    """A summation service of so many workers and servers in a bed of its own, and what is compared with it there."""
+
+    def __init__(self, build, workers, servers, rate, rounds):
+        self.programs = build / "bench"
+        self.workers, self.servers, self.rounds = workers, servers, rounds
+        self.machines = workers + servers
+        self.bed = Bed(self.machines, rate)
+
+    def __enter__(self):
+        self.bed.__enter__()
+        return self
+
+    def __exit__(self, *_):
+        self.bed.__exit__()
+
+    def seconds(self, size, *more):
+        addresses = ",".join(f"tcp://{self.bed.address(m)}:{PORT}" for m in range(self.machines))
+        common = ["--workers", self.workers, "--servers", self.servers, "--bytes", size, "--rounds", self.rounds + 1,
+                  "--addresses", addresses, *more]
+        node = self.programs / "treadle_netbed_node"
+        machines = [self.bed.start(m, node, "--self", m, *common) for m in range(self.machines)]
+        return rounds_of(machines, self.workers, self.rounds)
+
+    def ring_seconds(self, size):
+        shared = [f"WORLD_SIZE={self.workers}", f"MASTER_ADDR={self.bed.address(0)}", f"MASTER_PORT={PORT}",
+                  f"TREADLE_JOB_KEY={secrets.token_hex(16)}"]
+        ring = [self.programs / "treadle_netbed_ring", "--bytes", size, "--rounds", self.rounds + 1]
+        machines = [
+            self.bed.start(m, "env", f"RANK={m}", *shared, *ring, "--listen", f"tcp://{self.bed.address(m)}:0")
+            for m in range(self.workers)
+        ]
+        return rounds_of(machines, self.workers, self.rounds)
