@@ -74,6 +74,7 @@ ROWS = [
     Row("summation_float", "us", "momentum", None),
     Row("summation_float", "us", "rmsprop", None),
     Row("summation_float", "us", "adam", 0.476),  # 2.1 times the bytes of a server that makes the step
+    Row("priority_first_layer", "us", "first_come", 0.5),
     Row("small_behind_large", "us", "quiet", 10),
     Row("rss_after_10000", "bytes", "rss_after_1000", 1.05),
     Row("autograd_forward_overhead", "us", "pytorch", 0.33),

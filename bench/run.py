@@ -22,6 +22,7 @@ import time
 import agreement
 import experiment
 import namespaces
+import priority
 import programs
 import report
 import rows
@@ -63,7 +64,7 @@ def parse_arguments():
     options.complete = not options.only and not options.quick
     if not namespaces.available():
         print("bench: rows between two network namespaces need root and the command `ip`; they are left out")
-        between = {*experiment.NETWORK_CASES.values(), *shaped.CASES}
+        between = {*experiment.NETWORK_CASES.values(), *shaped.CASES, priority.CASE}
         options.cases = [case for case in options.cases if case not in between]
         if not options.cases:
             parser.error("nothing is left to measure")
@@ -95,7 +96,7 @@ def output_of(launch, settings, cases):
 
 def measure(options, settings, figures, failures):
     for number in range(options.rounds):
-        for launch in programs.LAUNCHES + experiment.LAUNCHES + shaped.LAUNCHES:
+        for launch in programs.LAUNCHES + experiment.LAUNCHES + shaped.LAUNCHES + priority.LAUNCHES:
             cases = [case for case in launch.cases if case in options.cases]
             if not cases or (launch.who, cases[0]) in failures:
                 continue

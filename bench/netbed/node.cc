@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <functional>
 #include <numeric>
 #include <span>
 #include <thread>
@@ -34,6 +35,8 @@ struct Options {
   std::vector<uint64_t> bytes;
   std::string model;
   bool areOnServers = false;  // all sums
+  int backwardMs = 0;         // 0: all tensors are offered at once
+  bool isFirstCome = false;
   int rounds = 1;
   std::vector<std::string> addresses;  // of all machines
 };
@@ -72,7 +75,9 @@ std::vector<PumpPeer> meet(const Options& options) {
 std::vector<uint64_t> sizesOf(const Options& options) {
   if (options.model.empty()) return options.bytes;
   std::vector<uint64_t> sizes = treadle::valueOrThrow(treadle::cli::parametersOf(options.model));
-  const auto sum = [](const std::vector<uint64_t>& all) { return std::accumulate(all.begin(), all.end(), uint64_t{0}); };
+  const auto sum = [](const std::vector<uint64_t>& all) {
+    return std::accumulate(all.begin(), all.end(), uint64_t{0});
+  };
   const double factor = static_cast<double>(sum(options.bytes)) / static_cast<double>(sum(sizes));
   for (uint64_t& size : sizes) size = std::max<uint64_t>(4, static_cast<uint64_t>(static_cast<double>(size) * factor));
   return sizes;
@@ -80,13 +85,47 @@ std::vector<uint64_t> sizesOf(const Options& options) {
 
 Declaration declared(const Options& options) {
   std::vector<Declaration::Tensor> tensors = {{treadle::group::DataType::kInt32, 4}};  // a barrier
-  for (const uint64_t bytes : sizesOf(options)) tensors.push_back({treadle::group::DataType::kInt32, bytes / 4 * 4});
+  std::vector<uint64_t> sizes = sizesOf(options);
+  if (options.isFirstCome) std::reverse(sizes.begin(), sizes.end());  // those that are declared first go first
+  for (const uint64_t bytes : sizes) tensors.push_back({treadle::group::DataType::kInt32, bytes / 4 * 4});
   const Bandwidths even = Bandwidths::even(options.workers, options.servers, 1);
-  return valueOrThrow(Declaration::of(std::move(tensors), options.areOnServers ? serverShares(even) : bestShares(even)));
+  return valueOrThrow(
+      Declaration::of(std::move(tensors), options.areOnServers ? serverShares(even) : bestShares(even)));
 }
 
 // What is summed outlives the pump.
 using Data = std::vector<std::vector<int32_t>>;
+
+using Sum = std::function<treadle::Future<void>(size_t tensor)>;
+
+struct Times {
+  long begin, end;
+};
+
+Times allAtOnce(const Sum& sum, size_t tensors) {
+  const long begin = treadle::netbed::microseconds();
+  std::vector<treadle::Future<void>> sums;
+  for (size_t tensor = 1; tensor < tensors; ++tensor) sums.push_back(sum(tensor));
+  for (auto& one : sums) one.wait(kPatience);
+  return {begin, treadle::netbed::microseconds()};
+}
+
+// In the order of a backward pass, which takes so long: from its end, when the first layer is offered, until the sum of
+// that layer is there.
+Times firstLayer(const Sum& sum, size_t tensors, const Options& options) {
+  const auto begin = std::chrono::steady_clock::now();
+  const std::chrono::duration<double, std::milli> pass(options.backwardMs);
+  std::vector<treadle::Future<void>> sums;
+  for (size_t i = 1; i < tensors; ++i) {
+    std::this_thread::sleep_until(begin + pass * (static_cast<double>(i) / static_cast<double>(tensors - 1)));
+    sums.push_back(sum(options.isFirstCome ? i : tensors - i));
+  }
+  Times times{treadle::netbed::microseconds(), 0};
+  sums.back().wait(kPatience);
+  times.end = treadle::netbed::microseconds();
+  for (auto& one : sums) one.wait(kPatience);
+  return times;
+}
 
 void work(Pump& pump, const Declaration& declaration, const Options& options, Data& data) {
   for (const Declaration::Tensor& tensor : declaration.tensors) data.emplace_back(tensor.bytes / 4);
@@ -96,14 +135,10 @@ void work(Pump& pump, const Declaration& declaration, const Options& options, Da
     for (auto& tensor : data)
       std::fill(tensor.begin(), tensor.end(), static_cast<int32_t>(options.self + 1) * (round + 1));
     sum(0).wait(kPatience);
-    const long begin = treadle::netbed::microseconds();
-    std::vector<treadle::Future<void>> sums;
-    for (size_t tensor = 1; tensor < data.size(); ++tensor) sums.push_back(sum(tensor));
-    for (auto& one : sums) one.wait(kPatience);
-    const long end = treadle::netbed::microseconds();
+    const Times times = options.backwardMs > 0 ? firstLayer(sum, data.size(), options) : allAtOnce(sum, data.size());
     sum(0).wait(kPatience);  // nobody looks through its sums while others are being timed
     for (size_t tensor = 1; tensor < data.size(); ++tensor) treadle::netbed::check(data[tensor], all * (round + 1));
-    treadle::netbed::print(round, begin, end);
+    treadle::netbed::print(round, times.begin, times.end);
   }
 }
 
@@ -118,6 +153,9 @@ int main(int argc, char** argv) try {
   app.add_option("--bytes", options.bytes, "of each tensor")->delimiter(',')->required();
   app.add_option("--model", options.model, "its tensors, scaled to --bytes");
   app.add_flag("--on-servers", options.areOnServers, "the servers sum all, as plain parameter servers");
+  app.add_option("--backward-ms", options.backwardMs,
+                 "offers the model's tensors as a backward pass of this length does");
+  app.add_flag("--first-come", options.isFirstCome, "with --backward-ms: tensors that are offered first go first");
   app.add_option("--rounds", options.rounds);
   app.add_option("--addresses", options.addresses, "of all machines")->delimiter(',')->required();
   CLI11_PARSE(app, argc, argv);
