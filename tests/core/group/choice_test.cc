@@ -258,6 +258,8 @@ TEST(AlgorithmOfAHandle, TakesThePlaceOfThatOfTheGroup) {
   test::onAll(ring, [&](const ProcessGroup& group, size_t rank) {
     return sum(group.withAlgorithm(Algorithm::kAutomatic), rank);
   });
+  EXPECT_EQ(ring[0].algorithm(), Algorithm::kRing);
+  EXPECT_EQ(ring[0].withAlgorithm(Algorithm::kAutomatic).algorithm(), Algorithm::kAutomatic);
   for (size_t rank = 0; rank < 2; ++rank) {
     EXPECT_THROW(sum(any[rank].withAlgorithm(Algorithm::kRing), rank), ArgumentError) << "a ring reduces to all";
     EXPECT_THROW(sum(ring[rank], rank), ArgumentError) << "the handle itself stays as it is";

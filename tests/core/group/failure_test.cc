@@ -127,6 +127,8 @@ TEST(DeadlineTest, MayBeThatOfOneOperation) {
   EXPECT_EQ(why.code(), Code::kDeadlineExceeded);
   EXPECT_TRUE(contains(why.message(), "was not done in 50 ms")) << why.message();
   EXPECT_FALSE(patient.ready());
+  EXPECT_EQ(group.timeout(), kNoTimeout);
+  EXPECT_EQ(group.withTimeout(seconds(1)).timeout(), seconds(1));
   EXPECT_THROW(group.withTimeout(Duration::zero()), ArgumentError);
   EXPECT_THROW(ProcessGroup().withTimeout(seconds(1)), StateError);
   Future<void> other = barrier(job.make(1));

@@ -386,6 +386,21 @@ TEST(SummationService, ReportsThatAMachineHasDroppedItsPart) {
             failureOf(services[0].sum("weight", std::span(values))).message());
 }
 
+TEST(SummationService, FailsOnAllMachinesWhereOneSaysSo) {
+  ServiceJob job(2, 1);
+  std::vector<SummationService> services(3);
+  job.job.onAll(
+      [&](Worker& worker) { services[static_cast<size_t>(worker.self().rank)] = job.make(worker, kTensors); });
+  std::vector<float> values(300'000);
+  Future<void> sum = services[0].sum("weight", std::span(values));  // which the other worker does not begin
+  services[1].fail(failedPrecondition("the epoch is over"));
+  EXPECT_EQ("the epoch is over", failureOf(services[1].ended()).message());
+  for (const Future<void>& future : {sum, services[0].ended(), services[2].ended()})
+    EXPECT_EQ("w1 reports: the epoch is over", failureOf(future).message());
+  services[1].fail(failedPrecondition("another reason"));
+  EXPECT_EQ("the epoch is over", failureOf(services[1].ended()).message());
+}
+
 // The last copy goes where a future's continuation goes, which may be the thread that made it ready.
 TEST(SummationService, MayBeDroppedInAContinuation) {
   ServiceJob job(2, 1);

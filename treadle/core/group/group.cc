@@ -8,11 +8,11 @@
 
 namespace treadle::group {
 
-ProcessGroup::ProcessGroup(std::shared_ptr<GroupCore> core)
-    : core_(std::move(core)), timeout_(core_->options().timeout), algorithm_(core_->options().algorithm) {}
+ProcessGroup::ProcessGroup(Job& job, std::shared_ptr<GroupCore> core)
+    : core_(std::move(core)), job_(&job), timeout_(core_->options().timeout), algorithm_(core_->options().algorithm) {}
 
 ProcessGroup ProcessGroup::make(Job& job, std::vector<std::string> members, GroupOptions options) {
-  return ProcessGroup(valueOrThrow(job.groups().make(members, std::move(options))));
+  return ProcessGroup(job, valueOrThrow(job.groups().make(members, std::move(options))));
 }
 
 ProcessGroup ProcessGroup::withTimeout(Duration timeout) const {
@@ -71,11 +71,26 @@ GroupCore& ProcessGroup::core() const {
   return *core_;
 }
 
+Job& ProcessGroup::job() const {
+  core();
+  return *job_;
+}
+
 int ProcessGroup::rank() const { return core().link().self(); }
 
 int ProcessGroup::size() const { return core().link().size(); }
 
 const GroupOptions& ProcessGroup::options() const { return core().options(); }
+
+Duration ProcessGroup::timeout() const {
+  core();
+  return timeout_;
+}
+
+Algorithm ProcessGroup::algorithm() const {
+  core();
+  return algorithm_;
+}
 
 std::vector<std::string> ProcessGroup::members() const {
   std::vector<std::string> names;

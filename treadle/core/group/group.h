@@ -49,6 +49,8 @@ class ProcessGroup {
   int size() const;
   std::vector<std::string> members() const;
   const GroupOptions& options() const;
+  Duration timeout() const;     // of operations that are called through this handle
+  Algorithm algorithm() const;  // likewise; kAutomatic: none is forced
 
   // The same group; operations that are called through this handle have this limit in place of GroupOptions::timeout:
   // `allReduce(group.withTimeout(5s), tensor)`. Members may use different ones. ArgumentError: not positive.
@@ -74,14 +76,16 @@ class ProcessGroup {
   // For operations on groups.
   Result<Algorithm> algorithmFor(const Description& what) const;
   GroupCore& core() const;
+  Job& job() const;  // which lives longer than any use of it
   Future<void> start(Call call) const;
   Future<void> startWith(int peer, Stream stream, Call call) const;
   Future<void> offer(std::string name, Signature signature, void* data) const;
 
  private:
-  explicit ProcessGroup(std::shared_ptr<GroupCore> core);
+  ProcessGroup(Job& job, std::shared_ptr<GroupCore> core);
 
   std::shared_ptr<GroupCore> core_;
+  Job* job_ = nullptr;
   Duration timeout_{};  // of operations
   uint32_t urgency_ = 0;
   Algorithm algorithm_ = Algorithm::kAutomatic;

@@ -67,6 +67,8 @@ class GroupCore final : public OperationHost, public std::enable_shared_from_thi
   void abandon(const Status& why);
   // Why the whole group has failed; OK if it has not, as far as this worker knows.
   Status failure();
+  // Fails when the whole group does, and is never ready otherwise.
+  Future<void> ended() const { return end_.future(); }
 
   // All operations fail with `why`, the later ones too. Returns when no operation touches its memory any more. Waits,
   // so not on a thread that polls or reads.
@@ -152,6 +154,7 @@ class GroupCore final : public OperationHost, public std::enable_shared_from_thi
   const std::string text_;
   const Surroundings surroundings_;
 
+  Promise<void> end_;
   base::Gate gate_;  // to what `link_` needs, for threads of the program
 
   Mutex mutex_;

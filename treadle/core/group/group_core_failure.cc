@@ -92,6 +92,7 @@ bool GroupCore::fail(const Status& why) {
     deliver(operation, std::move(event));
   }
   for (const auto& [key, stream] : streams) stream->fail(why);
+  end_.fail(why);
   return true;
 }
 

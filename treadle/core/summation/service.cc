@@ -263,6 +263,8 @@ Future<void> SummationService::leave() {
   return pump.ended();
 }
 
+void SummationService::fail(const Status& why) { handle().participant->giveUp(why).ignore(); }
+
 Future<void> SummationService::ended() const { return handle().participant->pump().ended(); }
 
 }  // namespace treadle::summation

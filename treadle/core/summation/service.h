@@ -76,6 +76,8 @@ class SummationService {
 
   // This worker makes no more sums; those under way end. Ready as `ended`.
   Future<void> leave();
+  // All sums fail with `why` on all machines, unless the service has ended. Returns at once.
+  void fail(const Status& why);
   // Ready when all workers have left: no machine needs this one any more. Fails as the service does. Servers wait for
   // it.
   Future<void> ended() const;

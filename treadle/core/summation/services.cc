@@ -91,6 +91,11 @@ const WorkerInfo& Services::self() const { return outbox_->membership.self(); }
 std::vector<std::string> Services::workers() const { return namesOf(/*servers=*/false); }
 std::vector<std::string> Services::servers() const { return namesOf(/*servers=*/true); }
 
+bool Services::isConnected(const std::string& name) const {
+  const Result<int> rank = outbox_->membership.rankOf(name);
+  return rank.ok() && outbox_->membership.outgoing(*rank).ok();
+}
+
 std::vector<std::string> Services::namesOf(bool servers) const {
   const cluster::Membership& membership = outbox_->membership;
   std::vector<std::string> names;

@@ -53,6 +53,7 @@ class Services final : public cluster::MessageHandler {
   const WorkerInfo& self() const;
   std::vector<std::string> workers() const;  // that are no servers
   std::vector<std::string> servers() const;
+  bool isConnected(const std::string& name) const;  // as far as this worker knows
 
   // This worker is a server: `serve` is called with each invitation, on a reading thread, and calls `ended` when it has
   // served. Before the first message.
