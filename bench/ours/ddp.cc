@@ -8,7 +8,9 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <map>
 #include <stdexcept>
+#include <string>
 
 #include "bench/ours/ddp_models.h"
 #include "bench/ours/measure.h"
@@ -35,8 +37,10 @@ void lineUp(const treadle::ProcessGroup& group) {
 template <class Case>
 class Training {
  public:
-  explicit Training(treadle::ProcessGroup group)
-      : group_(std::move(group)), alone_(bench::firstModelOf(case_)), averaged_(bench::firstModelOf(case_), group_) {}
+  Training(treadle::ProcessGroup group, treadle::AverageBy averageBy)
+      : group_(std::move(group)),
+        alone_(bench::firstModelOf(case_)),
+        averaged_(bench::firstModelOf(case_), group_, {.averageBy = averageBy}) {}
 
   // Timed pairs of steps, as rows of [4, pairs]: microseconds of the step, of the step without averaging, and of an
   // all-reduce of as many bytes as the gradients have, and the loss.
@@ -111,8 +115,9 @@ void print(const std::string& name, const at::Tensor& all) {
 }
 
 template <class Case>
-void measure(const std::string& name, const treadle::ProcessGroup& group, int repetitions) {
-  const at::Tensor figures = Training<Case>(group).run(repetitions * Case::kPairs);
+void measure(const std::string& name, const treadle::ProcessGroup& group, treadle::AverageBy averageBy,
+             int repetitions) {
+  const at::Tensor figures = Training<Case>(group, averageBy).run(repetitions * Case::kPairs);
   at::Tensor all = at::empty({group.size(), figures.size(0), figures.size(1)}, at::kDouble);
   treadle::allGather(group, figures, all).wait();
   if (group.rank() == 0) print(name, all);
@@ -126,6 +131,11 @@ int main(int argc, char** argv) try {
   training.addTo(app);
   treadle::JoinOptions join;
   app.add_option("--listen", join.listenAddress, "address, when the workers are on different hosts: tcp://10.0.0.7:0");
+  const std::map<std::string, treadle::AverageBy> all = {{"automatic", treadle::AverageBy::kAutomatic},
+                                                         {"group", treadle::AverageBy::kGroup},
+                                                         {"service", treadle::AverageBy::kService}};
+  auto averageBy = treadle::AverageBy::kAutomatic;
+  app.add_option("--average-by", averageBy, "automatic, group or service")->transform(CLI::CheckedTransformer(all));
   CLI11_PARSE(app, argc, argv);
   join.allowPlaintext = join.listenAddress.has_value();
   at::set_num_threads(1);
@@ -134,7 +144,7 @@ int main(int argc, char** argv) try {
   for (const treadle::WorkerInfo& peer : worker->peers()) members.push_back(peer.name);
   auto group = treadle::ProcessGroup::make(*worker, members);
   const auto measureModel = training.model == "cnn" ? measure<bench::CnnCase> : measure<bench::TransformerCase>;
-  measureModel(training.model, group, training.repetitions);
+  measureModel(training.model, group, averageBy, training.repetitions);
   worker->shutdown();
   return 0;
 } catch (const std::exception& error) {

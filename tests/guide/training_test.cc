@@ -443,6 +443,19 @@ TEST(MixedPrecisionGuide, AScaledLossTrains) {
   });
 }
 
+TEST(SummationGuide, GradientsMayBeAveragedByAService) {
+  treadle::test::TensorJob job({"trainer0", "trainer1"});
+  job.onAll([&](treadle::Worker& worker) {
+    auto group = treadle::ProcessGroup::make(worker, job.names());
+    torch::nn::Linear model(64, 32);
+    // [average-by]
+    treadle::DistributedDataParallel<torch::nn::Linear> ddp(model, group, {.averageBy = treadle::AverageBy::kService});
+    // [/average-by]
+    ddp.forward(at::full({16, 64}, 1.0 + group.rank())).sum().backward();
+    EXPECT_TRUE(at::equal(model->weight.grad(), at::full({32, 64}, 24.0)));
+  });
+}
+
 TEST(CompressionGuide, ALossyHookTrainsAndGoesOnFromItsState) {
   treadle::test::TensorJob job({"trainer0", "trainer1"});
   std::string folder = std::filesystem::temp_directory_path() / "treadle-guide-XXXXXX";

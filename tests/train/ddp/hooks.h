@@ -27,7 +27,7 @@ struct WeightsImpl : torch::nn::Module {
   at::Tensor loss(const std::vector<at::Tensor>& gradients) const {
     at::Tensor sum = at::zeros({}, at::kDouble);
     for (size_t i = 0; i < all.size(); ++i)
-      if (gradients[i].defined()) sum = sum + (all[i] * gradients[i]).sum().to(at::kDouble);
+      if (gradients[i].defined()) sum = sum + at::real((all[i] * gradients[i]).sum()).to(at::kDouble);
     return sum;
   }
   std::vector<at::Tensor> all;

@@ -179,6 +179,14 @@ TYPED_TEST(LossesOf, PlainPassesAreThoseOfOneProcess) {
   });
 }
 
+TYPED_TEST(LossesOf, PassesWithASummationServiceAreThoseOfOneProcess) {
+  this->expectThoseOfOneProcess([](const Task& task, Worker&, const ProcessGroup& group) {
+    DdpOptions options = smallBuckets();
+    options.averageBy = AverageBy::kService;
+    return trainRank<TypeParam>(task, group, OptimizerWith<TypeParam>::options(), options);
+  });
+}
+
 TYPED_TEST(LossesOf, DistributedPassesAreThoseOfOneProcess) {
   this->expectThoseOfOneProcess([](const Task& task, Worker& worker, const ProcessGroup& group) {
     Mlp net = task.net();

@@ -42,12 +42,14 @@ void tryToTakeThePlace() {
   setting->mayEnd.wait();
 }
 
-class RefusedWait : public ::testing::Test {
+// By what averages: sums of a service that are still under way must not meet those of the next pass.
+class RefusedWait : public ::testing::TestWithParam<AverageBy> {
  protected:
   // Whose exchange follows the exact channel.
   static DdpOptions withBuffers() {
     DdpOptions options = smallBuckets();
     options.buffers = Buffers::kAverage;
+    options.averageBy = GetParam();
     return options;
   }
   // Rank 1 calls the handlers of rank 0.
@@ -95,7 +97,7 @@ class RefusedWait : public ::testing::Test {
   Future<void> place_;
 };
 
-TEST_F(RefusedWait, AtTheEndOfAPassFailsItOnAllRanks) {
+TEST_P(RefusedWait, AtTheEndOfAPassFailsItOnAllRanks) {
   auto there = job_[1].async<&passOfRankZero>("rank0", false);
   expectPassFails();
   EXPECT_TRUE(contains(messageOf<ResourceError>([&] { there.wait(); }), "maxBlockedHandlers"));
@@ -104,7 +106,7 @@ TEST_F(RefusedWait, AtTheEndOfAPassFailsItOnAllRanks) {
 }
 
 // It would wait for the operations of the pass before, which rank 1 has not begun yet.
-TEST_F(RefusedWait, AtTheBeginningOfAPassFailsItOnAllRanks) {
+TEST_P(RefusedWait, AtTheBeginningOfAPassFailsItOnAllRanks) {
   EXPECT_THROW(job_[1].async<&passOfRankZero>("rank0", true).wait(), Error);
   EXPECT_THROW(job_[1].async<&passOfRankZero>("rank0", false).wait(), ResourceError);
   expectPassFails();
@@ -114,7 +116,7 @@ TEST_F(RefusedWait, AtTheBeginningOfAPassFailsItOnAllRanks) {
 }
 
 // Another handler wants the place between the steps of the end, on a thread of its own.
-TEST_F(RefusedWait, DoesNotMeetAPassWhoseExactChannelHasGone) {
+TEST_P(RefusedWait, DoesNotMeetAPassWhoseExactChannelHasGone) {
   freeThePlace();
   (*setting_.replica)->bias.register_hook([](const at::Tensor&) {
     torch::autograd::Engine::get_default_engine().queue_callback([] {
@@ -133,7 +135,7 @@ TEST_F(RefusedWait, DoesNotMeetAPassWhoseExactChannelHasGone) {
 }
 
 // They leave at once, and their operations go on in memory that lives as long.
-TEST_F(RefusedWait, BetweenPassesLeavesTheOperationToItsEnd) {
+TEST_P(RefusedWait, BetweenPassesLeavesTheOperationToItsEnd) {
   EXPECT_THROW(job_[1].async<&agreeOfRankZero>("rank0").wait(), ResourceError);
   EXPECT_TRUE(replicas_[1]->agreeToSkip(false));
   EXPECT_THROW(job_[1].async<&verifyOfRankZero>("rank0").wait(), ResourceError);
@@ -141,6 +143,9 @@ TEST_F(RefusedWait, BetweenPassesLeavesTheOperationToItsEnd) {
   freeThePlace();
   expectThatTheNextIsRight();
 }
+
+INSTANTIATE_TEST_SUITE_P(ByWhat, RefusedWait, ::testing::Values(AverageBy::kGroup, AverageBy::kService),
+                         [](const auto& info) { return std::string(ddp::nameOf(info.param)); });
 
 }  // namespace
 }  // namespace treadle::test::ddp_test

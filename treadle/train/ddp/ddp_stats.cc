@@ -132,7 +132,8 @@ std::string describe(const DdpStats& stats) {
          "communication takes " + toText(mean.communication) + " of a step, from its first bucket to its last\n" +
          rankInText(stats, mean.latestRank) + " was the latest in " + std::to_string(mean.timesLatest) + " of " +
          steps + " steps; this rank waited for the latest " + toText(mean.waitForLatest) + " in each\n" +
-         countsOf(stats) + unusedOf(stats) + bucketsOf(stats.recent.back()) + adviceOf(stats, mean);
+         "averages by " + stats.averagedBy + "\n" + countsOf(stats) + unusedOf(stats) + bucketsOf(stats.recent.back()) +
+         adviceOf(stats, mean);
 }
 
 }  // namespace treadle

@@ -63,6 +63,7 @@ struct DdpStats {
 
   int rank = 0;                           // this one, in the group
   std::vector<std::string> members = {};  // names of workers, by rank
+  std::string averagedBy = {};            // CommHook::description of the hook that averages
   std::vector<DdpStep> recent = {};       // the last kRecentSteps, the oldest first
 
   // Since the construction, or since the last rebind():

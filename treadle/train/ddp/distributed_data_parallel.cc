@@ -21,6 +21,8 @@ namespace {
 Result<std::string> boundHook(const DdpOptions& options, const torch::nn::Module& module,
                               const ProcessGroup& group) try {
   if (!options.hook) return std::string("none");
+  if (options.averageBy == AverageBy::kService)
+    return invalidArgument("with AverageBy::kService there is no hook, and a hook is given");
   bindHook(*options.hook, ParameterList(module), group);
   return options.hook->description();
 } catch (...) {
@@ -36,6 +38,7 @@ std::vector<std::string> settingsOf(const DdpOptions& options, const ParameterLi
       std::string("buffers ") + nameOf(options.buffers),
       std::string("divisor ") + nameOf(options.divisor),
       std::string("unusedParameters ") + nameOf(options.unusedParameters),
+      std::string("averageBy ") + nameOf(options.averageBy),
       "hook " + (hook.ok() ? *hook : "that cannot be used: " + hook.status().message())};
   for (std::string& line : OptimizerInBackward::linesOf(options.optimizerInBackward.get(), list))
     settings.push_back(std::move(line));
@@ -92,7 +95,9 @@ void startReplicas(const torch::nn::Module& module, const ProcessGroup& group, c
 
 std::shared_ptr<Reducer> makeReducer(const torch::nn::Module& module, const ProcessGroup& group,
                                      const DdpOptions& options, HookClaim claim) {
-  return std::make_shared<Reducer>(module, group, options, std::move(claim));
+  std::shared_ptr<CommHook> hook = options.hook;
+  if (!hook) hook = makeAverageHook(ParameterList(module), group, options.averageBy);
+  return std::make_shared<Reducer>(module, group, options, std::move(hook), std::move(claim));
 }
 
 void checkForward(const Reducer& reducer) { reducer.checkForward(); }

@@ -24,9 +24,10 @@
 // Gradients may be sparse (COO), as torch::nn::Embedding makes them with EmbeddingOptions::sparse. Their average is
 // sparse, coalesced, and has the rows that some rank has. If the gradient of a parameter is dense on some rank, or
 // they have different numbers of sparse dimensions, its average is dense. Where the group forces an algorithm,
-// averages of dense gradients go by it, and what a hook sums; all else goes by the fastest one. ArgumentError on the
-// rank that has a gradient that cannot be averaged: a sparse one with rows that are not there, or one of another shape,
-// dtype or layout. The first pass sends such parameters whole too, and so does the one after a dense average.
+// averages of dense gradients go by it unless a summation service makes them, and what a hook sums; all else goes by
+// the fastest one. ArgumentError on the rank that has a gradient that cannot be averaged: a sparse one with rows that
+// are not there, or one of another shape, dtype or layout. The first pass sends such parameters whole too, and so does
+// the one after a dense average.
 //
 // A pass that fails on a rank before all of its gradients have come there throws CancelledError on the others, which
 // names the worker. A later failure may fail the pass on its rank alone: an all-reduce that times out only there, the
@@ -53,6 +54,7 @@
 #include <memory>
 
 #include "treadle/core/group/group.h"
+#include "treadle/train/ddp/average_by.h"
 #include "treadle/train/ddp/bucket_plan.h"
 #include "treadle/train/ddp/buffer_sync.h"
 #include "treadle/train/ddp/comm_hook.h"
@@ -81,6 +83,8 @@ struct DdpOptions {
   // How the gradients of a bucket become their average (comm_hook.h): CastHook, PowerSgdHook, TopKHook, or a program's
   // own. It is shared, and serves one DistributedDataParallel at a time. None: the average is sent as it is.
   std::shared_ptr<CommHook> hook = nullptr;
+  // What averages where no hook is given (average_by.h). ArgumentError: kService and a hook.
+  AverageBy averageBy = AverageBy::kAutomatic;
   // Steps within each averaged pass: once all ranks have all gradients, the parameters of each bucket when their
   // averages are there (optimizer_in_backward.h). Then `.grad` of its parameters is undefined, so a program neither
   // steps nor clears it, but after a pass that has failed: `.grad` has this rank's own gradients then, and the next

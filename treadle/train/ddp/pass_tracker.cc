@@ -2,11 +2,13 @@
 
 #include <torch/csrc/autograd/engine.h>
 
+#include <string>
 #include <utility>
 
 #include "treadle/core/base/error.h"
 #include "treadle/tensor/autograd/plain_backward.h"
 #include "treadle/train/ddp/group_use.h"
+#include "treadle/train/ddp/operations.h"
 
 namespace treadle::ddp {
 namespace {
@@ -111,13 +113,20 @@ PassTracker::Role PassTracker::join(Role first, const std::weak_ptr<PassEvents>&
   if (distributed == nullptr && autograd::Pass::isInNode()) return Role::kNone;
   checkMayJoin();
   if (role_ != Role::kNone) return role_;
-  std::shared_ptr<void> use = first == Role::kAveraged ? useGroup(group_) : nullptr;
+  std::shared_ptr<void> use = first == Role::kAveraged ? takeGroup() : nullptr;
   distributed ? watchDistributedPass(*distributed, events) : watchLocalPass(events);
   groupUse_ = std::move(use);
   role_ = first;
   distributed_ = distributed;
   thread_ = std::this_thread::get_id();
   return role_;
+}
+
+std::shared_ptr<void> PassTracker::takeGroup() const try {
+  return useGroup(group_);
+} catch (const StateError& overlap) {
+  if (overlapEndsGroup_) abandonGroup(group_, std::string("has begun overlapping passes (") + overlap.what() + ")");
+  throw;
 }
 
 PassTracker::Role PassTracker::end() {

@@ -39,7 +39,10 @@ class PassTracker {
     kLeftAlone,  // not averaged
   };
 
-  explicit PassTracker(ProcessGroup group) : group_(std::move(group)) {}
+  // `overlapEndsGroup`: where the group is in use by another pass, which the other ranks may have begun the other way
+  // round, it is abandoned.
+  PassTracker(ProcessGroup group, bool overlapEndsGroup)
+      : group_(std::move(group)), overlapEndsGroup_(overlapEndsGroup) {}
 
   // StateError: a gradient that comes on this thread is of another pass than the one that is under way: one of both is
   // distributed, or both are local and of two threads.
@@ -57,7 +60,10 @@ class PassTracker {
   autograd::Pass* distributed() const { return distributed_; }
 
  private:
+  std::shared_ptr<void> takeGroup() const;
+
   const ProcessGroup group_;
+  const bool overlapEndsGroup_;
   std::shared_ptr<void> groupUse_;  // by an averaged pass
   Role role_ = Role::kNone;
   autograd::Pass* distributed_ = nullptr;

@@ -23,18 +23,20 @@ std::vector<size_t> orderOf(const ParameterList& list, const std::vector<std::st
 
 }  // namespace
 
-Reducer::Reducer(const torch::nn::Module& module, ProcessGroup group, const DdpOptions& options, HookClaim claim)
+Reducer::Reducer(const torch::nn::Module& module, ProcessGroup group, const DdpOptions& options,
+                 std::shared_ptr<CommHook> hook, HookClaim claim)
     : list_(module),
       group_(std::move(group)),
       divisor_(options.divisor),
       claim_(std::move(claim)),
+      averagedBy_(hook->description()),
+      isByGroup_(hook->isByGroup()),
       optimizer_(options.optimizerInBackward, list_),
       recorder_(group_.rank(), group_.size()),
       exchange_(list_, group_, limitsFor(group_, options.buckets), options.unusedParameters,
-                orderOf(list_, options.bucketOrder), options.hook ? options.hook : std::make_shared<AverageHook>(),
-                recorder_),
+                orderOf(list_, options.bucketOrder), std::move(hook), recorder_),
       buffers_(module, options.buffers),
-      tracker_(group_),
+      tracker_(group_, /*overlapEndsGroup=*/!isByGroup_),
       pending_(list_.trained(), divisor_) {
   autograd::refusePlainBackwardInNodes();  // from here on the depth of passes is counted
   hooks_ = std::make_unique<GradientHooks>(
@@ -135,6 +137,7 @@ DdpStats Reducer::stats() {
   MutexLock lock(mutex_);
   DdpStats stats = recorder_.stats();
   stats.members = group_.members();
+  stats.averagedBy = averagedBy_;
   for (size_t index = 0; index < recorder_.isUsed().size(); ++index)
     if (!recorder_.isUsed()[index]) stats.unusedParameters.push_back(list_.trainedNames()[index]);
   return stats;

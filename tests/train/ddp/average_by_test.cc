@@ -1,0 +1,341 @@
+// DdpOptions::averageBy: gradients that a summation service averages, with and without the servers of the job.
+
+#include <torch/optim/sgd.h>
+
+#include <array>
+#include <memory>
+#include <stdexcept>
+#include <utility>
+
+#include "tests/support/expect_error.h"
+#include "tests/support/gate.h"
+#include "tests/train/ddp/hooks.h"
+#include "treadle/core/group/group_service.h"
+
+namespace treadle::test::average_by_test {
+namespace {
+
+using namespace ddp_test;
+
+constexpr int kSteps = 4;
+
+TEST(AverageBy, AutomaticIsAServiceWhereServersHelpAndNothingElseIsAskedFor) {
+  const ddp::AverageConditions helpful{.ranks = 3, .hosts = 3, .servers = 1};
+  EXPECT_TRUE(ddp::isByService(AverageBy::kAutomatic, helpful));
+  ddp::AverageConditions none = helpful, together = helpful, forced = helpful;
+  none.servers = 0;
+  together.hosts = 2;
+  forced.forcesAlgorithm = true;
+  for (const auto& other : {none, together, forced, ddp::AverageConditions{.ranks = 2, .hosts = 2, .servers = 1}}) {
+    EXPECT_FALSE(ddp::isByService(AverageBy::kAutomatic, other));
+    EXPECT_TRUE(ddp::isByService(AverageBy::kService, other));
+    EXPECT_FALSE(ddp::isByService(AverageBy::kGroup, other));
+  }
+  EXPECT_FALSE(ddp::isByService(AverageBy::kService, {.ranks = 1}));
+}
+
+// Ranks rank0, rank1, ... and servers s0, s1, ...
+class JobWithServers : public TensorJob {
+ public:
+  JobWithServers(int ranks, int servers)
+      : TensorJob(namesOf(ranks, servers), {}, {},
+                  [servers](JoinOptions& options) { options.launch->servers = servers; }),
+        ranks_(static_cast<size_t>(ranks)) {}
+
+  // `f(worker, group)` on each rank, where the group is that of all ranks.
+  template <class F>
+  void onRanks(F f) {
+    onAll([&](Worker& worker) {
+      if (worker.self().rank < static_cast<int>(ranks_)) f(worker, groupOn(worker));
+    });
+  }
+  ProcessGroup groupOn(Worker& worker) const {
+    return ProcessGroup::make(worker, {names().begin(), names().begin() + static_cast<std::ptrdiff_t>(ranks_)});
+  }
+  void killServer(size_t number) { kill(ranks_ + number); }
+
+ private:
+  static std::vector<std::string> namesOf(int ranks, int servers) {
+    std::vector<std::string> names = ddp_test::ranks(ranks);
+    for (int i = 0; i < servers; ++i) names.push_back("s" + std::to_string(i));
+    return names;
+  }
+
+  const size_t ranks_;
+};
+
+DdpOptions byService() {
+  DdpOptions options = smallBuckets();
+  options.averageBy = AverageBy::kService;
+  return options;
+}
+
+// The parameters of one process after steps `first` to `end` - 1 on the batches of all ranks.
+void trainAlone(Net& net, int ranks, int first, int end) {
+  torch::optim::SGD sgd(net->parameters(), 0.1);
+  for (int step = first; step < end; ++step) {
+    std::vector<at::Tensor> inputs;
+    for (int rank = 0; rank < ranks; ++rank) inputs.push_back(inputOf(rank, step));
+    sgd.zero_grad();
+    net->forward(at::cat(inputs), false).square().mean().backward();
+    sgd.step();
+  }
+}
+
+void train(DistributedDataParallel<Net>& ddp, int rank, int first, int end) {
+  torch::optim::SGD sgd(ddp->parameters(), 0.1);
+  for (int step = first; step < end; ++step) {
+    sgd.zero_grad();
+    ddp.forward(inputOf(rank, step), /*skip=*/false).square().mean().backward();
+    sgd.step();
+  }
+}
+
+void expectEqual(const torch::nn::Module& net, const torch::nn::Module& alone) {
+  for (const auto& entry : alone.named_parameters())
+    EXPECT_TRUE(close(net.named_parameters()[entry.key()], entry.value())) << entry.key();
+}
+
+TEST(AverageBy, AServiceTrainsAsOneProcess) {
+  for (const auto& [ranks, servers] : {std::pair<int, int>{2, 0}, {2, 1}, {3, 0}, {3, 2}, {2, 3}}) {
+    SCOPED_TRACE(std::to_string(ranks) + " ranks and " + std::to_string(servers) + " servers");
+    Net alone(0);
+    trainAlone(alone, ranks, 0, kSteps);
+    JobWithServers job(ranks, servers);
+    job.onRanks([&](Worker& worker, const ProcessGroup& group) {
+      Net net(0);
+      DistributedDataParallel<Net> ddp(net, group, byService());
+      train(ddp, worker.self().rank, 0, kSteps);
+      expectEqual(*net, *alone);
+      ddp.verifyReplicas();
+      EXPECT_TRUE(contains(ddp.stats().averagedBy, servers > 0 ? "SummationHook with s0" : "without servers"));
+      EXPECT_TRUE(contains(describe(ddp.stats()), "averages by SummationHook"));
+    });
+  }
+}
+
+// As if each worker ran on a host of its own.
+void pretendHosts(Worker& worker) {
+  group::GroupService& groups = static_cast<group::Job&>(worker).groups();
+  groups.setCosts(groups.costs(), [](int rank) { return std::to_string(rank); });
+}
+
+std::string averagedBy(const ProcessGroup& group, AverageBy averageBy = AverageBy::kAutomatic) {
+  Net net(0);
+  DdpOptions options = smallBuckets();
+  options.averageBy = averageBy;
+  return DistributedDataParallel<Net>(net, group, options).stats().averagedBy;
+}
+
+TEST(AverageBy, AutomaticBetweenHostsIsAService) {
+  const std::string byGroup = AverageHook().description();
+  JobWithServers job(3, 1);
+  job.onRanks([&](Worker& worker, const ProcessGroup& onOneHost) {
+    const int rank = worker.self().rank;
+    EXPECT_EQ(averagedBy(onOneHost), byGroup);
+    pretendHosts(worker);
+    const ProcessGroup group = job.groupOn(worker);
+    EXPECT_EQ(averagedBy(group), "SummationHook with s0");
+    EXPECT_EQ(averagedBy(group, AverageBy::kGroup), byGroup);
+    const auto chosen = group::Algorithm::kExchange;  // and forced on one rank
+    EXPECT_EQ(averagedBy(rank == 0 ? group.withAlgorithm(chosen) : group), byGroup);
+    if (rank < 2) {
+      EXPECT_EQ(averagedBy(ProcessGroup::make(worker, ranks(2))), byGroup);
+    }
+  });
+}
+
+// All its ranks are on one host, where they exchange gradients in memory.
+TEST(AverageBy, AutomaticOnOneHostIsTheGroup) {
+  JobWithServers job(2, 1);
+  job.onRanks([](Worker& worker, const ProcessGroup& group) {
+    Net net(0);
+    DistributedDataParallel<Net> ddp(net, group, smallBuckets());
+    train(ddp, worker.self().rank, 0, 1);
+    EXPECT_EQ(ddp.stats().averagedBy, AverageHook().description());
+    EXPECT_EQ(worker.metrics().summation.bytesSent, 0U);
+  });
+}
+
+TEST(AverageBy, AServiceAveragesAllTypes) {
+  const Shapes shapes = {{3, 5}, {0}, {7}};
+  JobWithServers job(3, 1);
+  job.onRanks([&](Worker& worker, const ProcessGroup& group) {
+    for (const at::ScalarType type : {at::kHalf, at::kBFloat16, at::kFloat, at::kDouble, at::kComplexFloat}) {
+      Weights weights(shapes, type);
+      DistributedDataParallel<Weights> ddp(weights, group, byService());
+      const auto gradientsOf = [&](int rank) {
+        std::vector<at::Tensor> gradients;
+        for (size_t i = 0; i < shapes.size(); ++i)
+          gradients.push_back(random(shapes[i], 10 * i + static_cast<uint64_t>(rank)).to(type));
+        return gradients;
+      };
+      const auto averages = averageOf(*weights, gradientsOf(worker.self().rank));
+      for (size_t i = 0; i < shapes.size(); ++i) {
+        const at::ScalarType exact = at::isComplexType(type) ? at::kComplexDouble : at::kDouble;
+        const at::Tensor sum = gradientsOf(0)[i].to(exact) + gradientsOf(1)[i] + gradientsOf(2)[i];
+        const double rounding = type == at::kBFloat16 ? 0x1p-7 : type == at::kHalf ? 0x1p-10 : 1e-6;
+        EXPECT_TRUE(close(averages[i].to(exact), sum / 3, rounding)) << type;
+      }
+    }
+  });
+}
+
+// The last sums of the others must not fail because a rank has gone.
+TEST(AverageBy, ARankMayGoBeforeTheOthersHaveTheirAverages) {
+  JobWithServers job(3, 1);
+  job.onRanks([&](Worker& worker, const ProcessGroup& group) {
+    for (int again = 0; again < 20; ++again) {
+      Net net(0);
+      DistributedDataParallel<Net> ddp(net, group, byService());
+      train(ddp, worker.self().rank, 0, 1);
+    }
+  });
+}
+
+// A rank throws when some of its buckets have gone.
+TEST(AverageBy, AFailedPassWithAServiceLeavesNothingToTheNext) {
+  JobWithServers job(3, 1);
+  Net alone(0);
+  alone->forward(at::cat({inputOf(0, 1), inputOf(1, 1), inputOf(2, 1)}), false).square().mean().backward();
+  job.onRanks([&](Worker& worker, const ProcessGroup& group) {
+    const int rank = worker.self().rank;
+    Net net(0);
+    DistributedDataParallel<Net> ddp(net, group, byService());
+    bool isBad = rank == 0;
+    net->bias.register_hook([&](const at::Tensor&) {
+      if (std::exchange(isBad, false)) throw std::runtime_error("a bad batch");
+    });
+    EXPECT_ANY_THROW(ddp.forward(inputOf(rank, 0), false).square().mean().backward());
+    net->zero_grad();
+    ddp.forward(inputOf(rank, 1), false).square().mean().backward();
+    for (const auto& entry : alone->named_parameters())
+      EXPECT_TRUE(close(net->named_parameters()[entry.key()].grad(), entry.value().grad())) << entry.key();
+  });
+}
+
+TEST(AverageBy, AServiceWithALostServerFailsThePassAndRebindGoesOnWithTheOthers) {
+  Net alone(0);
+  trainAlone(alone, 2, 0, kSteps);
+  JobWithServers job(2, 2);
+  std::array<std::unique_ptr<DistributedDataParallel<Net>>, 2> ddps;
+  job.onRanks([&](Worker& worker, const ProcessGroup& group) {
+    const auto rank = static_cast<size_t>(worker.self().rank);
+    ddps[rank] = std::make_unique<DistributedDataParallel<Net>>(Net(0), group, byService());
+    train(*ddps[rank], worker.self().rank, 0, kSteps / 2);
+  });
+  job.killServer(0);
+  job.onRanks([&](Worker& worker, const ProcessGroup&) {
+    const int rank = worker.self().rank;
+    const auto ddp = std::move(ddps[static_cast<size_t>(rank)]);
+    const std::string why = messageOf<PeerLostError>([&] { train(*ddp, rank, kSteps / 2, kSteps / 2 + 1); });
+    EXPECT_TRUE(contains(why, "s0"));
+    EXPECT_TRUE(eventually([&] { return ddp->state().condition == DdpCondition::kGroupLost; }));
+    EXPECT_EQ(ddp->state().lostWorker, "s0");
+    EXPECT_TRUE(contains(ddp->state().reason, "make a new group and call rebind()"));
+    EXPECT_TRUE(ddp->rebind(job.groupOn(worker)));
+    EXPECT_EQ(ddp->stats().averagedBy, "SummationHook with s1");
+    train(*ddp, rank, kSteps / 2, kSteps);
+    expectEqual(**ddp, *alone);
+  });
+}
+
+// Sums that the rank never begins end at once, with the reason.
+TEST(AverageBy, AGroupThatFailsEndsTheSumsOfItsService) {
+  JobWithServers job(2, 1);
+  job.onRanks([&](Worker& worker, const ProcessGroup& group) {
+    const int rank = worker.self().rank;
+    Net net(0);
+    DistributedDataParallel<Net> ddp(net, group.withTimeout(kNoTimeout), byService());
+    torch::optim::SGD sgd(net->parameters(), 0.1);
+    auto join = ddp.join([&] { sgd.step(); });
+    train(ddp, rank, 0, 1);
+    net->zero_grad();
+    worker.barrier();  // all have their averages
+    if (rank == 0) {
+      const std::string why = messageOf<StateError>([&] { train(ddp, rank, 1, 2); });
+      EXPECT_TRUE(contains(why, "rank1")) << why;
+      EXPECT_TRUE(contains(why, "has left a guard of join()")) << why;
+    } else {
+      const auto left = std::move(join);
+    }
+  });
+}
+
+// Ranks that have begun other modules of the pass would sum gradients of the next pass with those of this one.
+TEST(AverageBy, AGroupOfTwoModulesInOnePassEndsWithTheirServices) {
+  JobWithServers job(2, 1);
+  job.onRanks([&](Worker& worker, const ProcessGroup& group) {
+    const int rank = worker.self().rank;
+    Net a(0), b(1);
+    DistributedDataParallel<Net> ofA(a, group, byService()), ofB(b, group, byService());
+    worker.barrier();  // both services are there on all ranks
+    const auto lossOf = [&](DistributedDataParallel<Net>& ddp) {
+      return ddp.forward(inputOf(rank, 0), /*skip=*/false).square().mean();
+    };
+    const at::Tensor loss = rank == 0 ? lossOf(ofA) + lossOf(ofB) : lossOf(ofB) + lossOf(ofA);
+    EXPECT_ANY_THROW(loss.backward());
+    EXPECT_TRUE(eventually([&] { return ofA.state().condition == DdpCondition::kGroupLost; }));
+    EXPECT_TRUE(contains(ofA.state().reason, "make a group for each of the modules"));
+  });
+  EXPECT_TRUE(AverageHook().isByGroup()) << "a group that averages is of use after such a pass";
+}
+
+TEST(AverageBy, AServiceServesOptimizersWithinThePassAndPassesWithoutABatch) {
+  Net alone(0);
+  trainAlone(alone, 2, 0, kSteps);
+  JobWithServers job(2, 1);
+  job.onRanks([&](Worker& worker, const ProcessGroup& group) {
+    Net net(0);
+    DdpOptions options = byService();
+    options.optimizerInBackward = std::make_shared<torch::optim::SGD>(net->parameters(), 0.1);
+    DistributedDataParallel<Net> ddp(net, group, options);
+    for (int step = 0; step < kSteps; ++step)
+      ddp.forward(inputOf(worker.self().rank, step), /*skip=*/false).square().mean().backward();
+    expectEqual(*net, *alone);
+    // Both batches of a step on rank 0: one under noSync.
+    Net again(0);
+    DistributedDataParallel<Net> uneven(again, group, byService());
+    torch::optim::SGD sgd(again->parameters(), 0.1);
+    for (int step = 0; step < kSteps; ++step) {
+      sgd.zero_grad();
+      if (worker.self().rank == 1) {
+        uneven.skipPass();
+      } else {
+        {
+          const auto guard = uneven.noSync();
+          uneven.forward(inputOf(1, step), false).square().mean().backward();
+        }
+        uneven.forward(inputOf(0, step), false).square().mean().backward();
+      }
+      sgd.step();
+    }
+    expectEqual(*again, *alone);
+  });
+}
+
+TEST(AverageBy, AServiceAndAHookExcludeEachOther) {
+  TensorJob job(ranks(2));
+  job.onAll([&](Worker& worker) {
+    Net net(0);
+    DdpOptions options = byService();
+    options.hook = std::make_shared<CastHook>(at::kHalf);
+    const std::string why = messageOf<ArgumentError>(
+        [&] { DistributedDataParallel<Net> ddp(net, ProcessGroup::make(worker, job.names()), options); });
+    EXPECT_TRUE(contains(why, "with AverageBy::kService there is no hook"));
+  });
+}
+
+TEST(AverageBy, ADifferenceIsNamed) {
+  TensorJob job(ranks(2));
+  job.onAll([&](Worker& worker) {
+    Net net(0);
+    const DdpOptions options = worker.self().rank == 0 ? byService() : smallBuckets();
+    const std::string why = messageOf<ArgumentError>(
+        [&] { DistributedDataParallel<Net> ddp(net, ProcessGroup::make(worker, job.names()), options); });
+    EXPECT_TRUE(contains(why, "DdpOptions::averageBy kService"));
+  });
+}
+
+}  // namespace
+}  // namespace treadle::test::average_by_test

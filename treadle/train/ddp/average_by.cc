@@ -1,0 +1,73 @@
+#include "treadle/train/ddp/average_by.h"
+
+#include <ATen/ops/empty.h>
+
+#include <utility>
+
+#include "treadle/core/base/error.h"
+#include "treadle/core/group/group_core.h"
+#include "treadle/core/summation/services.h"
+#include "treadle/train/ddp/any_algorithm.h"
+#include "treadle/train/ddp/summation_hook.h"
+
+namespace treadle::ddp {
+namespace {
+
+constexpr int kFewestRanks = 3;  // two gain nothing
+
+struct Agreement {
+  std::vector<std::string> servers;  // that no rank has lost
+  bool forcesAlgorithm;              // on some rank
+};
+
+Agreement agree(const ProcessGroup& group, const summation::Services& services) {
+  const std::vector<std::string> servers = services.servers();
+  // A tensor, which the all-reduce keeps alive: a thread that must not wait leaves at once.
+  at::Tensor answers = at::empty({static_cast<int64_t>(servers.size()) + 1}, at::kByte);
+  auto* answer = answers.data_ptr<uint8_t>();
+  for (size_t i = 0; i < servers.size(); ++i) answer[i] = services.isConnected(servers[i]) ? 1 : 0;
+  answer[servers.size()] = group.algorithm() == group::Algorithm::kAutomatic ? 1 : 0;
+  allReduce(byAnyAlgorithm(group), answers, ReduceOp::kMin).wait();
+  Agreement agreement{{}, answer[servers.size()] == 0};
+  for (size_t i = 0; i < servers.size(); ++i)
+    if (answer[i] != 0) agreement.servers.push_back(servers[i]);
+  return agreement;
+}
+
+}  // namespace
+
+const char* nameOf(AverageBy averageBy) {
+  switch (averageBy) {
+    case AverageBy::kAutomatic: return "kAutomatic";
+    case AverageBy::kGroup: return "kGroup";
+    case AverageBy::kService: break;
+  }
+  return "kService";
+}
+
+bool isByService(AverageBy averageBy, const AverageConditions& conditions) {
+  if (conditions.ranks == 1) return false;
+  if (averageBy != AverageBy::kAutomatic) return averageBy == AverageBy::kService;
+  return conditions.servers > 0 && conditions.ranks >= kFewestRanks && conditions.hosts == conditions.ranks &&
+         !conditions.forcesAlgorithm;
+}
+
+std::shared_ptr<CommHook> makeAverageHook(const ParameterList& list, const ProcessGroup& group, AverageBy averageBy) {
+  const summation::Services& services = summation::jobOf(group).services();
+  AverageConditions conditions{.ranks = group.size(),
+                               .hosts = group.core().surroundings().placement.hosts(),
+                               .servers = services.servers().size()};
+  if (!isByService(averageBy, conditions)) return std::make_shared<AverageHook>();
+  Agreement agreement = agree(group, services);
+  conditions.servers = agreement.servers.size();
+  conditions.forcesAlgorithm = agreement.forcesAlgorithm;
+  if (!isByService(averageBy, conditions)) return std::make_shared<AverageHook>();
+  try {
+    return std::make_shared<SummationHook>(group, list, std::move(agreement.servers));
+  } catch (const Error& error) {
+    raise(error.status().withContext(std::string("DdpOptions::averageBy is ") + nameOf(averageBy) +
+                                     ", and kGroup needs no servers"));
+  }
+}
+
+}  // namespace treadle::ddp

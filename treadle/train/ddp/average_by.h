@@ -1,0 +1,40 @@
+#pragma once
+// What averages the gradients of a DistributedDataParallel that has no hook: all-reduces of its group, or a service
+// with the summation servers of the job.
+
+#include <memory>
+
+#include "treadle/train/ddp/comm_hook.h"
+#include "treadle/train/ddp/parameter_list.h"
+
+namespace treadle {
+
+enum class AverageBy {
+  // kService where it is sure to be faster: the job has servers (Worker::servers) that no rank has lost, there are at
+  // least 3 ranks, each on a host of its own, and the group forces no algorithm. Elsewhere kGroup.
+  kAutomatic,
+  kGroup,  // all-reduces of the group
+  // A summation service of the ranks and the servers of the job (core/summation/service.h). Without servers the ranks
+  // sum for each other, each its share. One rank alone needs none.
+  kService,
+};
+
+}  // namespace treadle
+
+namespace treadle::ddp {
+
+const char* nameOf(AverageBy averageBy);
+
+// The same on all ranks.
+struct AverageConditions {
+  int ranks = 1, hosts = 1;
+  size_t servers = 0;
+  bool forcesAlgorithm = false;
+};
+bool isByService(AverageBy averageBy, const AverageConditions& conditions);
+
+// Every rank calls it, with the same parameters. It waits for all of them, and throws what SummationService::make and
+// operations of the group throw.
+std::shared_ptr<CommHook> makeAverageHook(const ParameterList& list, const ProcessGroup& group, AverageBy averageBy);
+
+}  // namespace treadle::ddp

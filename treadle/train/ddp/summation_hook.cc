@@ -1,0 +1,112 @@
+#include "treadle/train/ddp/summation_hook.h"
+
+#include <memory>
+#include <new>
+#include <utility>
+
+#include "treadle/core/base/error.h"
+#include "treadle/core/base/listed.h"
+#include "treadle/core/group/group_core.h"
+#include "treadle/core/summation/job.h"
+#include "treadle/tensor/collective/flat.h"
+#include "treadle/train/ddp/operations.h"
+
+namespace treadle::ddp {
+namespace {
+
+// In the order in which gradients come: the last one first.
+std::vector<SummationTensor> tensorsOf(const ParameterList& list) {
+  std::vector<SummationTensor> tensors;
+  for (size_t i = list.trained().size(); i-- > 0;) {
+    const at::Tensor& parameter = list.trained()[i];
+    tensors.push_back({list.trainedNames()[i], collective::dataTypeOf(parameter.scalar_type()),
+                       static_cast<uint64_t>(parameter.numel())});
+  }
+  return tensors;
+}
+
+// The gradient lives until the sum has ended.
+Future<void> begin(SummationService service, const std::string& name, const at::Tensor& gradient) {
+  Future<void> sum = service.sum(name, collective::memoryOf(gradient), collective::dataTypeOf(gradient.scalar_type()));
+  sharedStateOf(sum)->onReady([gradient] {});
+  return sum;
+}
+
+// Calls `f` with the failure of the future, if it fails. Returns the number of the continuation.
+template <class F>
+uint64_t onFailure(const Future<void>& future, F f) {
+  return sharedStateOf(future)->onReady([state = std::weak_ptr(sharedStateOf(future)), f = std::move(f)]() mutable {
+    const Status& status = state.lock()->result().status();
+    if (!status.ok()) f(status);
+  });
+}
+
+}  // namespace
+
+// Each group has a service of its own, whatever became of those of other groups on some of the ranks.
+SummationHook::SummationHook(const ProcessGroup& group, const ParameterList& list, std::vector<std::string> servers)
+    : group_(group),
+      servers_(std::move(servers)),
+      names_(list.trainedNames()),
+      service_(SummationService::make(summation::jobOf(group),
+                                      {.workers = group.members(),
+                                       .servers = servers_,
+                                       .name = "gradients of group " + std::to_string(group.core().link().group()),
+                                       .timeout = group.timeout()},
+                                      tensorsOf(list))),
+      serviceEnded_(service_.ended()),
+      groupEnded_(group.core().ended()),
+      sums_(names_.size()) {
+  onServiceEnded_ = onFailure(serviceEnded_, [group](const Status& why) {
+    abandonGroup(group, "has no summation service any more (" + why.message() + ")", why);
+  });
+  onGroupEnded_ = onFailure(groupEnded_, [service = service_](const Status& why) mutable { service.fail(why); });
+}
+
+// The service lives until all ranks have left it: without this one the last sums of the others would fail.
+SummationHook::~SummationHook() {
+  sharedStateOf(groupEnded_)->forget(onGroupEnded_);
+  sharedStateOf(serviceEnded_)->forget(onServiceEnded_);
+  try {
+    service_.leave();
+    sharedStateOf(serviceEnded_)->onReady([service = service_] {});
+  } catch (const std::bad_alloc&) {  // then they fail
+  }
+}
+
+std::string SummationHook::description() const {
+  if (servers_.empty()) return "SummationHook without servers";
+  constexpr size_t kNamed = 8;
+  return "SummationHook with " + listed(servers_, kNamed, [](const std::string& server) { return server; });
+}
+
+// Nothing is left to do when the sums have come.
+Reduction SummationHook::reduce(Exchange& exchange, const Bucket& bucket) {
+  at::Tensor flat = bucket.flat;
+  flat.div_(exchange.group().size());
+  for (size_t position = 0; position < bucket.parameters.size(); ++position)
+    exchange.add(sum(bucket.parameters[position], bucket.views[position]));
+  co_return;
+}
+
+// The last one may be of a pass that has failed, and still be under way.
+Future<void> SummationHook::sum(size_t parameter, const at::Tensor& gradient) {
+  Future<void>& last = sums_[parameter];
+  if (!last.valid() || last.ready()) return last = begin(service_, names_[parameter], gradient);
+  auto promise = std::make_shared<Promise<void>>();
+  const Future<void> next = promise->future();
+  sharedStateOf(last)->onReady([promise, service = service_, name = names_[parameter], gradient] {
+    try {
+      const Future<void> sum = begin(service, name, gradient);
+      sharedStateOf(sum)->onReady([promise, state = std::weak_ptr(sharedStateOf(sum))] {
+        const Status& status = state.lock()->result().status();
+        status.ok() ? promise->set() : promise->fail(status);
+      });
+    } catch (...) {
+      promise->fail(statusOfCurrentException("a sum of gradients"));
+    }
+  });
+  return last = next;
+}
+
+}  // namespace treadle::ddp
