@@ -76,7 +76,7 @@ class ProcessGroup {
   // For operations on groups.
   Result<Algorithm> algorithmFor(const Description& what) const;
   GroupCore& core() const;
-  Job& job() const;  // which lives longer than any use of it
+  Job& job() const;  // in which the group was made; it must still live
   Future<void> start(Call call) const;
   Future<void> startWith(int peer, Stream stream, Call call) const;
   Future<void> offer(std::string name, Signature signature, void* data) const;

@@ -18,6 +18,7 @@ void GroupCore::abandon(const Status& why) {
   if (!inside || !fail(why)) return;
   // Also when it was heard from one of them: not all may have been told. Who is lost needs no word.
   link_.sendToOthers(abortMessage(kWholeGroup, why)).ignore();
+  end_.fail(why);  // last: what ends with the group may report it to the others too
 }
 
 Status GroupCore::failure() {
@@ -26,7 +27,7 @@ Status GroupCore::failure() {
 }
 
 void GroupCore::close(const Status& why) {
-  fail(why);
+  if (fail(why)) end_.fail(why);
   TREADLE_CHECK(failedOperations().empty() || !io::Serving::here(),
                 "a thread that polls or reads must not close a group, for that waits");
   io::Executor::Blocking blocking;
@@ -92,7 +93,6 @@ bool GroupCore::fail(const Status& why) {
     deliver(operation, std::move(event));
   }
   for (const auto& [key, stream] : streams) stream->fail(why);
-  end_.fail(why);
   return true;
 }
 

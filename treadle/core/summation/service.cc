@@ -263,7 +263,9 @@ Future<void> SummationService::leave() {
   return pump.ended();
 }
 
-void SummationService::fail(const Status& why) { handle().participant->giveUp(why).ignore(); }
+void SummationService::fail(const Status& why) {
+  if (!ended().ready()) handle().participant->giveUp(why).ignore();
+}
 
 Future<void> SummationService::ended() const { return handle().participant->pump().ended(); }
 

@@ -311,8 +311,8 @@ void Worker::Core::leave(const std::string& reason) {
   if (engine) engine->stopAnswering();
   if (membership) membership->close(loss.ok() ? reason : loss.message(), Clock::now() + kFarewell);
   if (coordinator) coordinator->close(why);
-  if (summations) summations->close(why);
   if (groups) groups->close(why);
+  if (summations) summations->close(why);
   if (engine) engine->close(why);
   if (executor) executor->stop();
   if (options.warmMemory.value_or(false)) memory::WarmCache::ofProcess().trim();  // nobody else looks for idle memory
