@@ -69,10 +69,11 @@ mark_as_advanced(TREADLE_CCACHE)
 if(TREADLE_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   # Paths with spaces stay as they are in the dependencies of an object (ccache 4.7): in another checkout it would not be
   # made anew when its sources change. So a checkout with such a path shares nothing.
-  set(cacheNamespace "")
+  set(cacheNamespace)
   if(CMAKE_SOURCE_DIR MATCHES " ")
-    string(MD5 cacheNamespace "${CMAKE_SOURCE_DIR}")
+    string(MD5 pathHash "${CMAKE_SOURCE_DIR}")
+    set(cacheNamespace "CCACHE_NAMESPACE=${pathHash};")
   endif()
   set(CMAKE_CXX_COMPILER_LAUNCHER
-      "${CMAKE_COMMAND};-E;env;--unset=LC_ALL;--unset=LC_CTYPE;--unset=LC_MESSAGES;LANG=C.UTF-8;CCACHE_BASEDIR=${CMAKE_SOURCE_DIR};CCACHE_NOHASHDIR=1;CCACHE_NAMESPACE=${cacheNamespace};CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime;${TREADLE_CCACHE}")
+      "${CMAKE_COMMAND};-E;env;--unset=LC_ALL;--unset=LC_CTYPE;--unset=LC_MESSAGES;LANG=C.UTF-8;CCACHE_BASEDIR=${CMAKE_SOURCE_DIR};CCACHE_NOHASHDIR=1;${cacheNamespace}CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime;${TREADLE_CCACHE}")
 endif()
