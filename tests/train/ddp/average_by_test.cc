@@ -130,11 +130,10 @@ std::string averagedBy(const ProcessGroup& group, AverageBy averageBy = AverageB
 TEST(AverageBy, AutomaticBetweenHostsIsAService) {
   const std::string byGroup = AverageHook().description();
   JobWithServers job(3, 1);
-  job.onRanks([&](Worker& worker, const ProcessGroup& onOneHost) {
+  job.onRanks([&](Worker&, const ProcessGroup& onOneHost) { EXPECT_EQ(averagedBy(onOneHost), byGroup); });
+  job.onAll(pretendHosts);
+  job.onRanks([&](Worker& worker, const ProcessGroup& group) {
     const int rank = worker.self().rank;
-    EXPECT_EQ(averagedBy(onOneHost), byGroup);
-    pretendHosts(worker);
-    const ProcessGroup group = job.groupOn(worker);
     EXPECT_EQ(averagedBy(group), "SummationHook with s0");
     EXPECT_EQ(averagedBy(group, AverageBy::kGroup), byGroup);
     const auto chosen = group::Algorithm::kExchange;  // and forced on one rank
@@ -279,6 +278,18 @@ TEST(AverageBy, AGroupOfTwoModulesInOnePassEndsWithTheirServices) {
     EXPECT_TRUE(contains(ofA.state().reason, "make a group for each of the modules"));
   });
   EXPECT_TRUE(AverageHook().isByGroup()) << "a group that averages is of use after such a pass";
+}
+
+TEST(AverageBy, AWorkerThatLeavesEndsItsGroupWithThatReason) {
+  JobWithServers job(2, 1);
+  job.onAll([&](Worker& worker) {
+    if (worker.self().rank == 2) return worker.shutdown();
+    Net net(0);
+    DistributedDataParallel<Net> ddp(net, job.groupOn(worker), byService());
+    train(ddp, worker.self().rank, 0, 1);
+    worker.shutdown();
+    EXPECT_EQ(ddp.state().reason, "this worker has left its job");
+  });
 }
 
 TEST(AverageBy, AServiceServesOptimizersWithinThePassAndPassesWithoutABatch) {

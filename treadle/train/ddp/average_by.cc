@@ -8,6 +8,7 @@
 #include "treadle/core/group/group_core.h"
 #include "treadle/core/summation/services.h"
 #include "treadle/train/ddp/any_algorithm.h"
+#include "treadle/train/ddp/operations.h"
 #include "treadle/train/ddp/summation_hook.h"
 
 namespace treadle::ddp {
@@ -34,6 +35,15 @@ Agreement agree(const ProcessGroup& group, const summation::Services& services) 
   return agreement;
 }
 
+std::shared_ptr<CommHook> agreedHook(const ParameterList& list, const ProcessGroup& group, AverageBy averageBy,
+                                     const summation::Services& services, AverageConditions conditions) {
+  Agreement agreement = agree(group, services);
+  conditions.servers = agreement.servers.size();
+  conditions.forcesAlgorithm = agreement.forcesAlgorithm;
+  if (!isByService(averageBy, conditions)) return std::make_shared<AverageHook>();
+  return std::make_shared<SummationHook>(group, list, std::move(agreement.servers));
+}
+
 }  // namespace
 
 const char* nameOf(AverageBy averageBy) {
@@ -53,20 +63,20 @@ bool isByService(AverageBy averageBy, const AverageConditions& conditions) {
 }
 
 std::shared_ptr<CommHook> makeAverageHook(const ParameterList& list, const ProcessGroup& group, AverageBy averageBy) {
+  if (averageBy == AverageBy::kGroup || group.size() == 1) return std::make_shared<AverageHook>();
   const summation::Services& services = summation::jobOf(group).services();
   AverageConditions conditions{.ranks = group.size(),
                                .hosts = group.core().surroundings().placement.hosts(),
                                .servers = services.servers().size()};
   if (!isByService(averageBy, conditions)) return std::make_shared<AverageHook>();
-  Agreement agreement = agree(group, services);
-  conditions.servers = agreement.servers.size();
-  conditions.forcesAlgorithm = agreement.forcesAlgorithm;
-  if (!isByService(averageBy, conditions)) return std::make_shared<AverageHook>();
+  // A rank on which this fails may have made one service fewer than the others, and theirs would never meet it again.
   try {
-    return std::make_shared<SummationHook>(group, list, std::move(agreement.servers));
-  } catch (const Error& error) {
-    raise(error.status().withContext(std::string("DdpOptions::averageBy is ") + nameOf(averageBy) +
-                                     ", and kGroup needs no servers"));
+    return agreedHook(list, group, averageBy, services, conditions);
+  } catch (...) {
+    const Status why = statusOfCurrentException("the summation service of gradients");
+    abandonGroup(group, "could not make the summation service of its gradients (" + why.message() + ")", why);
+    raise(why.withContext(std::string("DdpOptions::averageBy is ") + nameOf(averageBy) +
+                          ", and kGroup needs no servers"));
   }
 }
 

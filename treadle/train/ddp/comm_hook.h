@@ -52,8 +52,8 @@ class CommHook {
   // written in place; they keep their shapes, dtype and memory. Some buckets may have no elements.
   virtual Reduction reduce(Exchange& exchange, const ddp::Bucket& bucket) = 0;
 
-  // Whether all its operations are those of the group. Others are matched by numbers of their own, and a pass that only
-  // some ranks begin puts these out of step.
+  // Whether all its operations are those of the group. Others have numbers of their own: where only some ranks begin a
+  // pass, the numbers differ from then on.
   virtual bool isByGroup() const { return true; }
 
   // For hooks with a state, which is that of parameters.

@@ -24,10 +24,10 @@
 // Gradients may be sparse (COO), as torch::nn::Embedding makes them with EmbeddingOptions::sparse. Their average is
 // sparse, coalesced, and has the rows that some rank has. If the gradient of a parameter is dense on some rank, or
 // they have different numbers of sparse dimensions, its average is dense. Where the group forces an algorithm,
-// averages of dense gradients go by it unless a summation service makes them, and what a hook sums; all else goes by
-// the fastest one. ArgumentError on the rank that has a gradient that cannot be averaged: a sparse one with rows that
-// are not there, or one of another shape, dtype or layout. The first pass sends such parameters whole too, and so does
-// the one after a dense average.
+// averages of dense gradients go by it, and so does what a hook sums; all else goes by the fastest one. A summation
+// service has no algorithm to force. ArgumentError on the rank that has a gradient that cannot be averaged: a sparse
+// one with rows that are not there, or one of another shape, dtype or layout. The first pass sends such parameters
+// whole too, and so does the one after a dense average.
 //
 // A pass that fails on a rank before all of its gradients have come there throws CancelledError on the others, which
 // names the worker. A later failure may fail the pass on its rank alone: an all-reduce that times out only there, the
@@ -44,7 +44,8 @@
 // can one on which an operation of DdpOptions::hook fails, or its code throws. So the group fails on all
 // ranks, also for other users of it, with StateError, or with PeerLostError where a worker was lost. The others may
 // have their averages and have stepped: make a new group and call `rebind` with it, or load the last checkpoint, on all
-// ranks.
+// ranks. With a summation service (AverageBy) the group also fails where a sum does, as by its timeout or when a server
+// is lost, and where passes over two modules that share it overlap.
 //
 // Several modules may be in one pass, in any order on each rank, if each has a group of its own. Waiting for averages
 // is limited by GroupOptions::timeout, not by BackwardOptions::timeout.
@@ -81,7 +82,7 @@ struct DdpOptions {
   Divisor divisor = Divisor::kWorldSize;
   UnusedParameters unusedParameters = UnusedParameters::kPerPass;
   // How the gradients of a bucket become their average (comm_hook.h): CastHook, PowerSgdHook, TopKHook, or a program's
-  // own. It is shared, and serves one DistributedDataParallel at a time. None: the average is sent as it is.
+  // own. It is shared, and serves one DistributedDataParallel at a time. None: `averageBy`.
   std::shared_ptr<CommHook> hook = nullptr;
   // What averages where no hook is given (average_by.h). ArgumentError: kService and a hook.
   AverageBy averageBy = AverageBy::kAutomatic;

@@ -39,8 +39,8 @@ class PassTracker {
     kLeftAlone,  // not averaged
   };
 
-  // `overlapEndsGroup`: where the group is in use by another pass, which the other ranks may have begun the other way
-  // round, it is abandoned.
+  // `overlapEndsGroup`: where another pass uses the group, the group is abandoned, as other ranks may have begun this
+  // pass and refused that one.
   PassTracker(ProcessGroup group, bool overlapEndsGroup)
       : group_(std::move(group)), overlapEndsGroup_(overlapEndsGroup) {}
 

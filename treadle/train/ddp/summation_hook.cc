@@ -36,8 +36,8 @@ Future<void> begin(SummationService service, const std::string& name, const at::
 template <class F>
 uint64_t onFailure(const Future<void>& future, F f) {
   return sharedStateOf(future)->onReady([state = std::weak_ptr(sharedStateOf(future)), f = std::move(f)]() mutable {
-    const Status& status = state.lock()->result().status();
-    if (!status.ok()) f(status);
+    const auto ended = state.lock();
+    if (ended && !ended->result().ok()) f(ended->result().status());
   });
 }
 
@@ -68,7 +68,9 @@ SummationHook::~SummationHook() {
   sharedStateOf(groupEnded_)->forget(onGroupEnded_);
   sharedStateOf(serviceEnded_)->forget(onServiceEnded_);
   try {
-    service_.leave();
+    std::erase_if(sums_, [](const Future<void>& sum) { return !sum.valid(); });
+    const Future<void> all = whenAll(std::move(sums_));  // one may wait for that of a failed pass before it begins
+    sharedStateOf(all)->onReady([service = service_]() mutable { service.leave(); });
     sharedStateOf(serviceEnded_)->onReady([service = service_] {});
   } catch (const std::bad_alloc&) {  // then they fail
   }
@@ -98,9 +100,8 @@ Future<void> SummationHook::sum(size_t parameter, const at::Tensor& gradient) {
   sharedStateOf(last)->onReady([promise, service = service_, name = names_[parameter], gradient] {
     try {
       const Future<void> sum = begin(service, name, gradient);
-      sharedStateOf(sum)->onReady([promise, state = std::weak_ptr(sharedStateOf(sum))] {
-        const Status& status = state.lock()->result().status();
-        status.ok() ? promise->set() : promise->fail(status);
+      sharedStateOf(sum)->onReady([promise, ended = sharedStateOf(sum)] {
+        ended->result().ok() ? promise->set() : promise->fail(ended->result().status());
       });
     } catch (...) {
       promise->fail(statusOfCurrentException("a sum of gradients"));
