@@ -10,12 +10,13 @@ over treadle::treadle. Also looks for paths of this tree in what was installed. 
 import os
 import secrets
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, "..", "support"))
+from free_port import free_port  # noqa: E402
 
 
 class Failed(Exception):
@@ -55,9 +56,7 @@ def check_no_paths(prefix, build):
 
 def job_of_one():
     """The environment of a job with one worker, as any launcher sets it."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    return {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port),
+    return {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()),
             "TREADLE_JOB_KEY": secrets.token_hex(32)}
 
 
