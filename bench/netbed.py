@@ -45,15 +45,15 @@ class Idle:
         self.part = idle / max(all_of_them, 1)
 
 
-def least_time(workers, servers, size, bandwidth):
-    n, k = workers, min(servers, workers)
-    return 2 * n * (n - 1) * size / ((n * n + k * n - 2 * k) * bandwidth)
-
-
 def best_gain(workers, servers):
     """Over a ring."""
     n, k = workers, min(servers, workers)
     return (n * n + k * n - 2 * k) / (n * n)
+
+
+def least_time(workers, servers, size, bandwidth):
+    ring = 2 * (workers - 1) * size / (workers * bandwidth)
+    return ring / best_gain(workers, servers)
 
 
 def on_servers_time(workers, servers, size, bandwidth):

@@ -4,46 +4,21 @@
 #include <numeric>
 
 #include "tests/support/gate.h"
+#include "tests/support/job_with_servers.h"
 #include "tests/support/local_job.h"
-#include "tests/support/worker_job.h"
 #include "treadle/core/summation/service.h"
 #include "treadle/core/summation/services.h"
 
 namespace treadle::summation_server_test {
 namespace {
 
-using test::WorkerJob;
-
 constexpr Duration kPatience = std::chrono::seconds(60);
 constexpr size_t kElements = 2'000'000;  // several parts
 const std::vector<SummationTensor> kTensors = {{"weight", group::DataType::kFloat32, kElements}};
 
-// Workers w0, w1, ... and servers s0, s1, ..., which have the highest ranks.
-class JobWithServers : public WorkerJob {
- public:
-  JobWithServers(int workers, int servers)
-      : WorkerJob(namesOf(workers, servers), {},
-                  [servers](JoinOptions& options) { options.launch->servers = servers; }),
-        workers_(static_cast<size_t>(workers)) {}
-
-  // `f(worker)` for each that is no server, on a thread of its own.
-  template <class F>
-  void onWorkers(F f) {
-    onAll([&](Worker& worker) {
-      if (static_cast<size_t>(worker.self().rank) < workers_) f(worker);
-    });
-  }
-  Worker& server(size_t number) { return (*this)[workers_ + number]; }
-
- private:
-  static std::vector<std::string> namesOf(int workers, int servers) {
-    std::vector<std::string> names;
-    for (int i = 0; i < workers; ++i) names.push_back("w" + std::to_string(i));
-    for (int i = 0; i < servers; ++i) names.push_back("s" + std::to_string(i));
-    return names;
-  }
-
-  const size_t workers_;
+// Workers w0, w1, ... and servers s0, s1, ...
+struct JobWithServers : test::JobWithServers<test::WorkerJob> {
+  JobWithServers(int workers, int servers) : test::JobWithServers<test::WorkerJob>("w", workers, servers) {}
 };
 
 std::vector<std::string> namesOf(const std::vector<WorkerInfo>& workers) {

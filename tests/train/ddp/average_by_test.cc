@@ -9,6 +9,7 @@
 
 #include "tests/support/expect_error.h"
 #include "tests/support/gate.h"
+#include "tests/support/job_with_servers.h"
 #include "tests/train/ddp/hooks.h"
 #include "treadle/core/group/group_service.h"
 
@@ -35,33 +36,15 @@ TEST(AverageBy, AutomaticIsAServiceWhereServersHelpAndNothingElseIsAskedFor) {
 }
 
 // Ranks rank0, rank1, ... and servers s0, s1, ...
-class JobWithServers : public TensorJob {
- public:
-  JobWithServers(int ranks, int servers)
-      : TensorJob(namesOf(ranks, servers), {}, {},
-                  [servers](JoinOptions& options) { options.launch->servers = servers; }),
-        ranks_(static_cast<size_t>(ranks)) {}
+struct JobWithServers : test::JobWithServers<TensorJob> {
+  JobWithServers(int ranks, int servers) : test::JobWithServers<TensorJob>("rank", ranks, servers, AutogradOptions()) {}
 
   // `f(worker, group)` on each rank, where the group is that of all ranks.
   template <class F>
   void onRanks(F f) {
-    onAll([&](Worker& worker) {
-      if (worker.self().rank < static_cast<int>(ranks_)) f(worker, groupOn(worker));
-    });
+    onWorkers([&](Worker& worker) { f(worker, groupOn(worker)); });
   }
-  ProcessGroup groupOn(Worker& worker) const {
-    return ProcessGroup::make(worker, {names().begin(), names().begin() + static_cast<std::ptrdiff_t>(ranks_)});
-  }
-  void killServer(size_t number) { kill(ranks_ + number); }
-
- private:
-  static std::vector<std::string> namesOf(int ranks, int servers) {
-    std::vector<std::string> names = ddp_test::ranks(ranks);
-    for (int i = 0; i < servers; ++i) names.push_back("s" + std::to_string(i));
-    return names;
-  }
-
-  const size_t ranks_;
+  ProcessGroup groupOn(Worker& worker) const { return ProcessGroup::make(worker, workerNames()); }
 };
 
 DdpOptions byService() {

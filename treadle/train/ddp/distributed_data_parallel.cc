@@ -97,7 +97,7 @@ std::shared_ptr<Reducer> makeReducer(const torch::nn::Module& module, const Proc
                                      const DdpOptions& options, HookClaim claim) {
   std::shared_ptr<CommHook> hook = options.hook;
   if (!hook) hook = makeAverageHook(ParameterList(module), group, options.averageBy);
-  return std::make_shared<Reducer>(module, group, options, std::move(hook), std::move(claim));
+  return std::make_shared<Reducer>(module, group, options, hook, std::move(claim));
 }
 
 void checkForward(const Reducer& reducer) { reducer.checkForward(); }

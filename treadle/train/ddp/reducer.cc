@@ -24,19 +24,18 @@ std::vector<size_t> orderOf(const ParameterList& list, const std::vector<std::st
 }  // namespace
 
 Reducer::Reducer(const torch::nn::Module& module, ProcessGroup group, const DdpOptions& options,
-                 std::shared_ptr<CommHook> hook, HookClaim claim)
+                 const std::shared_ptr<CommHook>& hook, HookClaim claim)
     : list_(module),
       group_(std::move(group)),
       divisor_(options.divisor),
       claim_(std::move(claim)),
       averagedBy_(hook->description()),
-      isByGroup_(hook->isByGroup()),
       optimizer_(options.optimizerInBackward, list_),
       recorder_(group_.rank(), group_.size()),
       exchange_(list_, group_, limitsFor(group_, options.buckets), options.unusedParameters,
-                orderOf(list_, options.bucketOrder), std::move(hook), recorder_),
+                orderOf(list_, options.bucketOrder), hook, recorder_),
       buffers_(module, options.buffers),
-      tracker_(group_, /*overlapEndsGroup=*/!isByGroup_),
+      tracker_(group_, /*overlapEndsGroup=*/!hook->isByGroup()),
       pending_(list_.trained(), divisor_) {
   autograd::refusePlainBackwardInNodes();  // from here on the depth of passes is counted
   hooks_ = std::make_unique<GradientHooks>(

@@ -49,7 +49,7 @@ class Reducer final : public PassEvents, public std::enable_shared_from_this<Red
   // gradients may be sparse. The operations of a pass are the group's next ones, so the group must be used for nothing
   // else while it runs. `hook` averages; `claim` is that of options.hook.
   Reducer(const torch::nn::Module& module, ProcessGroup group, const DdpOptions& options,
-          std::shared_ptr<CommHook> hook, HookClaim claim);
+          const std::shared_ptr<CommHook>& hook, HookClaim claim);
   // Gives up a pass that is under way, so that the other ranks need not wait for it.
   ~Reducer() override;
 
@@ -153,7 +153,6 @@ class Reducer final : public PassEvents, public std::enable_shared_from_this<Red
   const Divisor divisor_;
   const HookClaim claim_;
   const std::string averagedBy_;
-  const bool isByGroup_;  // CommHook::isByGroup
   OptimizerInBackward optimizer_;
 
   Mutex mutex_;

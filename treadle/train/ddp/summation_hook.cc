@@ -54,24 +54,24 @@ SummationHook::SummationHook(const ProcessGroup& group, const ParameterList& lis
                                        .name = "gradients of group " + std::to_string(group.core().link().group()),
                                        .timeout = group.timeout()},
                                       tensorsOf(list))),
-      serviceEnded_(service_.ended()),
-      groupEnded_(group.core().ended()),
       sums_(names_.size()) {
-  onServiceEnded_ = onFailure(serviceEnded_, [group](const Status& why) {
+  onServiceEnded_ = onFailure(service_.ended(), [group](const Status& why) {
     abandonGroup(group, "has no summation service any more (" + why.message() + ")", why);
   });
-  onGroupEnded_ = onFailure(groupEnded_, [service = service_](const Status& why) mutable { service.fail(why); });
+  onGroupEnded_ =
+      onFailure(group_.core().ended(), [service = service_](const Status& why) mutable { service.fail(why); });
 }
 
 // The service lives until all ranks have left it: without this one the last sums of the others would fail.
 SummationHook::~SummationHook() {
-  sharedStateOf(groupEnded_)->forget(onGroupEnded_);
-  sharedStateOf(serviceEnded_)->forget(onServiceEnded_);
+  const Future<void> serviceEnded = service_.ended(), groupEnded = group_.core().ended();
+  sharedStateOf(groupEnded)->forget(onGroupEnded_);
+  sharedStateOf(serviceEnded)->forget(onServiceEnded_);
   try {
     std::erase_if(sums_, [](const Future<void>& sum) { return !sum.valid(); });
     const Future<void> all = whenAll(std::move(sums_));  // one may wait for that of a failed pass before it begins
     sharedStateOf(all)->onReady([service = service_]() mutable { service.leave(); });
-    sharedStateOf(serviceEnded_)->onReady([service = service_] {});
+    sharedStateOf(serviceEnded)->onReady([service = service_] {});
   } catch (const std::bad_alloc&) {  // then they fail
   }
 }

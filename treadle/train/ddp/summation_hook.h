@@ -34,9 +34,8 @@ class SummationHook final : public CommHook {
   const ProcessGroup group_;
   const std::vector<std::string> servers_, names_;  // names of the parameters
   SummationService service_;
-  const Future<void> serviceEnded_, groupEnded_;
-  uint64_t onServiceEnded_ = 0, onGroupEnded_ = 0;
-  std::vector<Future<void>> sums_;  // the last one of each parameter
+  uint64_t onServiceEnded_ = 0, onGroupEnded_ = 0;  // continuations of their ends
+  std::vector<Future<void>> sums_;                  // the last one of each parameter
 };
 
 }  // namespace treadle::ddp
