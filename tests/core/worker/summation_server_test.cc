@@ -96,6 +96,8 @@ TEST(SummationServer, HasNoPartInWhatWorkersDo) {
   job.onWorkers([](Worker& worker) {
     worker.barrier();
     EXPECT_EQ((std::map<std::string, int>{{"w0", 0}, {"w1", 1}}), worker.allGather(worker.self().rank));
+    const std::string group = test::messageOf<ArgumentError>([&] { ProcessGroup::make(worker, {"w0", "w1", "s0"}); });
+    EXPECT_TRUE(test::contains(group, "'s0' has the rank of a summation server and takes part in no group")) << group;
   });
   const std::string why = test::messageOf<StateError>([&] { job.server(0).barrier(); });
   EXPECT_TRUE(test::contains(why, "barrier() was called by s0, which has the rank of a summation server")) << why;

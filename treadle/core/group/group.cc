@@ -12,6 +12,11 @@ ProcessGroup::ProcessGroup(Job& job, std::shared_ptr<GroupCore> core)
     : core_(std::move(core)), job_(&job), timeout_(core_->options().timeout), algorithm_(core_->options().algorithm) {}
 
 ProcessGroup ProcessGroup::make(Job& job, std::vector<std::string> members, GroupOptions options) {
+  throwIfError(job.groups().checkNoServers(members));
+  return makeWithServers(job, std::move(members), std::move(options));
+}
+
+ProcessGroup ProcessGroup::makeWithServers(Job& job, std::vector<std::string> members, GroupOptions options) {
   return ProcessGroup(job, valueOrThrow(job.groups().make(members, std::move(options))));
 }
 

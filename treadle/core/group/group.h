@@ -39,7 +39,8 @@ class ProcessGroup {
  public:
   // `members` are names of workers, by rank in the group; this worker must be one of them. Every member makes the group
   // with the same list. The n-th such call on each member means the same group; nothing is sent. ArgumentError: a
-  // duplicate name, this worker missing, options out of range. NotFoundError: an unknown name.
+  // duplicate name, this worker missing, a summation server (Worker::servers), options out of range. NotFoundError: an
+  // unknown name.
   static ProcessGroup make(Job& job, std::vector<std::string> members, GroupOptions options = {});
 
   ProcessGroup() = default;  // means no group; every function except `valid` throws StateError
@@ -73,7 +74,8 @@ class ProcessGroup {
   // sparseAllReduce have texts of their own. ArgumentError: more than 2,048 bytes.
   ProcessGroup withShape(std::string shape) const;
 
-  // For operations on groups.
+  // For operations on groups, and the rooms above.
+  static ProcessGroup makeWithServers(Job& job, std::vector<std::string> members, GroupOptions options);
   Result<Algorithm> algorithmFor(const Description& what) const;
   GroupCore& core() const;
   Job& job() const;  // in which the group was made; it must still live

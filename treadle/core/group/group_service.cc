@@ -85,6 +85,16 @@ Result<std::vector<WorkerInfo>> GroupService::infosOf(const std::vector<std::str
   return infos;
 }
 
+Status GroupService::checkNoServers(const std::vector<std::string>& members) const {
+  for (const std::string& name : members) {
+    const Result<int> rank = membership_.rankOf(name);
+    if (rank.ok() && membership_.isServer(*rank))
+      return invalidArgument("'" + name + "' has the rank of a summation server and takes part in no group; " +
+                             "Worker::peers() has the workers that do");
+  }
+  return {};
+}
+
 Result<std::shared_ptr<GroupCore>> GroupService::make(const std::vector<std::string>& members, GroupOptions options) {
   TREADLE_RETURN_IF_ERROR(options.validate());
   Result<std::vector<WorkerInfo>> infos = infosOf(members);

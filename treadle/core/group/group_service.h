@@ -34,6 +34,10 @@ class GroupService final : public cluster::MessageHandler {
   // NotFound: nobody has a name.
   Result<std::shared_ptr<GroupCore>> make(const std::vector<std::string>& members, GroupOptions options);
 
+  // InvalidArgument: one has the rank of a summation server, which takes part in no group of a program: the others
+  // would wait for it in vain.
+  Status checkNoServers(const std::vector<std::string>& members) const;
+
   void onMessage(int rank, const std::shared_ptr<link::Connection>& from, link::Message message) override;
   void onLost(int rank, const Status& why) override;
 

@@ -64,7 +64,7 @@ ProcessGroup gathered(Job& job, const SummationOptions& options) {
   const std::string name = "summation service '" + options.name + "' of " + std::to_string(options.workers.size()) +
                            (options.workers.size() == 1 ? " worker" : " workers");
   const Duration timeout = group::checkTimeout(options.timeout).ok() ? options.timeout : SummationOptions().timeout;
-  ProcessGroup group = ProcessGroup::make(job, names, {.name = name, .timeout = timeout});
+  ProcessGroup group = ProcessGroup::makeWithServers(job, names, {.name = name, .timeout = timeout});
   if (group.rank() == 0) job.services().invite({options.workers, options.servers, options.name, timeout});
   return group;
 }
