@@ -27,12 +27,18 @@ struct Trained {
 
 std::string workers(int count) { return std::to_string(count) + (count == 1 ? " worker" : " workers"); }
 
+int64_t parametersOf(const CausalTransformer& model) {
+  int64_t count = 0;
+  for (const at::Tensor& parameter : model.parameters()) count += parameter.numel();
+  return count;
+}
+
 // Every rank calls it. `metrics`: null on all but one.
 Trained trainReplicas(const Options& options, const Corpus& corpus, const treadle::ProcessGroup& group,
                       MetricsFile* metrics) {
   auto model = makeModel(options, corpus);
   // Makes all replicas equal to rank 0's, and averages the gradients of each backward pass from here on.
-  const treadle::DistributedDataParallel<CausalTransformer> replica(model, group);
+  const treadle::DistributedDataParallel<CausalTransformer> replica(model, group, {.averageBy = options.averageBy});
   return {model, train(*model, corpus, options, {workers(group.size()), options.training.batch, {group}, metrics})};
 }
 
@@ -116,7 +122,8 @@ void run(const Options& options) {
   }
   MetricsFile metrics(folder->metricsPath());
   std::cout << corpus.train.numel() << " characters for the training, " << corpus.validation.numel()
-            << " for the validation, " << corpus.alphabet.size() << " different ones" << std::endl;
+            << " for the validation, " << corpus.alphabet.size() << " different ones; the model has "
+            << parametersOf(*makeModel(options, corpus)) << " parameters" << std::endl;
   const Trained trained = trainReplicas(options, corpus, group, &metrics);
   worker->shutdown();  // the others are done
   finish(options, corpus, group.size(), trained, *folder, metrics);

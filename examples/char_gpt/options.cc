@@ -1,5 +1,7 @@
 #include "examples/char_gpt/options.h"
 
+#include <map>
+
 #include "examples/char_gpt/corpus.h"
 
 namespace char_gpt {
@@ -29,6 +31,11 @@ void addOptions(CLI::App& app, Options& options) {
       ->capture_default_str()
       ->check(CLI::Range(int64_t{0}, int64_t{10'000}));
   app.add_option("--run-folder", options.runFolder, "where the metrics go [runs/char_gpt-DATE-TIME]");
+  const std::map<std::string, treadle::AverageBy> all = {{"automatic", treadle::AverageBy::kAutomatic},
+                                                         {"group", treadle::AverageBy::kGroup},
+                                                         {"service", treadle::AverageBy::kService}};
+  app.add_option("--average-by", options.averageBy, "what averages gradients: automatic, group or service [automatic]")
+      ->transform(CLI::CheckedTransformer(all).description(""));
   app.add_flag("--float64", options.float64, "weights of 64 bits: slower, and both trainings end closer together");
 }
 

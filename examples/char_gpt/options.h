@@ -1,6 +1,8 @@
 #pragma once
 // The command line of char_gpt. Every process of the job gets the same one.
 
+#include <treadle/ddp.h>
+
 #include <string>
 #include <vector>
 
@@ -17,6 +19,7 @@ struct Options {
   std::string runFolder;           // empty: runs/char_gpt-<date>-<time>
   int64_t sample = 400;            // characters that the model writes at the end
   bool float64 = false;
+  treadle::AverageBy averageBy = treadle::AverageBy::kAutomatic;
 };
 
 void addOptions(CLI::App& app, Options& options);
