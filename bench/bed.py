@@ -23,6 +23,18 @@ def run(*words):
         raise Failed(f"`{' '.join(words)}` failed: {done.stderr.strip()}")
 
 
+def best_gain(workers, servers):
+    """Of the summation service over a ring (treadle/core/summation/shares.h)."""
+    n, k = workers, min(servers, workers)
+    return (n * n + k * n - 2 * k) / (n * n)
+
+
+def least_time(workers, servers, size, bandwidth):
+    """Seconds that the network takes at least for a sum of so many bytes per worker, at so many bytes per second."""
+    ring = 2 * (workers - 1) * size / (workers * bandwidth)
+    return ring / best_gain(workers, servers)
+
+
 class Bed:
     """Machine i has the namespace and the address of that number; one namespace more has the bridge."""
 

@@ -16,7 +16,7 @@ import pathlib
 import statistics
 import sys
 
-from bed import ROOT, Service
+from bed import ROOT, Service, best_gain, least_time
 from netbed_picture import draw
 from processes import Failed, end_orderly
 
@@ -43,17 +43,6 @@ class Idle:
     def __exit__(self, *_):
         idle, all_of_them = (end - begin for end, begin in zip(self.times(), self.begin))
         self.part = idle / max(all_of_them, 1)
-
-
-def best_gain(workers, servers):
-    """Over a ring."""
-    n, k = workers, min(servers, workers)
-    return (n * n + k * n - 2 * k) / (n * n)
-
-
-def least_time(workers, servers, size, bandwidth):
-    ring = 2 * (workers - 1) * size / (workers * bandwidth)
-    return ring / best_gain(workers, servers)
 
 
 def on_servers_time(workers, servers, size, bandwidth):

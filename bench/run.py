@@ -27,6 +27,7 @@ import programs
 import report
 import rows
 import seed
+import servers
 import shaped
 from figures import Figures, lines_of
 from machine import describe_machine
@@ -64,7 +65,7 @@ def parse_arguments():
     options.complete = not options.only and not options.quick
     if not namespaces.available():
         print("bench: rows between two network namespaces need root and the command `ip`; they are left out")
-        between = {*experiment.NETWORK_CASES.values(), *shaped.CASES, priority.CASE}
+        between = {*experiment.NETWORK_CASES.values(), *shaped.CASES, priority.CASE, servers.CASE}
         options.cases = [case for case in options.cases if case not in between]
         if not options.cases:
             parser.error("nothing is left to measure")
@@ -96,7 +97,7 @@ def output_of(launch, settings, cases):
 
 def measure(options, settings, figures, failures):
     for number in range(options.rounds):
-        for launch in programs.LAUNCHES + experiment.LAUNCHES + shaped.LAUNCHES + priority.LAUNCHES:
+        for launch in programs.LAUNCHES + experiment.LAUNCHES + shaped.LAUNCHES + priority.LAUNCHES + servers.LAUNCHES:
             cases = [case for case in launch.cases if case in options.cases]
             if not cases or (launch.who, cases[0]) in failures:
                 continue

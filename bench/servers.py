@@ -1,0 +1,94 @@
+"""A step of examples/char_gpt on two workers with a summation server, in the bed of bench/bed.py with 200 Mbit/s each, beside the larger
+of two times: that of a step without averaging, while both workers compute, and the least that the network takes for the sums.
+"""
+
+import contextlib
+import json
+import os
+import re
+import secrets
+import statistics
+import tempfile
+
+import programs
+from bed import PORT, Bed, finished, least_time
+from processes import Failed
+
+CASE = "char_gpt_servers"
+WORKERS = 2
+RATE = "200mbit"
+STEPS, BATCH, LENGTH = 200, 32, 32  # the example's own batches, and fewer steps
+SAME_LOSS = 1e-4  # what sums in another order may change
+
+
+class Runs:
+    """Of char_gpt in the bed, with a folder for what they write."""
+
+    def __init__(self, build, bed, folder):
+        self.build, self.bed, self.folder = build, bed, folder
+        self.number = 0
+
+    def start(self, machine, program, environment):
+        variables = [f"{name}={value}" for name, value in environment.items()]
+        return self.bed.start(machine, "env", *variables, *program)
+
+    def run(self, jobs, average_by):
+        """Jobs, each a list of machines, at the same time, the last one of three a server. The metrics of each, and what rank 0 of the
+        first one printed."""
+        started, folders = [], []
+        try:
+            for job in jobs:
+                self.number += 1
+                folders.append(os.path.join(self.folder, str(self.number)))
+                shared = {"TREADLE_WORLD_SIZE": len(job), "TREADLE_MASTER": f"{self.bed.address(job[0])}:{PORT}",
+                          "TREADLE_JOB_KEY": secrets.token_hex(16), "TREADLE_SERVERS": max(0, len(job) - WORKERS)}
+                train = [self.build / "bin" / "char_gpt", "--steps", STEPS, "--batch", BATCH, "--length", LENGTH, "--sample", 0,
+                         "--average-by", average_by, "--run-folder", folders[-1]]
+                for rank, machine in enumerate(job):
+                    program = train if rank < WORKERS else [self.build / "bin" / "treadle", "server"]
+                    started.append(self.start(machine, program, {**shared, "TREADLE_RANK": rank}))
+            texts = [finished(one, programs.TRAINING_TIMEOUT) for one in started]
+        finally:
+            for one in started:
+                one.kill()
+        metrics = []
+        for folder in folders:
+            with open(os.path.join(folder, "metrics.jsonl"), encoding="utf-8") as file:
+                metrics.append([json.loads(line) for line in file])
+        return metrics, texts[0]
+
+
+def lines_of(metrics, training):
+    return [line for line in metrics if line["training"] == training]
+
+
+def step_seconds(metrics, workers):
+    """The first line is that of the first step, which allocates what the others use again."""
+    lines = lines_of(metrics, f"{workers} worker{'s' if workers > 1 else ''}")[1:]
+    return statistics.median(workers * BATCH * LENGTH / line["tokens_per_s"] for line in lines)
+
+
+def check_losses(with_server, without):
+    losses = [[line["validation_loss"] for line in lines_of(metrics, f"{WORKERS} workers")] for metrics in (with_server, without)]
+    if len(losses[0]) != len(losses[1]) or any(abs(a - b) > SAME_LOSS for a, b in zip(*losses)):
+        raise Failed(f"the validation losses with a server are {losses[0]}, and without {losses[1]}")
+
+
+def launch(settings, _cases):
+    with contextlib.ExitStack() as stack:
+        bed = stack.enter_context(Bed(WORKERS + 1, RATE))
+        runs = Runs(settings.build, bed, stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
+        bandwidth = bed.goodput()
+        alone, text = runs.run([[machine] for machine in range(WORKERS)], "group")
+        [with_server], _ = runs.run([[0, 1, 2]], "service")
+        [without], _ = runs.run([[0, 1]], "group")
+    check_losses(with_server, without)
+    size = 4 * int(re.search(r"the model has (\d+) parameters", text).group(1))
+    compute = max(step_seconds(metrics, 1) for metrics in alone)
+    limit = max(compute, least_time(WORKERS, 1, size, bandwidth))
+    line = {"case": CASE, "unit": "us"}
+    return [json.dumps({**line, "median": 1e6 * step_seconds(with_server, WORKERS)}),
+            json.dumps({**line, "of": "network_or_compute", "median": 1e6 * limit})]
+
+
+LAUNCHES = [programs.Launch("ours", launch, (CASE,))]
