@@ -41,7 +41,8 @@ class Runs:
                 self.number += 1
                 folders.append(os.path.join(self.folder, str(self.number)))
                 shared = {"TREADLE_WORLD_SIZE": len(job), "TREADLE_MASTER": f"{self.bed.address(job[0])}:{PORT}",
-                          "TREADLE_JOB_KEY": secrets.token_hex(16), "TREADLE_SERVERS": max(0, len(job) - WORKERS)}
+                          "TREADLE_JOB_KEY": secrets.token_hex(16), "TREADLE_SERVERS": max(0, len(job) - WORKERS),
+                          "TREADLE_CHANNELS": "tcp,lanes"}  # no UNIX sockets, which pass the network by
                 train = [self.build / "bin" / "char_gpt", "--steps", STEPS, "--batch", BATCH, "--length", LENGTH, "--sample", 0,
                          "--average-by", average_by, "--run-folder", folders[-1]]
                 for rank, machine in enumerate(job):
