@@ -206,18 +206,18 @@ void Coordinator::onDecided(uint64_t round, Result<std::vector<GatheredValue>> o
   changed_.notifyAll();
 }
 
-// In an open job the keeper's word counts for all. That the keeper is given up by somebody is that one's end; of two
-// others that have lost each other the keeper decides which stays. In a job of a fixed size each speaks for itself.
+// Where the job goes on without a worker, the keeper's word counts for all. That the keeper is given up by somebody is
+// that one's end; of two others that have lost each other the keeper decides which stays.
 void Coordinator::onOut(int from, const ClusterMessage& message) {
   const bool itself = message.rank == membership_.self().rank;
   const int keeper = keeperRank_.load();
-  if (itself && membership_.open() && from == keeper && keeper != membership_.self().rank) {
+  if (itself && membership_.canGoOnWithout(message.rank) && from == keeper && keeper != membership_.self().rank) {
     std::string who = link::describe(membership_.info(from));
     return membership_.loseAll(peerLost(membership_.self().name, "this worker is out of its job, as " + who +
                                                                      " has given it up: " + message.why.message()));
   }
   const int rank = itself ? from : message.rank;
-  if ((!itself && (from != keeper || !membership_.open())) || rank >= membership_.worldSize()) return;
+  if (rank >= membership_.worldSize() || (!itself && (from != keeper || !membership_.canGoOnWithout(rank)))) return;
   {
     MutexLock lock(mutex_);
     verdicts_.insert(rank);
@@ -292,10 +292,10 @@ bool Coordinator::tookOver() {
   return false;
 }
 
-// In an open job the keeper makes it everybody's loss. The counts of all have changed with it.
+// Where the job goes on, the keeper makes it everybody's loss. The counts of all have changed with it.
 void Coordinator::onLost(int rank, const Status& why) {
-  const bool keeper = rank == keeperRank_.load();
-  if (!membership_.open() || keeper) close(why);
+  const bool keeper = rank == keeperRank_.load(), goesOn = membership_.canGoOnWithout(rank);
+  if (!goesOn || keeper) close(why);
   keeper_.onLost(rank);
   std::optional<Membership::Loss> loss = membership_.lossOf(rank);
   bool known = false;
@@ -304,9 +304,9 @@ void Coordinator::onLost(int rank, const Status& why) {
     known = verdicts_.contains(rank);
     changed_.notifyAll();
   }
-  if (membership_.open() && loss && !loss->told && !known && !keeper && keeperRank_.load() != membership_.self().rank)
+  if (goesOn && loss && !loss->told && !known && !keeper && keeperRank_.load() != membership_.self().rank)
     suspect(rank, loss->cause);
-  if (membership_.open() && inShutdown_.load()) tellWork(ClusterKind::kIdle, 0);
+  if (goesOn && inShutdown_.load()) tellWork(ClusterKind::kIdle, 0);
 }
 
 void Coordinator::close(const Status& why) {

@@ -108,12 +108,12 @@ Status Keeper::onMessage(int from, ClusterMessage message) {
   }
 }
 
-// One verdict for all in an open job: a worker that is lost to one is lost to the job. Of two that have lost each other
-// the first to say so stays.
+// One verdict for all, where the job goes on: a worker that is lost to one is lost to the job. Of two that have lost
+// each other the first to say so stays.
 void Keeper::onSuspect(int from, const ClusterMessage& message) {
   bool itself = message.rank == membership_.self().rank || message.rank == from;
-  if (!membership_.open() || itself || membership_.lossOf(from) || message.rank >= membership_.worldSize() ||
-      membership_.lossOf(message.rank))
+  if (itself || message.rank >= membership_.worldSize() || !membership_.canGoOnWithout(message.rank) ||
+      membership_.lossOf(from) || membership_.lossOf(message.rank))
     return;
   membership_.lose(message.rank,
                    peerLost("", link::describe(membership_.info(from)) + " has lost it: " + message.why.message()));
@@ -136,8 +136,8 @@ void Keeper::onLost(int rank) {
     unsent_.erase(rank);
     std::optional<Membership::Loss> loss = membership_.lossOf(rank);
     if (!active_ || !loss) return;
-    // A job of a fixed size does not end well, nor meets again, once one is lost.
-    if (!membership_.open()) return;
+    // Else the job does not end well, nor meets again.
+    if (!membership_.canGoOnWithout(rank)) return;
     goOnWithout(rank, *loss);
     // Who says itself that it goes says it to all.
     if (!loss->told) tellAll(encodeOut(rank, loss->cause));

@@ -201,7 +201,8 @@ Status Membership::firstLoss() const {
 void Membership::noteReported(int from, const Status& failure) {
   if (failure.code() != Code::kPeerLost || failure.worker() == self_.name || failure.worker() == info(from).name)
     return;
-  if (!names_.find(failure.worker(), [](int) { return true; })) return;  // a function may throw what it likes
+  // A function may throw what it likes. The job goes on without a server.
+  if (!names_.find(failure.worker(), [this](int rank) { return !isServer(rank); })) return;
   MutexLock lock(mutex_);
   if (firstLoss_.ok()) firstLoss_ = failure;
 }
@@ -221,7 +222,7 @@ void Membership::lose(int rank, const Status& cause) {
     changed_.notifyAll();
     if (closed_) return;
     watches = timer_.has_value();
-    if (firstLoss_.ok() && knew && !loss->left && !over) firstLoss_ = loss->why;
+    if (firstLoss_.ok() && knew && !loss->left && !over && !isServer(rank)) firstLoss_ = loss->why;
   }
   if (over) return endCallsTo(rank, loss->why);
   if (watches) lost.logLoss();

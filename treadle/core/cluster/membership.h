@@ -93,6 +93,8 @@ class Membership {
   // Ranks are below; of an open job, those that were given out so far.
   int worldSize() const { return worldSize_.load(); }
   bool isServer(int rank) const { return options_.servers > 0 && rank >= worldSize() - options_.servers; }
+  // The job goes on, and may end well, when this worker is lost; then it is lost to all. Else each speaks for itself.
+  bool canGoOnWithout(int rank) const { return open() || isServer(rank); }
   // All of a job of a fixed size; of an open one `present`.
   std::vector<int> ranks() const;
   std::vector<int> present() const;  // ranks that have joined and are not lost, this one too
