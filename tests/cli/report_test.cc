@@ -26,6 +26,10 @@ class Story {
     workers_[rank].gaveUp = true;
     return *this;
   }
+  Story& serves(size_t rank) {
+    workers_[rank].isServer = true;
+    return *this;
+  }
   Story& stops(size_t rank, int at) {
     workers_[rank].stop = WorkerRecord::Stop{start_ + std::chrono::milliseconds(at), SIGSTOP};
     return *this;
@@ -54,6 +58,13 @@ class Story {
 TEST(Report, takesTheWordOfAWorkerThatFailsByItself) {
   EXPECT_EQ(1, Story(3).exits(0, 1, 5).tellsFailure(1, 4).exits(1, 1, 900).exits(2, 1, 6).first());
   EXPECT_EQ(2, Story(3).exits(0, 1, 5).tellsFailure(1, 4).exits(1, 1, 9).dies(2, SIGKILL, 3).first());
+}
+
+// The others go on without it; but not if they were still joining, and then they say so.
+TEST(Report, namesAServerOnlyWhereAllWorkersGaveUpBecauseOfAnother) {
+  EXPECT_EQ(1, Story(3).serves(2).dies(2, SIGKILL, 1).exits(1, 1, 900).exits(0, 1, 901).first());
+  EXPECT_EQ(2, Story(3).serves(2).dies(2, SIGKILL, 1).exits(1, 1, 2).givesUp(1).exits(0, 1, 3).givesUp(0).first());
+  EXPECT_EQ(-1, Story(2).exits(0, 0, 5).first());
 }
 
 TEST(Report, namesNoWorkerThatGaveUpBecauseOfAnother) {

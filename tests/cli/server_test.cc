@@ -55,6 +55,15 @@ TEST(Server, EndsWithItsJob) {
   EXPECT_TRUE(contains(launcher.lastErrLine(), "ended with exit code 3 first"));
 }
 
+TEST(Server, IsMissedByNobodyWhenItIsKilled) {
+  Launcher launcher({"run", "-n", "2", "--servers", "1", "--", kSumming, "kills"});
+  EXPECT_EQ(0, launcher.finish()) << launcher.err();
+  EXPECT_TRUE(contains(launcher.out(), "[1] 2 workers, 1 servers, 1.04858e+06\n")) << launcher.out();
+  EXPECT_TRUE(contains(launcher.err(), " was killed by SIGKILL; workers that have joined go on without it\n"))
+      << launcher.err();
+  EXPECT_TRUE(contains(launcher.err(), "goes on without server2")) << launcher.err();
+}
+
 TEST(Server, RefusesAPlaceThatIsNone) {
   struct Case {
     std::vector<std::string> arguments;

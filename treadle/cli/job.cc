@@ -83,6 +83,7 @@ Status Job::startWorker(int rank, uint16_t masterPort, const JobKey& jobKey) {
   ++left_;
   Worker& worker = *workers_.back();
   worker.record.rank = rank;
+  worker.record.isServer = serves;
   worker.record.pid = worker.process.pid();
   // The ends are watched by descriptors and not by SIGCHLD: the reactor hands descriptors out in the order in
   // which they became ready, so that of two ends between two looks the earlier one is told first.
@@ -124,8 +125,8 @@ void Job::takeMessage(WorkerRecord& record, std::string_view message) {
 // itself in vain.
 void Job::noteEnd(const WorkerRecord& ended) {
   if (reported_) return;
-  const bool onlyServersLeft = std::all_of(
-      workers_.begin(), workers_.end(), [this](const auto& one) { return one->record.end || isServer(one->record); });
+  const bool onlyServersLeft = std::all_of(workers_.begin(), workers_.end(),
+                                           [](const auto& one) { return one->record.end || one->record.isServer; });
   if (onlyServersLeft) return reportFirstEnd(ended);
   if (ended.sentSignal != 0) return;
   if (!ended.gaveUp) return reportFirstEnd(ended);
@@ -172,6 +173,11 @@ void Job::onEnd(Worker& worker) {
   takeMessages(worker);  // it may have told its name and died before we looked
   --left_;
   noteEnd(record);
+  const bool workersLeft = std::any_of(workers_.begin(), workers_.end(),
+                                       [](const auto& one) { return !one->record.end && !one->record.isServer; });
+  if (record.isServer && record.end->killed && phase_ == Phase::kWorking && workersLeft)
+    console_.notice("treadle run: " + identify(record) + " " + howItEnded(record) +
+                    "; workers that have joined go on without it");
   bool first = phase_ == Phase::kWorking && hasFailed(record) && left_ > 0;
   if (first)
     console_.notice("treadle run: " + identify(record) + " " + howItEnded(record) + "; the others have " +
@@ -185,13 +191,15 @@ bool Job::isRunning(pid_t pid) const {
   return false;
 }
 
-// A server gives up when a worker ends well without a word to the others, too: then nothing has failed.
-bool Job::hasFailed(const WorkerRecord& process) const {
-  return process.end && !process.end->good() && !(isServer(process) && process.gaveUp);
+// The job goes on without a server that is killed; where it cannot, as its workers still join, they fail. A server
+// gives up when a worker ends well without a word to the others, too: then nothing has failed.
+bool Job::hasFailed(const WorkerRecord& process) {
+  if (!process.end || process.end->good()) return false;
+  return !process.isServer || !(process.gaveUp || process.end->killed);
 }
 
 bool Job::anyFailed() const {
-  return std::any_of(workers_.begin(), workers_.end(), [this](const auto& one) { return hasFailed(one->record); });
+  return std::any_of(workers_.begin(), workers_.end(), [](const auto& one) { return hasFailed(one->record); });
 }
 
 bool Job::onlyStoppedLeft() const {
@@ -272,7 +280,7 @@ void Job::interrupt(int signal) {
   // SIGPIPE says that nobody reads our output any more, which is not the workers' fault. Servers end with the others,
   // which may need them until then.
   for (auto& worker : workers_) {
-    if (isServer(worker->record)) continue;
+    if (worker->record.isServer) continue;
     endBy(*worker, signal == SIGPIPE ? SIGTERM : signal);
     if (!worker->record.stop) continue;
     worker->process.signal(SIGCONT);  // a stopped one would not see the signal
@@ -283,7 +291,7 @@ void Job::interrupt(int signal) {
 
 void Job::passOn(int signal) {
   for (auto& worker : workers_)
-    if (!isServer(worker->record)) worker->process.signal(signal);
+    if (!worker->record.isServer) worker->process.signal(signal);
 }
 
 std::vector<WorkerRecord> Job::records() const {

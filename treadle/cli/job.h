@@ -69,7 +69,6 @@ class Job {
   };
 
   int processes() const { return options_.workers + options_.servers; }
-  bool isServer(const WorkerRecord& process) const { return process.rank >= options_.workers; }
   Status startWorker(int rank, uint16_t masterPort, const JobKey& jobKey);
   void onEnd(Worker& worker);
   void takeMessages(Worker& worker);
@@ -77,7 +76,7 @@ class Job {
   void noteEnd(const WorkerRecord& ended);
   void reportFirstEnd(const WorkerRecord& ended);
   void reconsider();
-  bool hasFailed(const WorkerRecord& process) const;
+  static bool hasFailed(const WorkerRecord& process);
   bool anyFailed() const;
   bool onlyStoppedLeft() const;
   void onTimer();

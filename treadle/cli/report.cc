@@ -3,6 +3,7 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -12,8 +13,10 @@ namespace {
 using namespace std::chrono_literals;
 
 // Note [First failure]
-// The order of the ends is nearly the answer, with four exceptions.
+// The order of the ends is nearly the answer, with five exceptions.
 // * A worker that ends because of another one says so. It counts only when no worker failed by itself.
+// * A summation server counts only when all workers that failed say so: the others go on without it, unless they were
+//   still joining.
 // * A worker that ends by an exception of its own says so before it leaves the job. It may well take longer to be gone
 //   than those that end because it left.
 // * A worker that is stopped (SIGSTOP) ends last, when the launcher kills it. It failed when it stopped; a SIGCONT
@@ -59,7 +62,8 @@ std::optional<size_t> firstFailure(std::span<const WorkerRecord> workers) {
   auto earlier = [&](size_t index) {
     const WorkerRecord &one = workers[index], &other = workers[*first];
     // Ties go to the lower rank: the ends of one look are told apart by their time stamps already.
-    return one.gaveUp != other.gaveUp ? other.gaveUp : failedAt(one) < failedAt(other);
+    const auto order = [](const WorkerRecord& of) { return std::tuple(of.gaveUp, of.isServer, failedAt(of)); };
+    return order(one) < order(other);
   };
   for (size_t i = 0; i < workers.size(); ++i)
     if (failed(workers[i]) && (!first || earlier(i))) first = i;
@@ -68,7 +72,7 @@ std::optional<size_t> firstFailure(std::span<const WorkerRecord> workers) {
   TimePoint latest = workers[*first].endedAt + kReportDelay;
   std::optional<size_t> cause;
   for (size_t i = 0; i < workers.size(); ++i) {
-    if (!failed(workers[i]) || !isCause(workers[i]) || failedAt(workers[i]) > latest) continue;
+    if (!failed(workers[i]) || !isCause(workers[i]) || workers[i].isServer || failedAt(workers[i]) > latest) continue;
     if (!cause || failedAt(workers[i]) < failedAt(workers[*cause])) cause = i;
   }
   return cause ? cause : first;

@@ -22,6 +22,7 @@ struct WorkerRecord {
   };
 
   int rank = 0;
+  bool isServer = false;  // the others go on without it, once they have begun
   pid_t pid = -1;
   std::string name;                   // as it told; may be empty
   std::optional<io::ProcessEnd> end;  // nothing while it runs

@@ -23,8 +23,8 @@ constexpr const char* kServerExplanation = R"(Examples:
   TREADLE_RANK=4 TREADLE_WORLD_SIZE=6 TREADLE_SERVERS=2 TREADLE_MASTER=10.0.0.1:29500 treadle server
 
 A summation server is a worker of the job that sums the others' tensors in each of their summation services
-(SummationService), so that they move fewer bytes than in an all-reduce. It ends when the job is over. `treadle plan
---workers N --servers K` says what servers gain.
+(SummationService), so that they move fewer bytes than in an all-reduce. It ends when the job is over. When it is lost,
+the job goes on without it. `treadle plan --workers N --servers K` says what servers gain.
 
 What it needs: a rank and the same variables as the workers, of whatever launcher, and TREADLE_SERVERS, the number of
 servers, which is the same on all workers; the servers are the highest ranks. A machine of its own, with a network
