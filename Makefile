@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help setup build test demo bench bench-budget bench-hybrid kill lanes netbed flood soak chaos test-long check-long flaky green oracle fuzz coverage format format-check layers style headers asan tsan tsan-tensors release install-test clean distclean
+.PHONY: help setup build test demo bench bench-budget bench-hybrid kill kill-service lanes netbed flood soak chaos test-long check-long flaky green oracle fuzz coverage format format-check layers style headers asan tsan tsan-tensors release install-test clean distclean
 
 in_env = . scripts/common.sh;
 empty :=
@@ -46,6 +46,9 @@ bench-budget: release ## allocations, locks and system calls of an operation, co
 
 kill: build ## kill and stop each process of a job, each at a fixed event, and see that the rest end by themselves (storms: RUNS=8 SEED=... ARGS=--random, ARGS="--storms 3 --strict")
 	@$(in_env) "$$TREADLE_PYTHON" tests/jobs/kill.py --build build/$(PRESET) $(options)
+
+kill-service: build ## kill a worker, and a server, at each of 20 moments of a job with summation servers; root only (ARGS="--only server:sum.0.half")
+	@$(in_env) "$$TREADLE_PYTHON" tests/jobs/kill_service.py --build build/$(PRESET) $(ARGS)
 
 lanes: setup ## threads that send large values to one peer over lanes: 100,000 calls over UNIX sockets and over TCP, 5,000 each under tsan (SEED=...)
 	@scripts/lanes.sh dev 100000 $(SEED)

@@ -1,0 +1,142 @@
+#!/usr/bin/env python3
+"""Kills (SIGKILL) a worker, or a server, of a job with summation servers at each of 20 named moments (root only).
+
+Three workers and two servers, each in a network namespace with 200 Mbit/s, sum three tensors in four rounds and check the sums
+(kill_service_program.cc). The victim kills itself at the moment, so that it strikes exactly there:
+
+    joined, making, made, second-round, left   a step of the victim's program
+    KIND.INDEX.PLACE                           a frame that the victim sends: `before` the INDEX-th of its kind (announce, grant,
+                                               addend, sum, have, release, leave), when `half` of its bytes are sent, or `after` it
+
+A killed worker ends the job: all others end by themselves within 10 s, each with an error that names it. A killed server costs a
+pause: the workers end well with the right sums, and so does the other server.
+
+usage: kill_service.py [--build FOLDER] [--only ROLE:MOMENT] [--verbose]. Ends with `kill-service: ok|FAILED kills=... slowest=...`.
+"""
+import argparse
+import os
+import pathlib
+import secrets
+import signal
+import sys
+import time
+
+sys.path.append(os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "bench"))
+from bed import PORT, Bed
+from processes import Failed, end_orderly
+
+WORKERS, SERVERS, RATE = 3, 2, "200mbit"
+NAMED_S = 10  # within which the others end when a worker is killed
+LIMIT_S = 60  # ends a hang
+POLL_S = 0.005
+
+# Of the second worker and of the first server. A worker sends some 150 addends and as many sums.
+MOMENTS = {
+    "worker": ["joined", "making", "made", "second-round", "left",
+               "announce.0.before", "announce.0.after", "announce.7.half",
+               "grant.0.before", "grant.0.half", "grant.3.after",
+               "addend.0.before", "addend.0.half", "addend.1.after", "addend.100.half",
+               "sum.0.before", "sum.0.half", "sum.40.after",
+               "have.0.after", "leave.0.half"],
+    "server": ["joined", "grant.0.before", "grant.0.half", "grant.0.after", "grant.4.before", "grant.7.after",
+               "sum.0.before", "sum.0.half", "sum.0.after", "sum.1.half", "sum.2.after", "sum.31.half", "sum.100.half", "sum.150.after",
+               "release.0.before", "release.0.half", "release.0.after", "release.1.after", "release.5.before", "release.9.half"],
+}
+VICTIMS = {"worker": 1, "server": WORKERS}
+
+
+class Run:
+    """One job whose victim is killed at the moment."""
+
+    def __init__(self, build, bed, role, moment):
+        self.program = build / "tests" / "kill_service_program"
+        self.bed, self.role, self.moment, self.victim = bed, role, moment, VICTIMS[role]
+        self.processes = []
+
+    def start(self):
+        shared = {"TREADLE_WORLD_SIZE": WORKERS + SERVERS, "TREADLE_SERVERS": SERVERS,
+                  "TREADLE_MASTER": f"{self.bed.address(0)}:{PORT}", "TREADLE_JOB_KEY": secrets.token_hex(16),
+                  "TREADLE_CHANNELS": "tcp"}
+        for rank in range(WORKERS + SERVERS):
+            variables = [f"{name}={value}" for name, value in {**shared, "TREADLE_RANK": rank}.items()]
+            moment = [self.moment] if rank == self.victim else []
+            self.processes.append(self.bed.start(rank, "env", *variables, self.program, *moment))
+
+    def wait(self, ranks, limit):
+        """Seconds until all of them have ended; None: some have not."""
+        begin = time.monotonic()
+        while any(self.processes[rank].poll() is None for rank in ranks):
+            if time.monotonic() - begin > limit:
+                return None
+            time.sleep(POLL_S)
+        return time.monotonic() - begin
+
+    def result(self):
+        """Seconds from the kill until the others had ended, and what is wrong, a sentence each."""
+        try:
+            self.start()
+            others = [rank for rank in range(WORKERS + SERVERS) if rank != self.victim]
+            if self.wait([self.victim], LIMIT_S) is None:
+                return 0, ["the moment did not come"]
+            seconds = self.wait(others, NAMED_S if self.role == "worker" else LIMIT_S)
+            if seconds is None:
+                hangs = [rank for rank in others if self.processes[rank].poll() is None]
+                return 0, [f"ranks {hangs} did not end in time"]
+            return seconds, self.problems(others)
+        finally:
+            for process in self.processes:
+                process.kill()
+
+    def problems(self, others):
+        found = []
+        ends = [(process.returncode, *process.communicate("", timeout=LIMIT_S)) for process in self.processes]
+        if ends[self.victim][0] != -signal.SIGKILL:
+            found.append(f"the victim ended with {ends[self.victim][0]}: {ends[self.victim][2].strip()}")
+        for rank in others:
+            code, out, errors = ends[rank]
+            last = errors.strip().splitlines()[-1] if errors.strip() else ""
+            if self.role == "worker" and not (code == 1 and f"worker{self.victim}" in last):
+                found.append(f"rank {rank} ended with {code} and '{last}'")
+            if self.role == "server" and (code != 0 or (rank < WORKERS and "all sums are right" not in out)):
+                found.append(f"rank {rank} ended with {code} and '{last}'")
+        return found
+
+
+def cases_of(options):
+    for role, moments in MOMENTS.items():
+        for moment in moments:
+            if not options.only or options.only == f"{role}:{moment}":
+                yield role, moment
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--build", type=pathlib.Path, default=pathlib.Path("build/dev"), help="the build folder [build/dev]")
+    parser.add_argument("--only", metavar="ROLE:MOMENT", help="one of the kills")
+    parser.add_argument("--verbose", action="store_true", help="a line for each kill")
+    options = parser.parse_args()
+    end_orderly()
+    kills, failed, slowest = 0, 0, {role: 0.0 for role in MOMENTS}
+    try:
+        with Bed(WORKERS + SERVERS, RATE) as bed:
+            for role, moment in cases_of(options):
+                seconds, problems = Run(options.build.resolve(), bed, role, moment).result()
+                kills += 1
+                failed += bool(problems)
+                slowest[role] = max(slowest[role], seconds)
+                if problems:
+                    print(f"a {role} is killed at {moment}: {'; '.join(problems)}", flush=True)
+                elif options.verbose:
+                    print(f"a {role} is killed at {moment}: the others ended after {seconds:.2f} s", flush=True)
+    except Failed as failure:
+        print(failure)
+        failed += 1
+    if kills == 0:
+        failed += 1
+    print(f"kill-service: {'FAILED' if failed else 'ok'} kills={kills} failed={failed} slowest_worker={slowest['worker']:.2f} "
+          f"slowest_server={slowest['server']:.2f}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,194 @@
+// A machine of a job with summation servers that may kill itself at a named moment: kill_service_program [MOMENT].
+//
+// Workers sum tensors in several rounds, check the sums, and leave. A service that fails because of a lost server, as
+// while it is made, is made again without it. A program whose job fails says why on its last line, and ends with 1;
+// with 3 where a sum is wrong.
+//
+// Moments: a step of the program ("joined", "making", "made", "second-round", "left"), or "KIND.INDEX.PLACE" of a frame
+// that this process sends (summation/frame.h), as "addend.0.half": before the first one of its kind is sent, after half
+// of its bytes, or after all of them. Frames are seen where they go to a socket; so the job must have no TLS.
+
+#include <dlfcn.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdio>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "treadle/core.h"
+#include "treadle/core/summation/frame.h"
+
+namespace treadle::kill_service {
+namespace {
+
+using summation::FrameKind;
+
+std::string killsAt;  // the moment; empty: never
+
+[[noreturn]] void die() {
+  ::kill(::getpid(), SIGKILL);
+  for (;;) ::pause();
+}
+
+void step(const char* name) {
+  if (killsAt == name) die();
+}
+
+// ---- frames
+
+constexpr std::array<const char*, 8> kKindNames = {"none", "announce", "grant", "addend",
+                                                   "sum",  "leave",    "have",  "release"};
+std::array<std::atomic<int>, kKindNames.size()> framesOfKind{};
+std::atomic<int> lastFd = -1;       // of a frame after which the process dies
+std::atomic<size_t> bytesLeft = 0;  // of it
+
+size_t sizeOf(const msghdr& message) {
+  size_t bytes = 0;
+  for (size_t i = 0; i < message.msg_iovlen; ++i) bytes += message.msg_iov[i].iov_len;
+  return bytes;
+}
+
+// The frame that begins with the message, if one does.
+std::optional<summation::Frame> beginOfFrame(const msghdr& message) {
+  summation::FrameHeader header;
+  if (message.msg_iovlen == 0 || message.msg_iov[0].iov_len != header.size()) return {};
+  std::memcpy(header.data(), message.msg_iov[0].iov_base, header.size());
+  const Result<summation::Frame> frame = summation::parseFrame(header);
+  if (!frame.ok() || sizeOf(message) != header.size() + frame->sizeBytes) return {};
+  return *frame;
+}
+
+ssize_t really(int fd, const msghdr* message, int flags) {
+  static const auto next = reinterpret_cast<ssize_t (*)(int, const msghdr*, int)>(::dlsym(RTLD_NEXT, "sendmsg"));
+  return next(fd, message, flags);
+}
+
+ssize_t sendUntil(int fd, const msghdr* message, int flags) {
+  const std::optional<summation::Frame> frame = beginOfFrame(*message);
+  if (frame) {
+    const auto kind = static_cast<size_t>(frame->kind);
+    const std::string moment = std::string(kKindNames[kind]) + "." + std::to_string(framesOfKind[kind]);
+    if (killsAt == moment + ".before") die();
+    if (killsAt == moment + ".half") {
+      std::vector<std::byte> bytes;
+      for (size_t i = 0; i < message->msg_iovlen; ++i) {
+        const auto* part = static_cast<const std::byte*>(message->msg_iov[i].iov_base);
+        bytes.insert(bytes.end(), part, part + message->msg_iov[i].iov_len);
+      }
+      (void)::send(fd, bytes.data(), bytes.size() / 2, flags);
+      die();
+    }
+    if (killsAt == moment + ".after") {
+      lastFd = fd;
+      bytesLeft = sizeOf(*message);
+    }
+  }
+  const ssize_t sent = really(fd, message, flags);
+  if (frame && sent > 0) ++framesOfKind[static_cast<size_t>(frame->kind)];
+  if (sent > 0 && lastFd == fd && (bytesLeft -= std::min<size_t>(bytesLeft, static_cast<size_t>(sent))) == 0) die();
+  return sent;
+}
+
+// ---- the job
+
+constexpr int kRounds = 4;
+const std::vector<SummationTensor> kTensors = {{"front", group::DataType::kFloat32, 7},
+                                               {"middle", group::DataType::kFloat32, 300'000},
+                                               {"large", group::DataType::kFloat32, 1'500'000}};
+
+// Sums of these are exact.
+float element(size_t i, size_t worker, int round) {
+  return static_cast<float>((i % 1000) * (worker + 1) + static_cast<size_t>(round));
+}
+
+bool sumsAreRight(SummationService& service, size_t worker, size_t workers, int round) {
+  std::vector<std::vector<float>> data;
+  for (const SummationTensor& tensor : kTensors) {
+    data.emplace_back(tensor.elements);
+    for (size_t i = 0; i < tensor.elements; ++i) data.back()[i] = element(i, worker, round);
+  }
+  std::vector<Future<void>> sums;
+  for (size_t tensor = kTensors.size(); tensor-- > 0;)
+    sums.push_back(service.sum(kTensors[tensor].name, std::span(data[tensor])));
+  for (Future<void>& sum : sums) sum.wait();
+  for (const std::vector<float>& one : data) {
+    for (size_t i = 0; i < one.size(); ++i) {
+      float right = 0;
+      for (size_t other = 0; other < workers; ++other) right += element(i, other, round);
+      if (one[i] != right) return false;
+    }
+  }
+  return true;
+}
+
+// All rounds, by one service.
+bool train(Worker& worker, const std::vector<std::string>& servers) {
+  std::vector<std::string> workers;
+  for (const WorkerInfo& one : worker.peers()) workers.push_back(one.name);
+  step("making");
+  SummationService service = SummationService::make(worker, {.workers = workers, .servers = servers}, kTensors);
+  step("made");
+  const auto self = static_cast<size_t>(worker.self().rank);
+  for (int round = 0; round < kRounds; ++round) {
+    if (round == 1) step("second-round");
+    if (!sumsAreRight(service, self, workers.size(), round)) return false;
+  }
+  service.leave().wait();
+  step("left");
+  return true;
+}
+
+int work(Worker& worker) {
+  std::vector<std::string> servers;
+  for (const WorkerInfo& one : worker.servers()) servers.push_back(one.name);
+  for (;;) {
+    try {
+      if (!train(worker, servers)) {
+        std::fputs("a sum is wrong\n", stderr);
+        return 3;
+      }
+      break;
+    } catch (const PeerLostError& error) {
+      if (std::erase(servers, error.worker()) == 0) throw;
+    }
+  }
+  std::puts("all sums are right");
+  return 0;
+}
+
+int run() {
+  try {
+    JoinOptions options;
+    options.allowPlaintext = true;
+    const auto worker = Worker::join(options);
+    step("joined");
+    const std::vector<WorkerInfo> servers = worker->servers();
+    const bool serves = std::ranges::find(servers, worker->self().rank, &WorkerInfo::rank) != servers.end();
+    const int code = serves ? 0 : work(*worker);
+    worker->shutdown({.timeout = kNoTimeout});
+    return code;
+  } catch (const Error& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return 1;
+  }
+}
+
+}  // namespace
+}  // namespace treadle::kill_service
+
+// All code of this process calls this one.
+extern "C" ssize_t sendmsg(int fd, const msghdr* message, int flags) {
+  return treadle::kill_service::sendUntil(fd, message, flags);
+}
+
+int main(int argc, char** argv) {
+  if (argc > 1) treadle::kill_service::killsAt = argv[1];
+  return treadle::kill_service::run();
+}
