@@ -44,7 +44,8 @@ Inputs seeds() {
   Inputs all;
   for (std::byte repaired : {std::byte{0}, std::byte{1}}) {
     for (const Frame& frame : {Frame{FrameKind::kAnnounce, 0, 1, 2, 3}, Frame{FrameKind::kGrant, 0, 1, 2, 3},
-                               Frame{FrameKind::kAddend, 100, 4, 5, 6}, Frame{FrameKind::kSum, 65'536, 7, 8, 9}}) {
+                               Frame{FrameKind::kAddend, 100, 4, 5, 6}, Frame{FrameKind::kSum, 65'536, 7, 8, 9},
+                               Frame{FrameKind::kHave, 0, 1, 2, 3}, Frame{FrameKind::kRelease, 0, 1, 2, 3}}) {
       const FrameHeader header = summation::encode(frame, std::vector<std::byte>(frame.sizeBytes));
       all.push_back(joined({{repaired}, {header.begin(), header.end()}}));
     }

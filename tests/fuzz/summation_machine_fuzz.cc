@@ -28,6 +28,8 @@ using summation::Outgoing;
 constexpr size_t kMostSteps = 200;
 constexpr uint64_t kNoLastRound = UINT64_MAX;
 constexpr std::array<uint64_t, 6> kElements = {1, 0, 1000, 8192, 8193, 20'000};  // of a tensor; a piece has 8192
+constexpr std::array kKinds = {FrameKind::kAnnounce, FrameKind::kGrant, FrameKind::kAddend,
+                               FrameKind::kSum,      FrameKind::kHave,  FrameKind::kRelease};
 constexpr std::array<uint64_t, 4> kGrantBytes = {1, 8 << 10, 64 << 10, 256 << 10};
 
 enum Step : uint8_t { kAnnounce, kSend, kSendAny, kRead, kTake, kWrite, kAllMove, kSteps };
@@ -83,6 +85,11 @@ struct Progress {
   bool isGranted = false;          // and the worker knows
   uint64_t taken = 0;              // pieces, from the machine under test
   uint64_t addends = 0, sums = 0;  // pieces that have come
+  // Of a part that a server sums: the rounds whose sums the worker has said it has, as the server knows, and those that
+  // all have, as it has said.
+  uint64_t had = 0, hadHeard = 0, released = 0;
+
+  void endRound() { *this = {.round = round + 1, .had = had, .hadHeard = hadHeard, .released = released}; }
 };
 
 // The frame about a part that a machine under test may take.
@@ -123,7 +130,8 @@ class Play {
   bool isOwn(size_t part) const { return declaration_.parts[part].machine == self_; }
   Progress& between(Machine peer, size_t part) { return progress_[part][isOwn(part) ? peer : self_]; }
   MutableBytes dataOf(size_t part) { return std::as_writable_bytes(std::span(data_[part])); }
-  FrameKind anyKind() { return FrameKind{static_cast<uint8_t>(1 + choices_.below(4))}; }
+  bool isKept(size_t part) const { return declaration_.parts[part].machine >= workers_; }
+  FrameKind anyKind() { return kKinds[choices_.below(kKinds.size())]; }
   size_t anyPart() { return choices_.below(parts()); }
   Machine anyPeer() {
     const Machine peer = choices_.below(machines_ - 1);
@@ -156,6 +164,8 @@ class Play {
       if (worker != self_ && progress_[part][worker].round <= round) return false;
     return true;
   }
+  // Rounds whose sums all workers have, as they have said.
+  uint64_t allHave(size_t part) const { return std::ranges::min(progress_[part], {}, &Progress::had).had; }
   // Pieces that have come from all workers.
   uint64_t complete(size_t part, uint64_t round) const {
     uint64_t pieces = declaration_.piecesOf(part);
@@ -170,10 +180,13 @@ class Play {
     if (isOwn(part) ? from >= workers_ : self_ >= workers_ || declaration_.parts[part].machine != from) return {};
     const Progress& so = between(from, part);
     if (isOwn(part)) {
+      if (isKept(part) && so.had < so.round) return Possible{part, frameOf(FrameKind::kHave, part, so.round)};
       if (!so.isUnderWay) return Possible{part, frameOf(FrameKind::kAnnounce, part, so.round)};
       if (so.addends == declaration_.piecesOf(part) || !allHaveAnnounced(part, so.round)) return {};
       return Possible{part, frameOf(FrameKind::kAddend, part, so.round, so.addends), so.isGranted};
     }
+    if (isKept(part) && so.released < so.round)
+      return Possible{part, frameOf(FrameKind::kRelease, part, so.round), so.hadHeard == so.round};
     if (so.isTaken && !so.isGranted) return Possible{part, frameOf(FrameKind::kGrant, part, so.round), so.isHeard};
     if (so.sums == so.addends) return {};
     return Possible{part, frameOf(FrameKind::kSum, part, so.round, so.sums)};
@@ -194,6 +207,18 @@ class Play {
       if (!isOwn(part) || peer >= workers_) return false;
       const Progress& so = between(peer, part);
       return so.isUnderWay && so.taken < complete(part, so.round);
+    });
+  }
+  std::optional<size_t> releaseFor(Machine peer) {
+    return firstPart([&](size_t part) {
+      if (!isOwn(part) || !isKept(part) || peer >= workers_) return false;
+      return between(peer, part).released < allHave(part);
+    });
+  }
+  std::optional<size_t> haveFor(Machine peer) {
+    return firstPart([&](size_t part) {
+      if (self_ >= workers_ || declaration_.parts[part].machine != peer || !isKept(part)) return false;
+      return between(peer, part).had < between(peer, part).round;
     });
   }
   std::optional<size_t> announcementFor(Machine peer) {
@@ -282,11 +307,14 @@ class Play {
     read(from);
     const std::optional<Possible> what = possible(from, frame);
     if (!hasPiece(frame.kind)) {
-      const bool isAnnouncement = frame.kind == FrameKind::kAnnounce;
-      if (!judge(isAnnouncement ? adder_.announced(from, frame) : requester_.granted(from, frame), what)) return;
+      if (!judge(takenWithoutPiece(from, frame), what)) return;
       Progress& so = between(from, what->part);
-      (isAnnouncement ? so.isUnderWay : so.isGranted) = true;
-      return;
+      switch (frame.kind) {
+        case FrameKind::kAnnounce: so.isUnderWay = true; return;
+        case FrameKind::kGrant: so.isGranted = true; return;
+        case FrameKind::kHave: so.had = frame.round; return;
+        default: so.released = frame.round; return;
+      }
     }
     const bool isAddend = frame.kind == FrameKind::kAddend;
     const Result<MutableBytes> room = isAddend ? adder_.roomFor(from, frame) : requester_.roomFor(from, frame);
@@ -302,6 +330,15 @@ class Play {
     }
     fill(halfOf(*room), offset, factorOfPiece(from, *what));
     connections_[from].reading = Incoming{*what, *room};
+  }
+
+  Status takenWithoutPiece(Machine from, const Frame& frame) {
+    switch (frame.kind) {
+      case FrameKind::kAnnounce: return adder_.announced(from, frame);
+      case FrameKind::kGrant: return requester_.granted(from, frame);
+      case FrameKind::kHave: return adder_.had(from, frame);
+      default: return requester_.released(from, frame);
+    }
   }
 
   bool judge(const Status& taken, const std::optional<Possible>& what) {
@@ -356,7 +393,8 @@ class Play {
       return true;
     }
     const bool isLast = ++so.sums == declaration_.piecesOf(what.part);
-    promise(requester_.arrived(what.frame) == (isLast ? std::optional(what.part) : std::nullopt),
+    requester_.arrived(what.frame);
+    promise(requester_.takeDone() == (isLast ? std::vector{what.part} : std::vector<size_t>()),
             "a part has its sum with the last piece");
     if (isLast) endRound(what.part);
     return true;
@@ -368,22 +406,30 @@ class Play {
     if (connection.writing) return false;
     const std::optional<size_t> ofAdder = peer < workers_ ? adder_.next(peer) : std::nullopt;
     const std::optional<size_t> ofRequester = requester_.next(peer);
-    const auto announcement = announcementFor(peer), addend = addendFor(peer);
-    promise(ofAdder || !sumFor(peer), "a sum goes out");
-    promise(ofRequester == (announcement ? std::optional<size_t>(0) : addend), "announcements go out, then addends");
+    const bool isReport = haveFor(peer) || announcementFor(peer);
+    promise(ofAdder || (!sumFor(peer) && !releaseFor(peer)), "a sum and a release go out");
+    promise(ofRequester == (isReport ? std::optional<size_t>(0) : addendFor(peer)), "reports go out, then addends");
     if (!ofAdder && !ofRequester) return false;
     connection.isOfAdder = ofAdder && (!ofRequester || *ofAdder <= *ofRequester);
     const Outgoing frame = (connection.isOfAdder ? adder_.take(peer) : requester_.take(peer)).value();
     connection.isOfAdder ? checkOfAdder(peer, frame) : checkOfRequester(peer, frame);
     Progress& so = between(peer, frame.part);
-    promise(frame.frame == frameOf(frame.frame.kind, frame.part, so.round, so.taken), "the next frame goes out");
-    hasPiece(frame.frame.kind) ? void(++so.taken) : void(so.isTaken = true);
+    const FrameKind kind = frame.frame.kind;
+    const uint64_t round = kind == FrameKind::kRelease ? allHave(frame.part) : so.round;
+    promise(frame.frame == frameOf(kind, frame.part, round, so.taken), "the next frame goes out");
+    if (kind == FrameKind::kRelease) so.released = round;
+    if (kind == FrameKind::kHave) so.had = round;
+    if (kind == FrameKind::kAnnounce || kind == FrameKind::kGrant) so.isTaken = true;
+    if (hasPiece(kind)) ++so.taken;
     checkPiece(frame);
     connection.writing = frame;
     return true;
   }
 
   void checkOfAdder(Machine peer, const Outgoing& frame) {
+    const auto release = releaseFor(peer);
+    if (release || frame.frame.kind == FrameKind::kRelease)
+      return promise(frame.frame.kind == FrameKind::kRelease && frame.part == release, "releases go first");
     if (frame.frame.kind == FrameKind::kSum) return promise(frame.part == sumFor(peer), "the first tensor's sum goes");
     promise(frame.frame.kind == FrameKind::kGrant && frame.part < parts() && isOwn(frame.part), "it grants its parts");
     const Progress& so = between(peer, frame.part);
@@ -393,6 +439,9 @@ class Play {
     checkGranted();
   }
   void checkOfRequester(Machine peer, const Outgoing& frame) {
+    const auto have = haveFor(peer);
+    if (have || frame.frame.kind == FrameKind::kHave)
+      return promise(frame.frame.kind == FrameKind::kHave && frame.part == have, "what it has goes first");
     const auto announcement = announcementFor(peer);
     promise(frame.frame.kind == (announcement ? FrameKind::kAnnounce : FrameKind::kAddend), "announcements go first");
     promise(frame.part == (announcement ? announcement : addendFor(peer)), "the first tensor goes first");
@@ -424,6 +473,8 @@ class Play {
       case FrameKind::kSum:
         if (++so.sums == declaration_.piecesOf(frame->part)) endRoundOf(peer, frame->part);
         break;
+      case FrameKind::kHave: so.hadHeard = frame->frame.round; break;
+      case FrameKind::kRelease: break;
       case FrameKind::kLeave: promise(false, "neither an adder nor a requester sends it");
     }
     return true;
@@ -432,7 +483,7 @@ class Play {
   void endRoundOf(Machine worker, size_t part) {
     Progress& so = progress_[part][worker];
     const uint64_t round = so.round;
-    so = {.round = round + 1};
+    so.endRound();
     if (!allOthersHaveSums(part, round)) return;
     isOpen_[part] = false;
     std::ranges::fill(places_[part], Bytes());
@@ -442,7 +493,7 @@ class Play {
   void endRound(size_t part) {
     Progress& so = progress_[part][self_];
     promise(holds(dataOf(part), 0, factorOfSum(part, so.round)), "a part that has ended is the sum");
-    so = {.round = so.round + 1};
+    so.endRound();
   }
 
   void checkEnded() {
@@ -452,10 +503,8 @@ class Play {
       promise(allOthersHaveSums(part, progress_[part][self_].round), "a part ends when all have the sum");
       endRound(part);
     }
-    for (size_t part = 0; self_ < workers_ && part < parts(); ++part) {
-      const bool isDone = isOwn(part) ? adder_.isDone(part) : requester_.isDone(part);
-      promise(isDone != progress_[part][self_].isUnderWay, "a part is done when it has ended");
-    }
+    for (size_t part = 0; self_ < workers_ && part < parts(); ++part)
+      promise(isOwn(part) || requester_.isDone(part) != progress_[part][self_].isUnderWay, "a part ends once");
   }
 
   // All that can happen does, about once.
@@ -484,7 +533,9 @@ class Play {
     for (size_t part = 0; part < parts(); ++part)
       for (Machine worker = 0; worker < workers_; ++worker)
         if (isOwn(part) || worker == self_)
-          promise(progress_[part][worker].round == lastRounds_[part], "sums that have begun end");
+          promise(progress_[part][worker].round == lastRounds_[part] &&
+                      (!isKept(part) || progress_[part][worker].released == lastRounds_[part]),
+                  "sums that have begun end, and their copies are released");
   }
 
   Choices choices_;
@@ -494,7 +545,7 @@ class Play {
   const Declaration declaration_ = drawnDeclaration(choices_, workers_, machines_);
   std::vector<std::vector<uint32_t>> data_{parts()};  // by part, of a worker under test
   summation::Adder adder_{declaration_, self_, grantBytes_};
-  summation::Requester requester_{declaration_, machines_};
+  summation::Requester requester_{declaration_, self_, machines_};
   std::vector<Connection> connections_{machines_};
   // By part and worker; of a part that another machine sums only the worker under test.
   std::vector<std::vector<Progress>> progress_{parts(), std::vector<Progress>(workers_)};
@@ -526,7 +577,12 @@ Inputs seeds() {
       joined({many, moves, row({kSendAny, 1, 2, 2, 15}), moves, moves}),
       joined({many, moves, row({kSendAny, 1, 2, 2, 2, 255, 255, 255, 255, 255, 255, 255, 255})})};
   // A frame that is due, in which something is different.
+  const auto ended = row({kAllMove, kAllMove, kAllMove});
   for (int change = 0; change < 11; ++change) {
+    for (const int kind : {4, 5}) {
+      all.push_back(joined({server, ended, row({kSendAny, 0, 0, kind, change, 4})}));
+      all.push_back(joined({worker, ended, row({kSendAny, 0, 1, kind, change, 4})}));
+    }
     all.push_back(joined({server, row({kSendAny, 0, 0, 0, change, 4})}));
     all.push_back(joined({worker, told, row({kSendAny, 0, 1, 1, change, 4})}));
     all.push_back(joined({server, granted, row({kSendAny, 0, 0, 2, change, 4})}));

@@ -1,5 +1,5 @@
-// What the machines of a summation service send each other on the connections of their job. The first byte says which
-// of the two it is, and for a declaration the next two how many workers and machines there are.
+// What the machines of a summation service send each other on the connections of their job. The first byte says whether
+// it is a declaration, and then the next two how many workers and machines there are.
 
 #include "tests/fuzz/fuzzer.h"
 #include "treadle/core/summation/service_messages.h"
@@ -15,6 +15,11 @@ void check(const summation::FailureMessage& failure) { promise(!failure.why.ok()
 void check(const summation::Invitation& invitation) {
   promise(!invitation.workers.empty() && !invitation.servers.empty(), "a service that a server is invited to has both");
   promise(invitation.timeout > Duration::zero(), "it has a time limit");
+}
+
+void check(const summation::LossMessage& loss) { promise(!loss.why.ok(), "a loss has a reason"); }
+void check(const summation::MoveMessage& move) {
+  for (const summation::Machine machine : move.machines) promise(machine <= UINT32_MAX, "a machine has 32 bits");
 }
 
 void feedMessage(Bytes bytes) {
@@ -56,8 +61,12 @@ void feed(Bytes input) {
 
 Inputs seeds() {
   Inputs all;
-  for (const Status& why : {peerLost("w1", "it was killed"), deadlineExceeded("late"), dataLoss("")})
+  for (const Status& why : {peerLost("w1", "it was killed"), deadlineExceeded("late"), dataLoss("")}) {
     all.push_back(joined({{std::byte{0}}, summation::encode(summation::FailureMessage{7, why})}));
+    all.push_back(joined({{std::byte{0}}, summation::encode(summation::LossMessage{7, 3, why})}));
+  }
+  for (const auto& machines : {std::vector<summation::Machine>{}, {0, 1, 4}})
+    all.push_back(joined({{std::byte{0}}, summation::encode(summation::MoveMessage{7, 3, machines})}));
   for (const auto& invitation : {summation::Invitation{{"w0", "w1"}, {"s0"}, "gradients", std::chrono::seconds(60)},
                                  summation::Invitation{{"w0"}, {"s0", "s1"}, "", kNoTimeout}})
     all.push_back(joined({{std::byte{0}}, summation::encode(invitation)}));

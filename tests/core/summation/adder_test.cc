@@ -5,6 +5,7 @@
 #include <array>
 #include <complex>
 #include <cstring>
+#include <functional>
 
 #include "tests/core/summation/simulated_service.h"
 #include "treadle/core/group/half.h"
@@ -16,7 +17,7 @@ namespace {
 using group::DataType;
 using test::pick;
 using test::Random;
-using test::SimulatedMachine;
+using test::SimulatedService;
 
 constexpr int kRounds = 3;
 
@@ -54,23 +55,23 @@ std::vector<std::byte> sumOf(const Declaration& declaration, size_t number, int 
 // A worker that begins the next round of a tensor when the last one has ended, tensors in an order of its own.
 class Program {
  public:
-  Program(SimulatedMachine& machine, const Declaration& declaration, size_t worker)
-      : machine_(machine), declaration_(declaration), worker_(worker), rounds_(declaration.tensors.size()) {
-    for (const auto& tensor : declaration.tensors) memory_.emplace_back(tensor.bytes);
+  Program(SimulatedService& service, size_t worker)
+      : service_(service), worker_(worker), rounds_(service.declaration().tensors.size()) {
+    for (const auto& tensor : service.declaration().tensors) memory_.emplace_back(tensor.bytes);
   }
 
   // Begins the sum of a tensor that is free, if there is one.
   void begin(Random& random) {
     const size_t tensor = pick(random, rounds_.size());
     if (isUnderWay_.contains(tensor) || rounds_[tensor] == kRounds) return;
-    memory_[tensor] = dataOf(declaration_.tensors[tensor], tensor, worker_, rounds_[tensor]);
-    machine_.announce(tensor, memory_[tensor]);
+    memory_[tensor] = dataOf(service_.declaration().tensors[tensor], tensor, worker_, rounds_[tensor]);
+    service_.machine(worker_).announce(tensor, memory_[tensor]);
     isUnderWay_.insert(tensor);
   }
   void end() {
     for (size_t tensor = 0; tensor < rounds_.size(); ++tensor) {
-      if (!isUnderWay_.contains(tensor) || !machine_.isDone(tensor)) continue;
-      ASSERT_EQ(sumOf(declaration_, tensor, rounds_[tensor]), memory_[tensor])
+      if (!isUnderWay_.contains(tensor) || !service_.isDone(worker_, tensor)) continue;
+      ASSERT_EQ(sumOf(service_.declaration(), tensor, rounds_[tensor]), memory_[tensor])
           << "tensor " << tensor << " on worker " << worker_ << " in round " << rounds_[tensor];
       isUnderWay_.erase(tensor);
       ++rounds_[tensor];
@@ -81,8 +82,7 @@ class Program {
   }
 
  private:
-  SimulatedMachine& machine_;
-  const Declaration& declaration_;
+  SimulatedService& service_;
   const size_t worker_;
   std::vector<std::vector<std::byte>> memory_;
   std::vector<int> rounds_;  // that have ended
@@ -99,23 +99,40 @@ Declaration drawnDeclaration(Random& random, size_t workers, size_t servers) {
   return *Declaration::of(std::move(tensors), bestShares(Bandwidths::even(workers, servers, 1)));
 }
 
+// `mayKill` is asked whether a server is killed now.
+void expectSums(Random& random, size_t workers, size_t servers, const std::function<bool()>& mayKill) {
+  const uint64_t grantBytes = pick(random, 2) == 0 ? 1 : 300'000;
+  SimulatedService service(drawnDeclaration(random, workers, servers), servers, grantBytes);
+  std::vector<Program> programs;
+  for (size_t worker = 0; worker < workers; ++worker) programs.emplace_back(service, worker);
+  const auto areDone = [&] {
+    return std::all_of(programs.begin(), programs.end(), [](const Program& one) { return one.isDone(); });
+  };
+  for (int idle = 0; !areDone() && !::testing::Test::HasFatalFailure();) {
+    for (Program& one : programs) one.end();
+    if (pick(random, 8) == 0) programs[pick(random, workers)].begin(random);
+    if (servers > 0 && mayKill()) {
+      const Machine server = workers + pick(random, servers);
+      if (service.isAlive(server)) service.kill(server);
+    }
+    idle = service.step(random) ? 0 : idle + 1;
+    ASSERT_LT(idle, 10'000) << "nothing can happen any more";
+  }
+}
+
 TEST(Sums, AreExactAndAllEndInAnyOrderOfEvents) {
   test::forSeeds(30, [](Random& random) {
     const size_t workers = 1 + pick(random, 5), servers = pick(random, 4);
-    const uint64_t grantBytes = pick(random, 2) == 0 ? 1 : 300'000;
-    test::SimulatedService service(drawnDeclaration(random, workers, servers), servers, grantBytes);
-    std::vector<Program> programs;
-    for (size_t worker = 0; worker < workers; ++worker)
-      programs.emplace_back(service.machine(worker), service.declaration(), worker);
-    const auto areDone = [&] {
-      return std::all_of(programs.begin(), programs.end(), [](const Program& one) { return one.isDone(); });
-    };
-    for (int idle = 0; !areDone() && !::testing::Test::HasFatalFailure();) {
-      for (Program& one : programs) one.end();
-      if (pick(random, 8) == 0) programs[pick(random, workers)].begin(random);
-      idle = service.step(random) ? 0 : idle + 1;
-      ASSERT_LT(idle, 10'000) << "nothing can happen any more";
-    }
+    expectSums(random, workers, servers, [] { return false; });
+  });
+}
+
+// The same bits, whatever was under way: the sums of the parts that move begin again.
+TEST(Sums, AreExactAndAllEndWhereServersAreKilled) {
+  test::forSeeds(100, [](Random& random) {
+    const size_t workers = 1 + pick(random, 4), servers = 1 + pick(random, 4);
+    const size_t seldom = size_t{20} << pick(random, 6);
+    expectSums(random, workers, servers, [&] { return pick(random, seldom) == 0; });
   });
 }
 
@@ -133,6 +150,7 @@ class AdderAlone : public ::testing::Test {
     return {kind, hasPiece ? static_cast<uint32_t>(std::min(kPieceBytes, kBytes - offset)) : 0, tensor, round, offset};
   }
   static Frame announce(uint32_t tensor, uint64_t round = 0) { return frame(FrameKind::kAnnounce, tensor, 0, round); }
+  static Frame have(uint64_t round) { return frame(FrameKind::kHave, 0, 0, round); }
 
   // All workers announce it, and hear that it is granted.
   void grant(uint32_t tensor) {
@@ -212,13 +230,17 @@ TEST_F(AdderAlone, TakesTheNextRoundOfAWorkerThatHasAllSums) {
   for (uint64_t piece = 0; piece < 3; ++piece)
     for (size_t worker = 0; worker < 2; ++worker) expectArrival(worker, 0, piece);
   for (int piece = 0; piece < 3; ++piece) adder_.written(0, adder_.take(0).value());
+  EXPECT_TRUE(adder_.had(0, have(1)).ok());
   EXPECT_TRUE(adder_.announced(0, announce(0, 1)).ok());
   const Outgoing first = adder_.take(1).value(), second = adder_.take(1).value(), third = adder_.take(1).value();
   adder_.written(1, first);
   adder_.written(1, second);
-  expectRefusal(adder_.announced(1, announce(0, 1)), "round 1");  // it cannot have the third
+  expectRefusal(adder_.had(1, have(1)), "cannot have");  // the third
   adder_.written(1, third);
+  expectRefusal(adder_.announced(1, announce(0, 1)), "round 1");  // it has not said that it has the sum
+  EXPECT_TRUE(adder_.had(1, have(1)).ok());
   EXPECT_TRUE(adder_.announced(1, announce(0, 1)).ok());
+  EXPECT_EQ(frame(FrameKind::kRelease, 0, 0, /*round=*/1), adder_.take(0)->frame);
   EXPECT_EQ(frame(FrameKind::kGrant, 0, 0, /*round=*/1), adder_.take(0)->frame);
 }
 
@@ -253,8 +275,75 @@ TEST_F(AdderAlone, RefusesDataThatIsNotDue) {
   expectRefusal(refusalOf(frame(FrameKind::kAddend, 0, 2)), "another piece");
 }
 
+// All workers are to keep what a sum has replaced until then.
+TEST_F(AdderAlone, ReleasesASumWhenAllHaveIt) {
+  grant(0);
+  for (uint64_t piece = 0; piece < 3; ++piece)
+    for (size_t worker = 0; worker < 2; ++worker) expectArrival(worker, 0, piece);
+  for (int piece = 0; piece < 3; ++piece)
+    for (size_t worker = 0; worker < 2; ++worker) adder_.written(worker, adder_.take(worker).value());
+  EXPECT_TRUE(adder_.had(1, have(1)).ok());
+  EXPECT_FALSE(adder_.next(0) || adder_.next(1));
+  EXPECT_TRUE(adder_.had(0, have(1)).ok());
+  for (size_t worker = 0; worker < 2; ++worker)
+    EXPECT_EQ(frame(FrameKind::kRelease, 0, 0, /*round=*/1), adder_.take(worker)->frame);
+  EXPECT_FALSE(adder_.next(0) || adder_.next(1));
+}
+
+TEST_F(AdderAlone, RefusesWhatNoWorkerCanHave) {
+  expectRefusal(adder_.had(0, have(0)), "cannot have");
+  expectRefusal(adder_.had(0, have(1)), "cannot have");
+  expectRefusal(adder_.had(0, frame(FrameKind::kHave, 0, 1, 1)), "cannot have");
+  expectRefusal(adder_.had(2, have(1)), "no worker");
+  Adder worker(declaration_, /*machine=*/0);  // the part may have moved to it, which it has not heard
+  EXPECT_TRUE(worker.had(1, have(7)).ok());
+  expectRefusal(worker.had(1, have(7)), "cannot have");
+}
+
+// ---- three machines that go on without their server: the part is of worker 1 then
+
+class AfterALoss : public AdderAlone {
+ protected:
+  AfterALoss() {
+    const std::vector<Machine> machines = {1, 1};
+    EXPECT_TRUE(sums_.move(kServer, machines).ok());
+  }
+
+  MachineSums sums_{declaration_, /*self=*/1, /*machines=*/3};
+};
+
+TEST_F(AfterALoss, ASumThatAWorkerLacksBeginsAgain) {
+  std::vector<std::byte> data(kBytes, std::byte{1});
+  sums_.announce(0, data);
+  EXPECT_FALSE(sums_.hasBytes(0)) << "it does not know what the other worker has";
+  EXPECT_TRUE(sums_.arrived(0, have(1)).ok());
+  EXPECT_EQ(frame(FrameKind::kRelease, 0, 0, /*round=*/0), sums_.take(0)->frame);
+  EXPECT_TRUE(sums_.arrived(0, announce(0, 0)).ok());
+  EXPECT_EQ(frame(FrameKind::kGrant, 0, 0, /*round=*/0), sums_.take(0)->frame);
+}
+
+TEST_F(AfterALoss, RefusesCountsThatCannotBe) {
+  expectRefusal(sums_.arrived(0, have(2)), "cannot have");
+  expectRefusal(sums_.arrived(0, announce(0)), "round 0");  // it has not said what it has
+  expectRefusal(sums_.arrived(0, frame(FrameKind::kRelease, 0, 0)), "does not sum");
+  EXPECT_TRUE(sums_.arrived(0, have(0)).ok());
+  expectRefusal(sums_.arrived(0, have(0)), "cannot have");
+}
+
+TEST_F(AfterALoss, RefusesMovesThatCannotBe) {
+  for (const auto& [lost, machines] :
+       std::vector<std::pair<Machine, std::vector<Machine>>>{{kServer, {}}, {0, {1, 1}}, {3, {1, 1}}})
+    EXPECT_EQ(Code::kInvalidArgument, sums_.move(lost, machines).code());
+  MachineSums before(declaration_, /*self=*/1, /*machines=*/3);
+  for (const std::vector<Machine>& machines : {std::vector<Machine>{1}, {1, kServer}, {1, 3}, {1, 1, 1}})
+    EXPECT_EQ(Code::kInvalidArgument, before.move(kServer, machines).code());
+  EXPECT_FALSE(before.isLost(kServer));
+  EXPECT_TRUE(before.move(kServer, {0, 1}).ok());
+}
+
 // ---- a worker by hand
 
+// It is machine 0, and sums nothing itself.
 class RequesterAlone : public AdderAlone {
  protected:
   Status refusalOfSum(uint64_t piece, Machine from = kServer, uint64_t round = 0) {
@@ -262,7 +351,7 @@ class RequesterAlone : public AdderAlone {
   }
 
   std::vector<std::byte> data_ = std::vector<std::byte>(kBytes);
-  Requester requester_{declaration_, /*machines=*/3};
+  Requester requester_{declaration_, /*self=*/0, /*machines=*/3};
 };
 
 TEST_F(RequesterAlone, SendsWhatIsGrantedAndTakesTheSum) {
@@ -280,9 +369,12 @@ TEST_F(RequesterAlone, SendsWhatIsGrantedAndTakesTheSum) {
   for (uint64_t piece = 0; piece < 3; ++piece) {
     const Frame sum = frame(FrameKind::kSum, 0, piece);
     EXPECT_EQ(data_.data() + piece * kPieceBytes, requester_.roomFor(kServer, sum)->data());
-    EXPECT_EQ(piece == 2 ? std::optional<size_t>(0) : std::nullopt, requester_.arrived(sum));
+    EXPECT_FALSE(requester_.isDone(0));
+    requester_.arrived(sum);
   }
   EXPECT_TRUE(requester_.isDone(0));
+  EXPECT_EQ(std::vector<size_t>{0}, requester_.takeDone());
+  EXPECT_EQ(frame(FrameKind::kHave, 0, 0, /*round=*/1), requester_.take(kServer)->frame);
 }
 
 TEST_F(RequesterAlone, RefusesGrantsOfWhatItHasNotAnnounced) {
@@ -295,6 +387,29 @@ TEST_F(RequesterAlone, RefusesGrantsOfWhatItHasNotAnnounced) {
   expectRefusal(requester_.granted(kServer, frame(FrameKind::kGrant, 0, 0, /*round=*/1)), "has not announced");
   EXPECT_TRUE(requester_.granted(kServer, grant).ok());
   expectRefusal(requester_.granted(kServer, grant), "has not announced");
+}
+
+// What it replaces might have to be summed again.
+TEST_F(RequesterAlone, TakesNoGrantOfARoundBeforeTheLastOneIsReleased) {
+  requester_.announce(0, data_);
+  requester_.take(kServer);
+  ASSERT_TRUE(requester_.granted(kServer, frame(FrameKind::kGrant, 0, 0)).ok());
+  const Frame release = frame(FrameKind::kRelease, 0, 0, /*round=*/1), grant = frame(FrameKind::kGrant, 0, 0, 1);
+  expectRefusal(requester_.released(kServer, release), "not due");
+  for (uint64_t piece = 0; piece < 3; ++piece) {
+    requester_.written(requester_.take(kServer).value());
+    ASSERT_TRUE(requester_.roomFor(kServer, frame(FrameKind::kSum, 0, piece)).ok());
+    requester_.arrived(frame(FrameKind::kSum, 0, piece));
+  }
+  requester_.announce(0, data_);
+  while (requester_.take(kServer)) continue;
+  expectRefusal(requester_.granted(kServer, grant), "has not announced");
+  expectRefusal(requester_.released(1, release), "does not sum");
+  expectRefusal(requester_.released(kServer, frame(FrameKind::kRelease, 0, 0, 0)), "not due");
+  expectRefusal(requester_.released(kServer, frame(FrameKind::kRelease, 0, 0, 2)), "not due");
+  EXPECT_TRUE(requester_.released(kServer, release).ok());
+  expectRefusal(requester_.released(kServer, release), "not due");
+  EXPECT_TRUE(requester_.granted(kServer, grant).ok());
 }
 
 TEST_F(RequesterAlone, SendsTheFirstTensorFirst) {

@@ -17,7 +17,7 @@ TEST(Losses, CountAtOnceWhereTheConnectionEndsAndTheJobReportsIt) {
     if (reportIsFirst) losses.reported(1, kKilled, kBegin);
     losses.connectionEnded(1, kClosed, kBegin + seconds(1));
     if (!reportIsFirst) losses.reported(1, kKilled, kBegin + seconds(1));
-    EXPECT_EQ("it was killed", losses.certain(kBegin + seconds(1)).message());
+    EXPECT_EQ("it was killed", losses.certain(kBegin + seconds(1))->why.message());
   }
 }
 
@@ -25,9 +25,9 @@ TEST(Losses, CountAfterAWhileWhereOneSignIsAlone) {
   for (const bool isReport : {false, true}) {
     Losses losses(3, seconds(2));
     isReport ? losses.reported(1, kKilled, kBegin) : losses.connectionEnded(1, kClosed, kBegin);
-    EXPECT_TRUE(losses.certain(kBegin + seconds(1)).ok());
+    EXPECT_FALSE(losses.certain(kBegin + seconds(1)));
     EXPECT_EQ(kBegin + seconds(2), losses.due());
-    EXPECT_EQ(isReport ? kKilled.message() : kClosed.message(), losses.certain(kBegin + seconds(2)).message());
+    EXPECT_EQ(isReport ? kKilled.message() : kClosed.message(), losses.certain(kBegin + seconds(2))->why.message());
   }
 }
 
@@ -36,7 +36,7 @@ TEST(Losses, AreOfTheFirstMachine) {
   losses.connectionEnded(2, kClosed, kBegin);
   losses.connectionEnded(1, peerLost("w2", "later"), kBegin + seconds(1));
   losses.connectionEnded(2, peerLost("w1", "once more"), kBegin + seconds(1));
-  EXPECT_EQ(kClosed.message(), losses.certain(kBegin + seconds(9)).message());
+  EXPECT_EQ(kClosed.message(), losses.certain(kBegin + seconds(9))->why.message());
 }
 
 // One that is silent has one sign; those that leave over it have both.
@@ -45,16 +45,16 @@ TEST(Losses, AreOfTheMachineThatWasReportedFirst) {
   losses.reported(2, peerLost("w2", "it is silent"), kBegin);
   losses.reported(1, kKilled, kBegin + std::chrono::milliseconds(1));
   losses.connectionEnded(1, kClosed, kBegin + std::chrono::milliseconds(1));
-  EXPECT_EQ("it is silent", losses.certain(kBegin + std::chrono::milliseconds(1)).message());
+  EXPECT_EQ("it is silent", losses.certain(kBegin + std::chrono::milliseconds(1))->why.message());
 }
 
 TEST(Losses, AreNoneWhereTheServiceEnded) {
   Losses losses(2, seconds(2));
   losses.reported(1, kKilled, kBegin);
-  losses.endedWell(1);
+  losses.ignore(1);
   losses.connectionEnded(1, kClosed, kBegin);
   losses.reported(1, kKilled, kBegin);
-  EXPECT_TRUE(losses.certain(kBegin + seconds(9)).ok());
+  EXPECT_FALSE(losses.certain(kBegin + seconds(9)));
   EXPECT_EQ(std::nullopt, losses.due());
 }
 

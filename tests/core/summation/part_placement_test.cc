@@ -132,5 +132,46 @@ TEST(SharesOf, areWhatEachMachineHasOfAllBytes) {
   EXPECT_DOUBLE_EQ(0.7, shares.servers[0]);
 }
 
+// Servers are lost one after the other. What moves goes to machines that are left, and to none that has its share.
+TEST(PlaceAnew, givesThePartsOfALostMachineToThoseThatLackMost) {
+  test::forSeeds(200, [](Random& random) {
+    const Bandwidths bandwidths = drawnBandwidths(random);
+    const size_t workers = bandwidths.workers.size(), machines = workers + bandwidths.servers.size();
+    std::vector<Part> parts = placeBySize(drawnTensors(random), bestShares(bandwidths));
+    const std::vector<Part> before = parts;
+    std::vector<bool> isLost(machines);
+    for (Machine lost = workers; lost < machines; ++lost) {
+      isLost[lost] = true;
+      const Shares shares = bestSharesWithout(bandwidths, isLost);
+      const std::vector<Machine> places = placeAnew(parts, lost, shares, isLost);
+      double all = 0, largest = 0;
+      size_t next = 0;
+      std::vector<bool> hasMore(machines);
+      for (Part& part : parts) {
+        all += static_cast<double>(part.bytes());
+        if (part.machine != lost) continue;
+        ASSERT_LT(next, places.size());
+        part.machine = places[next++];
+        largest = std::max(largest, static_cast<double>(part.bytes()));
+        EXPECT_FALSE(isLost[part.machine]);
+        hasMore[part.machine] = true;
+      }
+      EXPECT_EQ(next, places.size());
+      const std::vector<double> bytes = bytesOf(parts, machines);
+      for (Machine one = 0; one < machines; ++one) {
+        const double share = one < workers ? shares.workers[one] : shares.servers[one - workers];
+        if (hasMore[one]) {
+          EXPECT_LE(bytes[one], share * all + largest + 1) << "machine " << one;
+        }
+      }
+    }
+    for (size_t i = 0; i < parts.size(); ++i) {
+      if (before[i].machine < workers) {
+        EXPECT_EQ(before[i].machine, parts[i].machine) << "it had no reason to move";
+      }
+    }
+  });
+}
+
 }  // namespace
 }  // namespace treadle::summation::part_placement_test

@@ -128,5 +128,22 @@ TEST(SendOrder, HasNoneNextWhereNothingCanBeSent) {
   EXPECT_FALSE(order.next());
 }
 
+TEST(SendOrder, GivesOtherSharesFromWhenTheyChange) {
+  SendOrder order = allPending({0.5, 0.25, 0.25});
+  std::vector<double> sent(3);
+  for (int piece = 0; piece < 2000; ++piece) {
+    if (piece == 1000) {
+      order.setShares({0.25, 0.75, 0});
+      order.setPending(2, false);
+    }
+    const size_t next = order.next().value();
+    order.sent(next, kPiece);
+    if (piece >= 1000) ++sent[next];
+  }
+  EXPECT_NEAR(250, sent[0], 30);
+  EXPECT_NEAR(750, sent[1], 30);
+  EXPECT_EQ(0, sent[2]);
+}
+
 }  // namespace
 }  // namespace treadle::summation::send_order_test

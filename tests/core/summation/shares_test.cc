@@ -163,5 +163,16 @@ TEST(SharesOfUnequalMachines, waitForTheSlowestWorkerWhichMustMoveItsOwnData) {
   EXPECT_NEAR(0, bestShares(slow).workers[2], 1e-12);
 }
 
+// Those of the machines that are left, in their places.
+TEST(SharesWithoutLostServers, areThoseOfTheOthers) {
+  const Shares without = bestSharesWithout({{1, 2, 3}, {4, 5, 6, 7}}, {false, false, false, true, false, true, false});
+  const Shares others = bestShares({{1, 2, 3}, {5, 7}});
+  EXPECT_EQ(others.workers, without.workers);
+  EXPECT_EQ((std::vector<double>{0, others.servers[0], 0, others.servers[1]}), without.servers);
+  const Shares alone = bestSharesWithout(Bandwidths::even(2, 1, 1), {false, false, true});
+  EXPECT_EQ((std::vector<double>{0.5, 0.5}), alone.workers);
+  EXPECT_EQ(std::vector<double>{0}, alone.servers);
+}
+
 }  // namespace
 }  // namespace treadle::summation::shares_test

@@ -351,9 +351,9 @@ TEST(SummationService, NamesWhoHasNotBegunASum) {
   }
 }
 
-// A machine that goes is named on all others, sums under way or not.
-TEST(SummationService, NamesALostMachineOnAllOthers) {
-  for (const size_t lost : {1, 3}) {
+// A worker that goes is named on all other machines, sums under way or not.
+TEST(SummationService, NamesALostWorkerOnAllOthers) {
+  for (const size_t lost : {1, 2}) {
     ServiceJob job(3, 1);
     std::vector<SummationService> services(4);
     job.job.onAll(

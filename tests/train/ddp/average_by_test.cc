@@ -196,7 +196,7 @@ TEST(AverageBy, AFailedPassWithAServiceLeavesNothingToTheNext) {
   });
 }
 
-TEST(AverageBy, AServiceWithALostServerFailsThePassAndRebindGoesOnWithTheOthers) {
+TEST(AverageBy, AServiceGoesOnWithoutALostServerAndRebindMakesOneOfTheOthers) {
   Net alone(0);
   trainAlone(alone, 2, 0, kSteps);
   JobWithServers job(2, 2);
@@ -210,14 +210,12 @@ TEST(AverageBy, AServiceWithALostServerFailsThePassAndRebindGoesOnWithTheOthers)
   job.onRanks([&](Worker& worker, const ProcessGroup&) {
     const int rank = worker.self().rank;
     const auto ddp = std::move(ddps[static_cast<size_t>(rank)]);
-    const std::string why = messageOf<PeerLostError>([&] { train(*ddp, rank, kSteps / 2, kSteps / 2 + 1); });
-    EXPECT_TRUE(contains(why, "s0"));
-    EXPECT_TRUE(eventually([&] { return ddp->state().condition == DdpCondition::kGroupLost; }));
-    EXPECT_EQ(ddp->state().lostWorker, "s0");
-    EXPECT_TRUE(contains(ddp->state().reason, "make a new group and call rebind()"));
+    constexpr int kRebound = 3 * kSteps / 4;
+    train(*ddp, rank, kSteps / 2, kRebound);
+    EXPECT_EQ(ddp->state().condition, DdpCondition::kUsable);
     EXPECT_TRUE(ddp->rebind(job.groupOn(worker)));
     EXPECT_EQ(ddp->stats().averagedBy, "SummationHook with s1");
-    train(*ddp, rank, kSteps / 2, kSteps);
+    train(*ddp, rank, kRebound, kSteps);
     expectEqual(**ddp, *alone);
   });
 }

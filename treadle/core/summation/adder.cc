@@ -12,9 +12,15 @@ Adder::Adder(const Declaration& declaration, Machine machine, uint64_t grantByte
       machine_(machine),
       grantBytes_(grantBytes),
       states_(declaration.parts.size()),
+      releases_(declaration.workers),
       grants_(declaration.workers),
       sums_(declaration.workers) {
-  for (State& state : states_) state.announced.resize(declaration.workers);
+  for (size_t part = 0; part < states_.size(); ++part) {
+    State& state = states_[part];
+    state.announced.resize(declaration.workers);
+    state.has.resize(declaration.workers);
+    if (declaration.parts[part].machine == machine) std::ranges::fill(state.has, 0);
+  }
 }
 
 Status Adder::announced(size_t worker, const Frame& announce) {
@@ -24,11 +30,61 @@ Status Adder::announced(size_t worker, const Frame& announce) {
     return neverSent("an announcement of a part that this machine does not sum");
   const State& state = states_[*part];
   const bool isStillDue = state.isOpen && state.written[worker] < declaration_.piecesOf(*part);
-  if (announce.round != state.nextRound || state.announced[worker] || isStillDue)
+  const bool hasReported = !isServer(machine_) || state.has[worker] >= announce.round;  // that it has the round before
+  if (announce.round != state.nextRound || state.announced[worker] || isStillDue || state.isMoving || !hasReported)
     return neverSent("an announcement of round " + std::to_string(announce.round) + " where round " +
                      std::to_string(state.nextRound) + " was next");
   this->announce(worker, *part);
   return {};
+}
+
+Status Adder::had(size_t worker, const Frame& have) {
+  if (!isElsewhere(worker)) return neverSent("what it has of a sum, though it is no worker,");
+  const std::optional<size_t> part = declaration_.partAt(have.tensor, have.offset);
+  if (!part || declaration_.parts[*part].begin != have.offset || !mayHave(worker, *part, have.round))
+    return neverSent("that it has a sum which it cannot have");
+  states_[*part].has[worker] = have.round;
+  releaseIfAllHave(*part);
+  return {};
+}
+
+// A worker may hear that a part has moved to here before this machine does. No worker is more than a round ahead.
+bool Adder::mayHave(size_t worker, size_t part, uint64_t round) const {
+  const State& state = states_[part];
+  const Machine machine = declaration_.parts[part].machine;
+  if (state.isMoving || (machine != machine_ && isServer(machine))) {
+    const auto mayBoth = [round](const std::optional<uint64_t>& other) {
+      return !other || std::max(*other, round) - std::min(*other, round) <= 1;
+    };
+    return !state.has[worker] && std::all_of(state.has.begin(), state.has.end(), mayBoth);
+  }
+  const bool hasComeToIt = !state.isOpen || state.written[worker] == declaration_.piecesOf(part);
+  return machine == machine_ && isServer(machine_) && round == state.nextRound && round == *state.has[worker] + 1 &&
+         hasComeToIt;
+}
+
+void Adder::hadOwn(size_t part, uint64_t round) {
+  states_[part].has[machine_] = round;
+  releaseIfAllHave(part);
+}
+
+void Adder::adopt(size_t part) {
+  states_[part].isMoving = true;
+  releaseIfAllHave(part);
+}
+
+// After the last piece of the sum, which a worker may have had before, has left for all.
+void Adder::releaseIfAllHave(size_t part) {
+  State& state = states_[part];
+  if (state.isOpen || declaration_.parts[part].machine != machine_ ||
+      !std::all_of(state.has.begin(), state.has.end(), [](const auto& one) { return one.has_value(); }))
+    return;
+  const uint64_t round = std::min_element(state.has.begin(), state.has.end())->value();
+  if (!std::exchange(state.isMoving, false) && round != state.nextRound) return;
+  state.nextRound = state.released = round;
+  for (size_t worker = 0; worker < declaration_.workers; ++worker)
+    if (!isOwn(worker)) releases_[worker].insert(part);
+  if (!isServer(machine_)) releasedOwn_.emplace_back(part, round);
 }
 
 void Adder::announceOwn(size_t part, MutableBytes data) {
@@ -137,14 +193,17 @@ std::vector<size_t> Adder::missing(size_t part) const {
 }
 
 std::optional<size_t> Adder::next(size_t worker) const {
-  if (!grants_[worker].empty()) return 0;
+  if (!releases_[worker].empty() || !grants_[worker].empty()) return 0;
   return sums_[worker].empty() ? std::nullopt : std::optional(*sums_[worker].begin());
 }
 
 std::optional<Outgoing> Adder::take(size_t worker) {
-  if (!grants_[worker].empty()) {
-    const size_t part = *grants_[worker].begin();
-    grants_[worker].erase(grants_[worker].begin());
+  if (auto& parts = releases_[worker]; !parts.empty()) {
+    const size_t part = parts.extract(parts.begin()).value();
+    return outgoingOfPart(FrameKind::kRelease, declaration_, part, states_[part].released);
+  }
+  if (auto& parts = grants_[worker]; !parts.empty()) {
+    const size_t part = parts.extract(parts.begin()).value();
     return outgoingOfPart(FrameKind::kGrant, declaration_, part, states_[part].nextRound - 1);
   }
   if (sums_[worker].empty()) return {};
@@ -175,6 +234,7 @@ void Adder::closeIfWritten(size_t part) {
   state.isOpen = state.ownIsUnderWay = false;
   ++sumsMade_;
   openBytes_ -= PartMemory::sizeFor(declaration_.parts[part].bytes());
+  releaseIfAllHave(part);
 }
 
 }  // namespace treadle::summation

@@ -7,6 +7,10 @@
 // come. A piece is summed when it has come from all workers, in the order of their ranks, and goes to all of them. Of
 // several parts those of the first tensor go first.
 //
+// Workers keep what a server's sums replace, until it reports that all of them have the sum (Requester has the why). A
+// part that a lost server summed begins anew on another machine: when each worker has said which rounds it has, the
+// machine says which one is next.
+//
 // After std::bad_alloc, which any function may throw that begins or ends a part, it is of no use any more.
 //
 // Budget of a piece: one search among the parts, one in the order of a worker; no allocation but that of an entry
@@ -34,17 +38,21 @@ class Adder {
 
   // From another machine. DataLoss: what no worker sends.
   Status announced(size_t worker, const Frame& announce);
+  Status had(size_t worker, const Frame& have);
   // Where the bytes of its piece go; then that they are there.
   Result<MutableBytes> roomFor(size_t worker, const Frame& addend);
   void arrived(size_t worker, const Frame& addend);
 
-  // The worker on this machine has its data of the part, in which the sum replaces it piece by piece. Until `isDone`
-  // nobody else writes to it.
+  // The part has this machine in the declaration from now on, as another one is lost.
+  void adopt(size_t part);
+
+  // ---- with the worker on this machine. It has its data of the part, in which the sum replaces it piece by piece;
+  // nobody else writes to it until the part is in `takeDone`: those that have ended since the last call.
   void announceOwn(size_t part, MutableBytes data);
-  // All rounds that the worker on this machine has announced have ended.
-  bool isDone(size_t part) const { return !states_[part].ownIsUnderWay; }
-  // The parts for which isDone has become true since the last call.
   std::vector<size_t> takeDone() { return std::exchange(done_, {}); }
+  // It has the sums of the rounds of an adopted part before this one; then, of such parts, which round is next.
+  void hadOwn(size_t part, uint64_t round);
+  std::vector<std::pair<size_t, uint64_t>> takeReleasedOwn() { return std::exchange(releasedOwn_, {}); }
 
   // The number of sums of parts that have been sent to all workers.
   uint64_t sums() const { return sumsMade_; }
@@ -55,15 +63,18 @@ class Adder {
 
   // The next frame for a worker on another machine; its piece stays where it is until `written`.
   std::optional<Outgoing> take(size_t worker);
-  // The part of that frame; 0 of a grant, which goes first.
+  // The part of that frame; 0 of one without a piece, which goes first.
   std::optional<size_t> next(size_t worker) const;
   void written(size_t worker, const Outgoing& frame);
 
  private:
   // Of a part of this machine.
   struct State {
-    uint64_t nextRound = 0;       // that is being announced
-    std::vector<bool> announced;  // by worker
+    bool isMoving = false;                     // to here, and not all workers have said what they have
+    std::vector<std::optional<uint64_t>> has;  // by worker: the rounds before this one, if it has said so
+    uint64_t released = 0;                     // the round that workers were told is next
+    uint64_t nextRound = 0;                    // that is being announced
+    std::vector<bool> announced;               // by worker
     size_t announcements = 0;
     MutableBytes own;  // data of the worker on this machine, once it has announced
     bool ownIsUnderWay = false;
@@ -76,6 +87,9 @@ class Adder {
 
   bool isOwn(size_t worker) const { return worker == machine_; }
   bool isElsewhere(size_t machine) const { return machine < declaration_.workers && !isOwn(machine); }
+  bool isServer(Machine machine) const { return machine >= declaration_.workers; }
+  bool mayHave(size_t worker, size_t part, uint64_t round) const;
+  void releaseIfAllHave(size_t part);
   void announce(size_t worker, size_t part);
   void grantMore();
   void open(size_t part);
@@ -91,9 +105,11 @@ class Adder {
   std::vector<State> states_;  // by part; those of other machines are not used
   std::set<size_t> ready_;     // announced by all workers
   uint64_t openBytes_ = 0, sumsMade_ = 0;
-  std::vector<std::set<size_t>> grants_;  // by worker: parts of which it is to hear
-  std::vector<std::set<size_t>> sums_;    // by worker: parts with pieces to take
+  std::vector<std::set<size_t>> releases_;  // by worker: parts of which it is to hear
+  std::vector<std::set<size_t>> grants_;    // likewise
+  std::vector<std::set<size_t>> sums_;      // by worker: parts with pieces to take
   std::vector<size_t> done_;
+  std::vector<std::pair<size_t, uint64_t>> releasedOwn_;
   PartMemory memory_;
   std::vector<const std::byte*> addends_;  // of the piece that is being added
 };

@@ -57,7 +57,8 @@ Result<Frame> parseFrame(const FrameHeader& header) {
   frame.round = reader.number<uint64_t>();
   frame.offset = reader.number<uint64_t>();
   if (check != checkOf(header)) return dataLoss("a frame of a summation service was damaged on the way");
-  if (kind < static_cast<uint8_t>(FrameKind::kAnnounce) || kind > static_cast<uint8_t>(FrameKind::kLeave) || zero != 0)
+  if (kind < static_cast<uint8_t>(FrameKind::kAnnounce) || kind > static_cast<uint8_t>(FrameKind::kRelease) ||
+      zero != 0)
     return dataLoss("a frame of a summation service has an unknown kind");
   frame.kind = static_cast<FrameKind>(kind);
   if (hasPiece(frame.kind) != (frame.sizeBytes > 0) || frame.sizeBytes > kMostPieceBytes)

@@ -22,6 +22,8 @@ enum class FrameKind : uint8_t {
   kAddend = 3,    // from a worker: a piece of its data
   kSum = 4,       // to a worker: a piece of the sum
   kLeave = 5,     // from a worker: it announces no more
+  kHave = 6,      // from a worker: it has the sums of the part of all rounds before this one
+  kRelease = 7,   // to a worker: all workers have them, and this round is next
 };
 
 inline constexpr size_t kFrameHeaderBytes = 32;
@@ -31,7 +33,7 @@ struct Frame {
   FrameKind kind = FrameKind::kAnnounce;
   uint32_t sizeBytes = 0;  // of the piece that follows, 1 to kMostPieceBytes; 0 with kinds that have none
   uint32_t tensor = 0;     // in the order of declaration
-  uint64_t round = 0;      // the how-manieth sum of the tensor; with kLeave how many sums it has made
+  uint64_t round = 0;      // the how-manieth sum of the tensor, from 0 on; with kLeave how many sums it has made
   uint64_t offset = 0;     // bytes in the tensor: where the part begins, or the piece
 
   bool operator==(const Frame&) const = default;

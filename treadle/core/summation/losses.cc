@@ -24,7 +24,7 @@ void Losses::add(Status Signs::* sign, Machine machine, Status why, TimePoint no
 }
 
 // The report says more than the end of a connection.
-Status Losses::certain(TimePoint now) const {
+std::optional<Losses::Loss> Losses::certain(TimePoint now) const {
   const auto firstBy = [&](TimePoint Signs::* time) {
     return std::min_element(signs_.begin(), signs_.end(),
                             [time](const Signs& a, const Signs& b) { return a.*time < b.*time; });
@@ -32,8 +32,10 @@ Status Losses::certain(TimePoint now) const {
   const auto counts = firstBy(&Signs::due);
   if (counts == signs_.end() || counts->due > now) return {};
   const auto reported = firstBy(&Signs::reportedAt);
-  if (!counts->report.ok() || reported->reportedAt <= counts->due - patience_) return reported->report;
-  return counts->connection;
+  const auto machineOf = [&](auto signs) { return static_cast<Machine>(signs - signs_.begin()); };
+  if (!counts->report.ok() || reported->reportedAt <= counts->due - patience_)
+    return Loss{machineOf(reported), reported->report};
+  return Loss{machineOf(counts), counts->connection};
 }
 
 std::optional<TimePoint> Losses::due() const {

@@ -20,12 +20,16 @@ class Losses {
   // The connection ended, and not because the service did.
   void connectionEnded(Machine machine, Status why, TimePoint now);
   void reported(Machine machine, Status why, TimePoint now);
-  // The connection ended because the service did: the machine is not lost, whatever is reported.
-  void endedWell(Machine machine) { signs_[machine] = {.isOver = true}; }
+  // The connection ended because the service did, or goes on without the machine: whatever is reported is no news.
+  void ignore(Machine machine) { signs_[machine] = {.isOver = true}; }
 
-  // OK as long as no loss counts. Then the one that was reported first, as the others may follow from it: a machine
-  // that is silent, whose connection has not ended, loses its job the machines that leave over it.
-  Status certain(TimePoint now) const;
+  struct Loss {
+    Machine machine = 0;
+    Status why;
+  };
+  // Nothing as long as no loss counts. Then the one that was reported first, as the others may follow from it: a
+  // machine that is silent, whose connection has not ended, loses its job the machines that leave over it.
+  std::optional<Loss> certain(TimePoint now) const;
   // When one will count if nothing else comes.
   std::optional<TimePoint> due() const;
 

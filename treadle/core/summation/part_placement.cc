@@ -1,6 +1,8 @@
 #include "treadle/core/summation/part_placement.h"
 
 #include <algorithm>
+#include <limits>
+#include <numeric>
 #include <string>
 #include <tuple>
 
@@ -28,6 +30,7 @@ class Room {
   }
 
   Machine most() const { return static_cast<Machine>(std::max_element(left_.begin(), left_.end()) - left_.begin()); }
+  void close(Machine machine) { left_[machine] = -std::numeric_limits<double>::infinity(); }
   void take(const Part& part) { left_[part.machine] -= static_cast<double>(part.bytes()); }
 
   // How many of the bytes the machine takes without going far beyond its share.
@@ -72,6 +75,26 @@ std::vector<Part> placeBySize(const std::vector<uint64_t>& tensorBytes, const Sh
   std::sort(placed.begin(), placed.end(),
             [](const Part& a, const Part& b) { return std::tie(a.tensor, a.begin) < std::tie(b.tensor, b.begin); });
   return placed;
+}
+
+std::vector<Machine> placeAnew(const std::vector<Part>& parts, Machine lost, const Shares& shares,
+                               const std::vector<bool>& isLost) {
+  uint64_t all = 0;
+  for (const Part& part : parts) all += part.bytes();
+  Room room(shares, all);
+  std::vector<Part> homeless;
+  for (const Part& part : parts) part.machine == lost ? homeless.push_back(part) : room.take(part);
+  for (Machine machine = 0; machine < isLost.size(); ++machine)
+    if (isLost[machine]) room.close(machine);
+  std::vector<size_t> order(homeless.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::ranges::stable_sort(order, std::greater(), [&](size_t i) { return homeless[i].bytes(); });
+  std::vector<Machine> machines(homeless.size());
+  for (const size_t i : order) {
+    homeless[i].machine = machines[i] = room.most();
+    room.take(homeless[i]);
+  }
+  return machines;
 }
 
 std::optional<std::vector<Part>> placeByHash(const std::vector<uint64_t>& tensorBytes, size_t workers, size_t servers) {

@@ -35,6 +35,11 @@ inline constexpr uint64_t kCutAlignment = 64;
 // on nothing but the arguments.
 std::vector<Part> placeBySize(const std::vector<uint64_t>& tensorBytes, const Shares& shares);
 
+// Where the parts of a machine go that is lost: for each of them, in their order, one that is left. The largest parts
+// first, each to the machine that lacks most of its share, whole. `isLost` (by machine) has this one and earlier ones.
+std::vector<Machine> placeAnew(const std::vector<Part>& parts, Machine lost, const Shares& shares,
+                               const std::vector<bool>& isLost);
+
 // As BytePS 0.2.5 with BYTEPS_ENABLE_MIXED_MODE does it (byteps/common/global.cc): parts of at most 4,096,000 bytes. A
 // hash of the part's key, modulo 101, decides by the shares of equal machines whether a server or a worker sums it, and
 // a hash of that which one. Nothing where that rule is undefined: more servers than workers, or more than 101 machines.

@@ -110,7 +110,7 @@ void Participant::start(Declaration declaration) {
   MutexLock lock(mutex_);
   throwIfError(failure_);
   pump_ = std::move(pump);
-  for (const auto& [machine, why] : lost_) pump_->lost(machine, why);
+  for (const auto& tell : std::exchange(forPump_, {})) tell(*pump_);
   const auto ended = sharedStateOf(pump_->ended());
   lock.unlock();
   ended->onReady([this, weak = std::weak_ptr(ended)] {
@@ -147,15 +147,52 @@ void Participant::lost(int rank, const Status& why) {
   if (!machine) return;
   {
     MutexLock lock(mutex_);
-    if (pump_) return pump_->lost(*machine, why);
-    if (isConnected_) return lost_.emplace_back(*machine, why), void();
+    if (isConnected_) return tellPump([machine = *machine, why](Pump& pump) { pump.lost(machine, why); });
   }
   fail(why, /*isKnownElsewhere=*/true);  // the group of the machines reports it
 }
 
-void Participant::failedOn(int rank, const Status& why) {
+Status Participant::lostElsewhere(int rank, Machine server, const Status& why) {
   const std::optional<Machine> machine = machineOf(rank);
-  if (machine) fail(why.withContext(machines_[*machine].name + " reports"), /*isKnownElsewhere=*/true);
+  if (self_ != 0 || !machine || !isWorker(*machine) || !isServer(server))
+    return dataLoss("it sent the loss of a server to a worker that does not decide about it");
+  const Status reported = why.withContext(machines_[*machine].name + " reports");
+  MutexLock lock(mutex_);
+  tellPump([server, reported](Pump& pump) { pump.lostElsewhere(server, reported); });
+  return {};
+}
+
+Status Participant::moved(int rank, Machine server, std::vector<Machine> machines) {
+  const std::optional<Machine> machine = machineOf(rank);
+  if (self_ == 0 || machine != Machine{0} || !isServer(server))
+    return dataLoss("it sent where parts of a summation service move, which it does not decide");
+  if (server == self_) {
+    const Status why = peerLost(machines_[0].name, machines_[0].name + " goes on without this server");
+    return fail(why, /*isKnownElsewhere=*/true), Status();
+  }
+  MutexLock lock(mutex_);
+  tellPump([server, machines = std::move(machines)](Pump& pump) { pump.move(server, machines); });
+  return {};
+}
+
+// Now, or when it starts.
+void Participant::tellPump(std::function<void(Pump&)> tell) {
+  if (pump_) {
+    tell(*pump_);
+  } else if (isConnected_) {
+    forPump_.push_back(std::move(tell));
+  }
+}
+
+bool Participant::failedOn(int rank, const Status& why) {
+  const std::optional<Machine> machine = machineOf(rank);
+  if (!machine) return false;
+  {
+    MutexLock lock(mutex_);
+    if (pump_ && pump_->isWithout(*machine)) return false;
+  }
+  fail(why.withContext(machines_[*machine].name + " reports"), /*isKnownElsewhere=*/true);
+  return true;
 }
 
 void Participant::fail(const Status& why, bool isKnownElsewhere) {

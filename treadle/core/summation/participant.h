@@ -49,16 +49,22 @@ class Participant {
   Pump& pump() const;
   bool isUnderWay() const;  // it has started, and neither ended nor failed
 
+  // The first worker is to hear, or says, that the service goes on without a server: the worker with this rank sent it.
+  // DataLoss: what no machine sends.
+  Status lostElsewhere(int rank, Machine server, const Status& why);
+  Status moved(int rank, Machine server, std::vector<Machine> machines);
   // The job has lost the worker with this rank.
   void lost(int rank, const Status& why);
   // The service has failed on the worker with this rank, which says so.
-  void failedOn(int rank, const Status& why);
+  // False: no machine of it, or a server that the others go on without.
+  bool failedOn(int rank, const Status& why);
   // As Pump::fail, and as Pump::close. Later calls have no effect; `close` not on a thread that polls or reads.
   void fail(const Status& why) { fail(why, /*isKnownElsewhere=*/false); }
   void close(const Status& why);
 
  private:
   std::optional<Machine> machineOf(int rank) const;
+  bool isServer(Machine machine) const { return !isWorker(machine) && machine < machines_.size(); }
   Status checkLocked(int rank) const TREADLE_REQUIRES(mutex_);
   bool dialsThis(Machine machine) const { return isWorker(self_) && machine > self_; }
   void dialed(Machine machine, io::Stream stream);
@@ -66,6 +72,7 @@ class Participant {
   std::vector<Machine> missing() const TREADLE_REQUIRES(mutex_);
   void fail(const Status& why, bool isKnownElsewhere);
   void report(const Status& why);
+  void tellPump(std::function<void(Pump&)> tell) TREADLE_REQUIRES(mutex_);
 
   const std::vector<WorkerInfo> machines_;
   const size_t workers_;
@@ -75,8 +82,8 @@ class Participant {
   mutable Mutex mutex_;
   CondVar changed_;
   std::map<Machine, io::Stream> streams_ TREADLE_GUARDED_BY(mutex_);
-  bool isConnected_ TREADLE_GUARDED_BY(mutex_) = false;                      // to all
-  std::vector<std::pair<Machine, Status>> lost_ TREADLE_GUARDED_BY(mutex_);  // between then and the start
+  bool isConnected_ TREADLE_GUARDED_BY(mutex_) = false;                         // to all
+  std::vector<std::function<void(Pump&)>> forPump_ TREADLE_GUARDED_BY(mutex_);  // between then and the start
   Status failure_ TREADLE_GUARDED_BY(mutex_);
   bool isKnownElsewhere_ TREADLE_GUARDED_BY(mutex_) = false;  // why it failed
   std::unique_ptr<Pump> pump_;                                // set once, with the lock held

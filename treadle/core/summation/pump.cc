@@ -23,6 +23,11 @@ Duration lookInterval(Duration timeout) {
   return std::clamp<Duration>(timeout / kLooks, std::chrono::milliseconds(1), std::chrono::seconds(1));
 }
 
+PumpOptions withBandwidths(PumpOptions options, size_t workers, size_t machines) {
+  if (options.bandwidths.workers.empty()) options.bandwidths = Bandwidths::even(workers, machines - workers, 1);
+  return options;
+}
+
 Status noMemory() { return resourceExhausted("there is no memory for the parts that this machine sums"); }
 
 }  // namespace
@@ -41,15 +46,16 @@ void Pump::Outcome::end(const Status& how) try {
 
 Pump::Pump(Declaration declaration, Machine self, std::vector<std::string> names, std::vector<PumpPeer> peers,
            PumpOptions options)
-    : options_(std::move(options)),
+    : options_(withBandwidths(std::move(options), declaration.workers, names.size())),
       state_(std::move(declaration), self, std::move(names), options_.patience, options_.traffic),
       overdue_(options_.timeout),
       ended_(options_.continueOn),
       whenEnded_(ended_.future()),
       noMemory_(noMemory()),
       allHaveLeft_(failedPrecondition("all workers have left the summation service")),
-      isTaken_(state_.declaration.tensors.size()) {
-  const size_t others = (state_.isWorker(self) ? state_.names.size() - 1 : state_.declaration.workers);
+      isTaken_(state_.sums.declaration().tensors.size()),
+      isWithout_(state_.names.size()) {
+  const size_t others = (state_.isWorker(self) ? state_.names.size() - 1 : state_.sums.declaration().workers);
   TREADLE_CHECK(peers.size() == others, "a pump has a peer for each machine that it exchanges bytes with");
   sharedStateOf(whenEnded_)->endsByItself = true;
   for (PumpPeer& peer : peers) {
@@ -68,12 +74,12 @@ Pump::~Pump() { close(cancelled("the summation service has ended")); }
 
 Status Pump::checkSum(size_t tensor, MutableBytes data) const {
   if (!state_.isWorker(state_.self)) return failedPrecondition("a machine that is no worker has no data to sum");
-  const auto& tensors = state_.declaration.tensors;
+  const auto& tensors = state_.sums.declaration().tensors;
   if (tensor >= tensors.size())
     return invalidArgument("there is no tensor " + std::to_string(tensor) + "; " + std::to_string(tensors.size()) +
                            " were declared");
   if (data.size() == tensors[tensor].bytes) return {};
-  return invalidArgument(state_.declaration.textOf(tensor) + " was declared with " +
+  return invalidArgument(state_.sums.declaration().textOf(tensor) + " was declared with " +
                          std::to_string(tensors[tensor].bytes) + " bytes, and its data has " +
                          std::to_string(data.size()));
 }
@@ -91,7 +97,7 @@ Future<void> Pump::sum(size_t tensor, MutableBytes data) {
       return future;
     }
     if (isTaken_[tensor])
-      raise(failedPrecondition("a sum of " + state_.declaration.textOf(tensor) +
+      raise(failedPrecondition("a sum of " + state_.sums.declaration().textOf(tensor) +
                                " is under way; wait for its future first"));
     requests_.push_back({tensor, data, std::move(outcome)});
     isTaken_[tensor] = true;
@@ -122,6 +128,29 @@ void Pump::lost(Machine machine, const Status& why) {
     lost_.emplace_back(machine, why);
   }
   state_.reactor->wake();
+}
+
+void Pump::lostElsewhere(Machine server, const Status& why) {
+  {
+    MutexLock lock(mutex_);
+    if (!failure_.ok() || isWithout_[server]) return;
+    lostElsewhere_.emplace_back(server, why);
+  }
+  state_.reactor->wake();
+}
+
+void Pump::move(Machine server, std::vector<Machine> machines) {
+  {
+    MutexLock lock(mutex_);
+    if (!failure_.ok()) return;
+    moves_.emplace_back(server, std::move(machines));
+  }
+  state_.reactor->wake();
+}
+
+bool Pump::isWithout(Machine server) const {
+  MutexLock lock(mutex_);
+  return isWithout_[server];
 }
 
 void Pump::close(const Status& why) {
@@ -180,9 +209,58 @@ Status Pump::lossOrFailure() {
     if (connectionTo(machine) != nullptr)  // or those that it is joined to report it
       state_.losses.reported(machine, std::move(why), Clock::now());
   }
+  TREADLE_RETURN_IF_ERROR(hearNews());
   if (!state_.failure.ok()) return state_.failure;
+  while (const auto loss = state_.losses.certain(Clock::now())) {
+    if (state_.isWorker(loss->machine)) return loss->why;
+    TREADLE_RETURN_IF_ERROR(lose(loss->machine, loss->why));
+  }
   if (const auto due = state_.losses.due(); due && *due != wakesAt_) state_.reactor->at(wakesAt_ = *due, [] {});
-  return state_.losses.certain(Clock::now());
+  return {};
+}
+
+// What other machines say of lost servers.
+Status Pump::hearNews() {
+  std::vector<std::pair<Machine, Status>> lost;
+  std::vector<std::pair<Machine, std::vector<Machine>>> moves;
+  {
+    MutexLock lock(mutex_);
+    lost.swap(lostElsewhere_);
+    moves.swap(moves_);
+  }
+  for (const auto& [server, why] : lost)
+    if (connectionTo(server) != nullptr) TREADLE_RETURN_IF_ERROR(lose(server, why));
+  for (const auto& [server, machines] : moves) {
+    drop(server);
+    const Status moved = state_.move(server, machines);
+    if (!moved.ok()) return dataLoss(state_.names.front() + " sent what no first worker sends: " + moved.message());
+  }
+  return {};
+}
+
+// This machine has noticed it, or it is the first worker and another one has.
+Status Pump::lose(Machine server, const Status& why) {
+  drop(server);
+  if (state_.self > 0) return options_.outbox.sendLoss(server, why);
+  std::vector<bool> isLost;
+  for (Machine machine = 0; machine < state_.names.size(); ++machine)
+    isLost.push_back(machine == server || state_.sums.isLost(machine));
+  const Shares shares = bestSharesWithout(options_.bandwidths, isLost);
+  const std::vector<Machine> machines = placeAnew(state_.sums.declaration().parts, server, shares, isLost);
+  TREADLE_RETURN_IF_ERROR(state_.move(server, machines));
+  return options_.outbox.sendMove(server, machines, why);
+}
+
+// Nothing is read from its connection, if there is one, or written to it, any more. What is to be written to others
+// instead is, before the pump waits.
+void Pump::drop(Machine server) {
+  state_.reactor->wake();
+  if (const PumpConnection* connection = connectionTo(server)) state_.reactor->remove(connection->fd());
+  std::erase_if(connections_, [server](const auto& one) { return one->machine() == server; });
+  state_.order.setPending(server, false);
+  state_.losses.ignore(server);
+  MutexLock lock(mutex_);
+  isWithout_[server] = true;
 }
 
 void Pump::beginAll() {
@@ -194,16 +272,12 @@ void Pump::begin() {
   Request& request = begun_.back();
   const size_t tensor = request.tensor;
   const MutableBytes all = request.data;
-  const auto [first, end] = state_.declaration.partsOf(tensor);
+  const auto [first, end] = state_.sums.declaration().partsOf(tensor);
   underWay_.try_emplace(tensor, std::move(request.outcome), end - first + 1, Clock::now());
   begun_.pop_back();
   if (end > first) ++sums_;
   state_.isActive = true;
-  for (size_t part = first; part < end; ++part) {
-    const Part& where = state_.declaration.parts[part];
-    const MutableBytes data = all.subspan(where.begin, where.bytes());
-    where.machine == state_.self ? state_.adder.announceOwn(part, data) : state_.requester.announce(part, data);
-  }
+  state_.sums.announce(tensor, all);
   partDone(tensor);  // it may have no bytes, and no parts
 }
 
@@ -216,16 +290,14 @@ void Pump::leaveIfDone() {
 
 // Whether there were any.
 bool Pump::partsDone() {
-  std::vector<size_t> done = state_.adder.takeDone();
-  done.insert(done.end(), state_.done.begin(), state_.done.end());
-  state_.done.clear();
-  for (const size_t part : done) partDone(state_.declaration.parts[part].tensor);
+  const std::vector<size_t> done = state_.sums.takeDone();
+  for (const size_t part : done) partDone(state_.sums.declaration().parts[part].tensor);
   countSums();
   return !done.empty();
 }
 
 void Pump::countSums() {
-  const uint64_t made = state_.adder.sums();
+  const uint64_t made = state_.sums.adder().sums();
   if (made > countedSums_) state_.traffic->sums += made - std::exchange(countedSums_, made);
 }
 
@@ -266,9 +338,9 @@ Status Pump::checkCounts() const {
   if (!worker) return {};
   const std::string& name = state_.names[*worker];
   return failedPrecondition(name + " has left the summation service, and " + state_.names[state_.self] +
-                            " waits for its data in the sum of " + state_.declaration.textOf(underWay_.begin()->first) +
-                            " (sums begun: " + std::to_string(state_.departures.sumsOf(*worker)) + " and " +
-                            std::to_string(sums_) + ")")
+                            " waits for its data in the sum of " +
+                            state_.sums.declaration().textOf(underWay_.begin()->first) + " (sums begun: " +
+                            std::to_string(state_.departures.sumsOf(*worker)) + " and " + std::to_string(sums_) + ")")
       .withWorker(name);
 }
 
@@ -284,7 +356,7 @@ void Pump::look() {
   if (late.ok()) late = overdueElsewhere();
   if (!late.ok() && state_.failure.ok()) state_.failure = std::move(late);
   if (!late.ok()) return;
-  if (!underWay_.empty() || !state_.adder.awaited().empty()) watch();
+  if (!underWay_.empty() || !state_.sums.adder().awaited().empty()) watch();
 }
 
 std::string Pump::namesOf(const std::vector<Machine>& machines) const {
@@ -294,10 +366,11 @@ std::string Pump::namesOf(const std::vector<Machine>& machines) const {
 
 // A part that this machine sums, and that some workers have not begun.
 Status Pump::overdueHere() {
-  const auto late = overdue_.look(state_.adder.awaited(), Clock::now());
+  const auto late = overdue_.look(state_.sums.adder().awaited(), Clock::now());
   if (!late) return {};
-  const std::vector<size_t> missing = state_.adder.missing(late->first);
-  return deadlineExceeded("the sum of " + state_.declaration.textOf(state_.declaration.parts[late->first].tensor) +
+  const std::vector<size_t> missing = state_.sums.adder().missing(late->first);
+  return deadlineExceeded("the sum of " +
+                          state_.sums.declaration().textOf(state_.sums.declaration().parts[late->first].tensor) +
                           " was not begun in " + toText(options_.timeout) + " by " + namesOf(missing))
       .withWorker(state_.names[missing.front()]);
 }
@@ -308,14 +381,12 @@ Status Pump::overdueElsewhere() {
   if (std::exchange(framesAtLook_, state_.frames) != state_.frames) lastFrame_ = now;
   for (const auto& [tensor, sum] : underWay_) {
     if (now - std::max(sum.begun, lastFrame_) - 3 * lookInterval(options_.timeout) < options_.timeout) continue;
-    const auto [first, end] = state_.declaration.partsOf(tensor);
+    const auto [first, end] = state_.sums.declaration().partsOf(tensor);
     std::set<Machine> machines;
     for (size_t part = first; part < end; ++part) {
-      const Machine machine = state_.declaration.parts[part].machine;
-      if (!(machine == state_.self ? state_.adder.isDone(part) : state_.requester.isDone(part)))
-        machines.insert(machine);
+      if (!state_.sums.isDone(part)) machines.insert(state_.sums.declaration().parts[part].machine);
     }
-    Status late = deadlineExceeded("the sum of " + state_.declaration.textOf(tensor) + " was not done in " +
+    Status late = deadlineExceeded("the sum of " + state_.sums.declaration().textOf(tensor) + " was not done in " +
                                    toText(options_.timeout) + ": it lacks the parts that are summed by " +
                                    namesOf({machines.begin(), machines.end()}));
     return machines.size() > 1 ? late : std::move(late).withWorker(state_.names[*machines.begin()]);

@@ -3,9 +3,12 @@
 // writes and never waits for anything but its sockets. Each frame goes to the connection that SendOrder names, so that
 // each machine gets its share of what is sent at every moment.
 //
-// A service ends when all its workers have left. It fails on this machine when a machine is lost or sends what none
-// does, when a sum is not done in time, and when `fail` says so: all sums fail then, those under way and later ones.
-// Whoever owns the pump passes the failure on to the other machines.
+// A service ends when all its workers have left. It fails on this machine when a worker is lost, when a machine sends
+// what none does, when a sum is not done in time, and when `fail` says so: all sums fail then, those under way and
+// later ones. Whoever owns the pump passes the failure on to the other machines.
+//
+// A server may be lost. Its connection ends here, the first worker says which machines sum its parts from then on, and
+// the sums of these begin again. A machine that the first worker has not told yet waits.
 //
 // Any thread may call anything but `close`.
 //
@@ -13,6 +16,7 @@
 // slower, two and a wait; a checksum when it is written, and when it is read from TCP without TLS; the reactor's lock
 // and that of TLS, which nobody else holds; no copy but the kernel's.
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -24,6 +28,7 @@
 #include "treadle/core/io/executor.h"
 #include "treadle/core/io/future.h"
 #include "treadle/core/io/stream.h"
+#include "treadle/core/summation/bandwidths.h"
 #include "treadle/core/summation/overdue.h"
 #include "treadle/core/summation/pump_state.h"
 #include "treadle/core/summation/traffic.h"
@@ -37,12 +42,25 @@ struct PumpPeer {
   io::Stream stream;
 };
 
+// What a pump has for other machines, but by their job. Called on the pump's thread; they do not wait, and fail where
+// others cannot hear of it.
+struct PumpOutbox {
+  // To the first worker: this machine has lost the server.
+  std::function<Status(Machine server, const Status& why)> sendLoss = [](Machine, const Status&) { return Status(); };
+  // By the first worker: the server is lost, and these machines sum its parts, in their order. To all others.
+  std::function<Status(Machine server, const std::vector<Machine>& machines, const Status& why)> sendMove =
+      [](Machine, const std::vector<Machine>&, const Status&) { return Status(); };
+};
+
 struct PumpOptions {
   // Of a sum, until all workers have begun it. A sum that does not end, while nothing comes from other machines, has a
   // little longer, so that the machine that knows who has not begun it reports first.
   Duration timeout = std::chrono::seconds(60);
   // How long the end of a connection waits for a cause, by `fail` or `lost`; and `lost` for the end of a connection.
   Duration patience{};
+  // On the first worker: of all machines, from which the shares of those that are left follow. None: all alike.
+  Bandwidths bandwidths = {};
+  PumpOutbox outbox = {};
   io::ContinueOn continueOn = {};                                  // runs what is made of the pump's futures
   std::shared_ptr<Traffic> traffic = std::make_shared<Traffic>();  // counts what this pump does, too
 };
@@ -70,6 +88,12 @@ class Pump {
   void fail(const Status& why);
   // The job has lost the machine. Returns at once.
   void lost(Machine machine, const Status& why);
+  // On the first worker: another machine has lost the server, whatever the job reports. Returns at once.
+  void lostElsewhere(Machine server, const Status& why);
+  // The first worker has said that the server is lost: MachineSums::move. Returns at once.
+  void move(Machine server, std::vector<Machine> machines);
+  // This machine goes on without the server.
+  bool isWithout(Machine server) const;
   // As `fail`; returns when nothing here touches their data any more. One thread at a time, and not from what runs when
   // a sum ends.
   void close(const Status& why);
@@ -115,6 +139,9 @@ class Pump {
   void countSums();
   void watch();
   Status lossOrFailure();
+  Status hearNews();
+  Status lose(Machine server, const Status& why);
+  void drop(Machine server);
   void look();
   Status overdueHere();
   Status overdueElsewhere();
@@ -138,10 +165,12 @@ class Pump {
   const Future<void> whenEnded_;
   Status noMemory_, allHaveLeft_;  // made while there is memory
 
-  Mutex mutex_;
+  mutable Mutex mutex_;
   std::vector<Request> requests_ TREADLE_GUARDED_BY(mutex_);
   std::vector<bool> isTaken_ TREADLE_GUARDED_BY(mutex_);  // by tensor: a sum is under way
-  std::vector<std::pair<Machine, Status>> lost_ TREADLE_GUARDED_BY(mutex_);
+  std::vector<std::pair<Machine, Status>> lost_ TREADLE_GUARDED_BY(mutex_), lostElsewhere_ TREADLE_GUARDED_BY(mutex_);
+  std::vector<std::pair<Machine, std::vector<Machine>>> moves_ TREADLE_GUARDED_BY(mutex_);
+  std::vector<bool> isWithout_ TREADLE_GUARDED_BY(mutex_);  // by machine
   bool leaves_ TREADLE_GUARDED_BY(mutex_) = false;
   Status failure_ TREADLE_GUARDED_BY(mutex_);  // set for good when the thread ends
   std::thread thread_;

@@ -25,19 +25,16 @@ void PumpConnection::leave(uint64_t sums) {
 }
 
 bool PumpConnection::hasBytes() const {
-  if (hasEnded_) return false;
-  return !writer_.isIdle() || leave_ == Leave::kDue || nextOfAdder() || state_.requester.next(machine_);
-}
-
-std::optional<size_t> PumpConnection::nextOfAdder() const {
-  return state_.isWorker(machine_) ? state_.adder.next(machine_) : std::nullopt;
+  if (hasEnded_ || !takesBytes_) return false;
+  return !writer_.isIdle() || leave_ == Leave::kDue || state_.sums.hasBytes(machine_);
 }
 
 size_t PumpConnection::write() {
   if (writer_.isIdle() && hasBytes()) writer_.begin(take());
   const Result<size_t> bytes = writer_.writeTo(stream_);
   if (!bytes.ok()) {
-    end(bytes.status());
+    // What the other machine has sent before is still to be read, and then its end.
+    bytes.status().code() == Code::kPeerLost ? void(takesBytes_ = false) : end(bytes.status());
     return 0;
   }
   state_.order.sent(machine_, *bytes);
@@ -45,30 +42,18 @@ size_t PumpConnection::write() {
   // TLS takes bytes before the socket does, and loses them with it.
   const std::optional<Outgoing> frame = stream_.flushed() ? writer_.takeWritten() : std::nullopt;
   if (frame) {
-    written(*frame);
+    frame->frame.kind == FrameKind::kLeave ? void(leave_ = Leave::kWritten) : state_.sums.written(machine_, *frame);
   } else if (*bytes == 0) {
     setWritable(false);
   }
   return *bytes;
 }
 
-// Of the first tensor; of the same one the sum, which is nearer to its end. A worker that leaves has sent all its data.
+// That the worker leaves goes last: the other machine may end then.
 Outgoing PumpConnection::take() {
-  const std::optional<size_t> sum = nextOfAdder(), addend = state_.requester.next(machine_);
-  if (leave_ == Leave::kDue) {
-    source_ = Source::kLeave;
-    return {leaveFrame_, {}};
-  }
-  source_ = sum && (!addend || *sum <= *addend) ? Source::kAdder : Source::kRequester;
-  return (source_ == Source::kAdder ? state_.adder.take(machine_) : state_.requester.take(machine_)).value();
-}
-
-void PumpConnection::written(const Outgoing& frame) {
-  switch (source_) {
-    case Source::kAdder: return state_.adder.written(machine_, frame);
-    case Source::kRequester: return state_.requester.written(frame);
-    case Source::kLeave: leave_ = Leave::kWritten;
-  }
+  if (auto next = state_.sums.take(machine_)) return *next;
+  leave_ = Leave::kBeingWritten;
+  return {leaveFrame_, {}};
 }
 
 void PumpConnection::setWritable(bool isWritable) {
@@ -91,7 +76,7 @@ void PumpConnection::end(const Status& why) {
   if (why.code() != Code::kPeerLost) {
     if (state_.failure.ok()) state_.failure = std::move(named);
   } else if (mayEnd()) {
-    state_.losses.endedWell(machine_);
+    state_.losses.ignore(machine_);
   } else {
     state_.losses.connectionEnded(machine_, std::move(named), Clock::now());
   }
@@ -103,29 +88,14 @@ bool PumpConnection::mayEnd() const {
   return knowsOfThis && (!state_.isWorker(machine_) || state_.departures.hasLeft(machine_));
 }
 
-bool PumpConnection::hasLeft(FrameKind kind) const {
-  return (kind == FrameKind::kAnnounce || kind == FrameKind::kAddend) && state_.departures.hasLeft(machine_);
-}
-
-Result<MutableBytes> PumpConnection::roomFor(const Frame& frame) {
-  if (hasLeft(frame.kind)) return neverSent("data after it had left");
-  if (frame.kind == FrameKind::kAddend) return state_.adder.roomFor(machine_, frame);
-  if (frame.kind == FrameKind::kSum) return state_.requester.roomFor(machine_, frame);
-  return MutableBytes();
-}
+Result<MutableBytes> PumpConnection::roomFor(const Frame& frame) { return state_.sums.roomFor(machine_, frame); }
 
 Status PumpConnection::arrived(const Frame& frame) {
   ++state_.frames;
   state_.traffic->bytesReceived += kFrameHeaderBytes + frame.sizeBytes;
-  switch (frame.kind) {
-    case FrameKind::kAnnounce: state_.isActive = true; return state_.adder.announced(machine_, frame);
-    case FrameKind::kGrant: return state_.requester.granted(machine_, frame);
-    case FrameKind::kAddend: state_.adder.arrived(machine_, frame); return {};
-    case FrameKind::kLeave: return state_.departures.left(machine_, frame);
-    case FrameKind::kSum: break;
-  }
-  if (const std::optional<size_t> part = state_.requester.arrived(frame)) state_.done.push_back(*part);
-  return {};
+  if (frame.kind == FrameKind::kLeave) return state_.departures.left(machine_, frame);
+  if (frame.kind == FrameKind::kAnnounce) state_.isActive = true;
+  return state_.sums.arrived(machine_, frame);
 }
 
 }  // namespace treadle::summation

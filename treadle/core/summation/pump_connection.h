@@ -33,26 +33,21 @@ class PumpConnection final : public io::EventHandler, public FrameReceiver {
   Status arrived(const Frame& frame) override;
 
  private:
-  enum class Source { kAdder, kRequester, kLeave };
-  enum class Leave { kNone, kDue, kWritten };
+  enum class Leave { kNone, kDue, kBeingWritten, kWritten };
 
-  std::optional<size_t> nextOfAdder() const;
   Outgoing take();
-  void written(const Outgoing& frame);
   void setWritable(bool isWritable);
   void end(const Status& why);
   bool mayEnd() const;
-  bool hasLeft(FrameKind kind) const;
 
   PumpState& state_;
   const Machine machine_;
   io::Stream stream_;
   FrameReader reader_;
   FrameWriter writer_;
-  Source source_ = Source::kAdder;  // of what the writer writes
   Leave leave_ = Leave::kNone;
   Frame leaveFrame_;
-  bool hasEnded_ = false;
+  bool takesBytes_ = true, hasEnded_ = false;
 };
 
 }  // namespace treadle::summation

@@ -27,15 +27,19 @@ std::vector<double> sharesOfConnections(const Declaration& declaration, Machine 
 
 PumpState::PumpState(Declaration declared, Machine machine, std::vector<std::string> machines, Duration patience,
                      std::shared_ptr<Traffic> counts)
-    : declaration(std::move(declared)),
-      self(machine),
+    : self(machine),
       names(std::move(machines)),
       reactor(valueOrThrow(io::Reactor::make())),
       traffic(std::move(counts)),
-      adder(declaration, self),
-      requester(declaration, names.size()),
-      order(sharesOfConnections(declaration, self, names.size())),
-      departures(declaration.workers),
+      sums(std::move(declared), self, names.size()),
+      order(sharesOfConnections(sums.declaration(), self, names.size())),
+      departures(sums.declaration().workers),
       losses(names.size(), patience) {}
+
+Status PumpState::move(Machine lost, const std::vector<Machine>& machines) {
+  TREADLE_RETURN_IF_ERROR(sums.move(lost, machines));
+  order.setShares(sharesOfConnections(sums.declaration(), self, names.size()));
+  return {};
+}
 
 }  // namespace treadle::summation

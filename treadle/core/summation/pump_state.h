@@ -6,10 +6,9 @@
 #include <vector>
 
 #include "treadle/core/io/reactor.h"
-#include "treadle/core/summation/adder.h"
 #include "treadle/core/summation/departures.h"
 #include "treadle/core/summation/losses.h"
-#include "treadle/core/summation/requester.h"
+#include "treadle/core/summation/machine_sums.h"
 #include "treadle/core/summation/send_order.h"
 #include "treadle/core/summation/traffic.h"
 
@@ -20,21 +19,21 @@ struct PumpState {
   PumpState(Declaration declared, Machine self, std::vector<std::string> names, Duration patience,
             std::shared_ptr<Traffic> traffic);
 
-  bool isWorker(Machine machine) const { return machine < declaration.workers; }
-  const Declaration declaration;
+  bool isWorker(Machine machine) const { return sums.isWorker(machine); }
+  // The parts of a lost server are summed by these machines: MachineSums::move.
+  Status move(Machine lost, const std::vector<Machine>& machines);
+
   const Machine self;
   const std::vector<std::string> names;
   const std::unique_ptr<io::Reactor> reactor;
   const std::shared_ptr<Traffic> traffic;
-  Adder adder;
-  Requester requester;
+  MachineSums sums;
   SendOrder order;
   Departures departures;
   Losses losses;
-  std::vector<size_t> done;  // parts whose sums have come from other machines
-  uint64_t frames = 0;       // that have come
-  bool isActive = false;     // something has begun to be waited for
-  Status failure;            // of the service here
+  uint64_t frames = 0;    // that have come
+  bool isActive = false;  // something has begun to be waited for
+  Status failure;         // of the service here
 };
 
 }  // namespace treadle::summation

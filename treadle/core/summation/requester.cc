@@ -1,74 +1,178 @@
 #include "treadle/core/summation/requester.h"
 
+#include <algorithm>
+
 #include "treadle/core/base/check.h"
 
 namespace treadle::summation {
 
-Requester::Requester(const Declaration& declaration, size_t machines)
-    : declaration_(declaration), states_(declaration.parts.size()), announcements_(machines), grants_(machines) {}
+Requester::Requester(const Declaration& declaration, Machine self, size_t machines)
+    : declaration_(declaration),
+      self_(self),
+      states_(declaration.parts.size()),
+      haves_(machines),
+      announcements_(machines),
+      grants_(machines) {}
 
 void Requester::announce(size_t part, MutableBytes data) {
   State& state = states_[part];
   TREADLE_CHECK(!state.isUnderWay && data.size() == declaration_.parts[part].bytes(),
                 "the data of a part whose sum has not ended, or other data");
-  state = {.round = state.round, .data = data, .isUnderWay = true};
-  announcements_[declaration_.parts[part].machine].insert(part);
+  state.data = data;
+  state.isUnderWay = true;
+  if (!state.isAgain) offerIfReady(part);
+}
+
+void Requester::offerIfReady(size_t part) {
+  const State& state = states_[part];
+  if (state.isMoving || !(state.isAgain || state.isUnderWay)) return;
+  const Machine machine = declaration_.parts[part].machine;
+  if (machine == self_) {
+    own_.push_back({part, state.offeredRound(), state.offered().first(declaration_.parts[part].bytes())});
+  } else {
+    announcements_[machine].insert(part);
+  }
+}
+
+void Requester::moved(size_t part, Machine from) {
+  for (auto* some : {&haves_, &announcements_, &grants_}) (*some)[from].erase(part);
+  restore(part);
+  State& state = states_[part];
+  state.isMoving = true;
+  const Machine machine = declaration_.parts[part].machine;
+  if (machine == self_) {
+    own_.push_back({part, state.round});
+  } else {
+    haves_[machine].insert(part);
+  }
+}
+
+// The data is again what it was before the exchange with the machine that is lost.
+void Requester::restore(size_t part) {
+  State& state = states_[part];
+  for (uint64_t piece = 0; piece < state.exchange.copied; ++piece)
+    std::ranges::copy(declaration_.pieceOf(part, piece, state.copy),
+                      declaration_.pieceOf(part, piece, state.data).begin());
+  if (!state.hasCopyOfLast()) giveBack(&state.copy);
+  giveBack(&state.spare);
+  state.isAgain = false;
+  state.exchange = {};
+}
+
+void Requester::giveBack(MutableBytes* memory) {
+  if (!memory->empty()) memory_.giveBack(std::exchange(*memory, {}));
+}
+
+// Of the frame, if the machine sums it.
+std::optional<size_t> Requester::partOf(Machine machine, const Frame& frame) const {
+  const std::optional<size_t> part = declaration_.partAt(frame.tensor, frame.offset);
+  return part && declaration_.parts[*part].machine == machine ? part : std::nullopt;
 }
 
 Status Requester::granted(Machine machine, const Frame& grant) {
-  const std::optional<size_t> part = declaration_.partAt(grant.tensor, grant.offset);
-  if (!part || declaration_.parts[*part].machine != machine || declaration_.parts[*part].begin != grant.offset)
+  const std::optional<size_t> part = partOf(machine, grant);
+  if (!part || declaration_.parts[*part].begin != grant.offset)
     return neverSent("a grant of a part that it does not sum");
   State& state = states_[*part];
-  if (!state.isAnnounced || state.isGranted || grant.round != state.round)
+  const bool mayKeep = state.copy.empty() || state.isAgain;  // the copy of the round before would be lost
+  if (!state.exchange.isAnnounced || state.exchange.isGranted || grant.round != state.offeredRound() || !mayKeep)
     return neverSent("a grant of a part that this worker has not announced");
-  state.isGranted = true;
+  state.exchange.isGranted = true;
   grants_[machine].insert(*part);
   return {};
 }
 
-// A sum of what this worker has not sent would replace it.
-Result<MutableBytes> Requester::roomFor(Machine machine, const Frame& sum) {
-  const std::optional<size_t> part = declaration_.partAt(sum.tensor, sum.offset);
-  if (!part || declaration_.parts[*part].machine != machine) return neverSent("the sum of a part that it does not sum");
+Status Requester::released(Machine machine, const Frame& release) {
+  const std::optional<size_t> part = partOf(machine, release);
+  if (!part || declaration_.parts[*part].begin != release.offset)
+    return neverSent("the release of a part that it does not sum");
   const State& state = states_[*part];
-  if (!state.isGranted || sum.round != state.round || state.arrived >= state.written ||
-      sum.offset != declaration_.beginOf(*part, state.arrived) ||
-      sum.sizeBytes != declaration_.bytesOf(*part, state.arrived))
-    return neverSent("another piece of a sum than the next one");
-  return declaration_.pieceOf(*part, state.arrived, state.data);
+  const bool isNext = release.round == state.round;
+  const bool isDue = state.isMoving ? isNext || (release.round + 1 == state.round && state.hasCopyOfLast())
+                                    : isNext && state.hasCopyOfLast() && !state.isAgain;
+  if (!isDue) return neverSent("the release of a part that is not due");
+  this->release(*part, release.round);
+  return {};
 }
 
-std::optional<size_t> Requester::arrived(const Frame& sum) {
-  const size_t part = declaration_.partAt(sum.tensor, sum.offset).value();
+void Requester::release(size_t part, uint64_t round) {
   State& state = states_[part];
-  if (++state.arrived < declaration_.piecesOf(part)) return {};
-  state = {.round = state.round + 1};
-  return part;
+  const bool isLacking = round != state.round;  // others lack the sum of the round before
+  if (!isLacking && state.hasCopyOfLast()) giveBack(&state.copy);
+  if (!std::exchange(state.isMoving, false)) return;
+  state.isAgain = isLacking;
+  offerIfReady(part);
+}
+
+// A sum of what this worker has not sent would replace it.
+Result<MutableBytes> Requester::roomFor(Machine machine, const Frame& sum) {
+  const std::optional<size_t> part = partOf(machine, sum);
+  if (!part) return neverSent("the sum of a part that it does not sum");
+  State& state = states_[*part];
+  State::Exchange& exchange = state.exchange;
+  if (!exchange.isGranted || sum.round != state.offeredRound() || exchange.arrived >= exchange.written ||
+      sum.offset != declaration_.beginOf(*part, exchange.arrived) ||
+      sum.sizeBytes != declaration_.bytesOf(*part, exchange.arrived))
+    return neverSent("another piece of a sum than the next one");
+  if (state.isAgain) {
+    if (state.spare.empty()) state.spare = memory_.take(declaration_.parts[*part].bytes());
+    return declaration_.pieceOf(*part, exchange.arrived, state.spare);
+  }
+  const MutableBytes room = declaration_.pieceOf(*part, exchange.arrived, state.data);
+  if (isKept(*part)) {
+    if (state.copy.empty()) state.copy = memory_.take(declaration_.parts[*part].bytes());
+    std::ranges::copy(room, declaration_.pieceOf(*part, exchange.arrived, state.copy).begin());
+    exchange.copied = exchange.arrived + 1;
+  }
+  return room;
+}
+
+void Requester::arrived(const Frame& sum) {
+  const size_t part = declaration_.partAt(sum.tensor, sum.offset).value();
+  if (++states_[part].exchange.arrived == declaration_.piecesOf(part)) ended(part);
+}
+
+// The machine has summed what this worker offered.
+void Requester::ended(size_t part) {
+  State& state = states_[part];
+  state.exchange = {};
+  if (std::exchange(state.isAgain, false)) {
+    giveBack(&state.spare);
+    if (!isKept(part)) giveBack(&state.copy);
+    return offerIfReady(part);
+  }
+  ++state.round;
+  state.isUnderWay = false;
+  state.data = {};
+  if (isKept(part)) haves_[declaration_.parts[part].machine].insert(part);
+  done_.push_back(part);
 }
 
 std::optional<size_t> Requester::next(Machine machine) const {
-  if (!announcements_[machine].empty()) return 0;
+  if (!haves_[machine].empty() || !announcements_[machine].empty()) return 0;
   return grants_[machine].empty() ? std::nullopt : std::optional(*grants_[machine].begin());
 }
 
 std::optional<Outgoing> Requester::take(Machine machine) {
-  if (!announcements_[machine].empty()) {
-    const size_t part = *announcements_[machine].begin();
-    announcements_[machine].erase(announcements_[machine].begin());
-    states_[part].isAnnounced = true;
-    return outgoingOfPart(FrameKind::kAnnounce, declaration_, part, states_[part].round);
+  for (auto* some : {&haves_, &announcements_}) {
+    std::set<size_t>& parts = (*some)[machine];
+    if (parts.empty()) continue;
+    const size_t part = parts.extract(parts.begin()).value();
+    State& state = states_[part];
+    if (some == &haves_) return outgoingOfPart(FrameKind::kHave, declaration_, part, state.round);
+    state.exchange.isAnnounced = true;
+    return outgoingOfPart(FrameKind::kAnnounce, declaration_, part, state.offeredRound());
   }
   if (grants_[machine].empty()) return {};
   const size_t part = *grants_[machine].begin();
   State& state = states_[part];
-  const uint64_t piece = state.taken++;
-  if (state.taken == declaration_.piecesOf(part)) grants_[machine].erase(grants_[machine].begin());
-  return outgoingPiece(FrameKind::kAddend, declaration_, part, state.round, piece, state.data);
+  const uint64_t piece = state.exchange.taken++;
+  if (state.exchange.taken == declaration_.piecesOf(part)) grants_[machine].erase(grants_[machine].begin());
+  return outgoingPiece(FrameKind::kAddend, declaration_, part, state.offeredRound(), piece, state.offered());
 }
 
 void Requester::written(const Outgoing& frame) {
-  if (frame.frame.kind == FrameKind::kAddend) ++states_[frame.part].written;
+  if (frame.frame.kind == FrameKind::kAddend) ++states_[frame.part].exchange.written;
 }
 
 }  // namespace treadle::summation

@@ -1,53 +1,107 @@
 #pragma once
 // A worker's part in the sums of a summation service: it announces its data to the machines that sum it, sends what
-// they grant, and takes the sums, which replace the data piece by piece. Its own machine's parts are an Adder's. Pure
-// logic over memory, without sockets; one thread at a time.
+// they grant, and takes the sums, which replace the data piece by piece. The parts that its own machine sums are
+// exchanged with the Adder there, by functions. Pure logic over memory, without sockets; one thread at a time.
 //
 // Of several parts those of the first tensor go first, whenever they were announced.
+//
+// A server may be lost. So a worker keeps what a server's sum replaces until all workers have that sum: then a part
+// that moves to another machine can be summed again from the data of all, in the same order. It begins there with a
+// report of the rounds that the worker has (kHave). The machine answers which one is next (kRelease): the one that the
+// worker makes, or the one before, where others lack its sum. Then the worker announces its copy, and drops the sum.
+//
+// After std::bad_alloc, which any function may throw, it is of no use any more.
 
 #include <optional>
 #include <set>
+#include <utility>
+#include <vector>
 
 #include "treadle/core/base/status.h"
 #include "treadle/core/summation/declaration.h"
 #include "treadle/core/summation/outgoing.h"
+#include "treadle/core/summation/part_memory.h"
 
 namespace treadle::summation {
 
 class Requester {
  public:
   // `declaration` must outlive it.
-  Requester(const Declaration& declaration, size_t machines);
+  Requester(const Declaration& declaration, Machine self, size_t machines);
 
-  // The data of a part that another machine sums is there. Until `isDone` nobody else touches it.
+  // The data of a part is there. Until `isDone` nobody else touches it.
   void announce(size_t part, MutableBytes data);
   bool isDone(size_t part) const { return !states_[part].isUnderWay; }
+  // The parts for which isDone has become true since the last call.
+  std::vector<size_t> takeDone() { return std::exchange(done_, {}); }
 
-  // From another machine. DataLoss: what no machine sends.
+  // The part has another machine in the declaration now than `from`, which was a server and is lost: no frame of it may
+  // be on the way here, and nothing may read what it was sent.
+  void moved(size_t part, Machine from);
+
+  // ---- with other machines. DataLoss: what no machine sends
   Status granted(Machine machine, const Frame& grant);
-  // Where the bytes of a piece of a sum go; then that they are there. Yields the part if that was its last piece.
+  Status released(Machine machine, const Frame& release);
+  // Where the bytes of a piece of a sum go; then that they are there.
   Result<MutableBytes> roomFor(Machine machine, const Frame& sum);
-  std::optional<size_t> arrived(const Frame& sum);
+  void arrived(const Frame& sum);
 
   // The next frame for a machine; its piece stays where it is until `written`.
   std::optional<Outgoing> take(Machine machine);
-  // The part of that frame; 0 of an announcement, which goes first.
+  // The part of that frame; 0 of one without a piece, which goes first.
   std::optional<size_t> next(Machine machine) const;
   void written(const Outgoing& frame);
 
+  // ---- with the Adder of this machine: what it is to hear, since the last call
+  struct Own {
+    size_t part = 0;
+    uint64_t round = 0;
+    MutableBytes data = {};  // that is announced; none: the worker has the sums of the rounds before
+  };
+  std::vector<Own> takeOwn() { return std::exchange(own_, {}); }
+  // What it answers: that this round is next, or that the sum is in the data.
+  void releasedOwn(size_t part, uint64_t round) { release(part, round); }
+  void summedOwn(size_t part) { ended(part); }
+
  private:
-  // Of a part that another machine sums.
   struct State {
-    uint64_t round = 0;  // that is under way, or the next one
+    uint64_t round = 0;  // that is under way, or the next one: this worker has the sums of those before
     MutableBytes data = {};
-    bool isUnderWay = false, isAnnounced = false, isGranted = false;
-    uint64_t taken = 0, written = 0, arrived = 0;  // pieces
+    bool isUnderWay = false;
+    bool isMoving = false;    // its machine has not said yet which round is next
+    bool isAgain = false;     // the round before is summed again
+    MutableBytes copy = {};   // of the round before; or of what the sum of this one has replaced
+    MutableBytes spare = {};  // where a sum goes that this worker has
+    struct Exchange {         // with the machine
+      bool isAnnounced = false, isGranted = false;
+      uint64_t taken = 0, written = 0, arrived = 0;  // pieces
+      uint64_t copied = 0;                           // pieces that the sum has replaced, or is about to
+    };
+    Exchange exchange = {};
+
+    uint64_t offeredRound() const { return isAgain ? round - 1 : round; }
+    MutableBytes offered() const { return isAgain ? copy : data; }
+    bool hasCopyOfLast() const { return !copy.empty() && exchange.copied == 0; }
   };
 
+  std::optional<size_t> partOf(Machine machine, const Frame& frame) const;
+  // Its sums may be needed again.
+  bool isKept(size_t part) const { return declaration_.parts[part].machine >= declaration_.workers; }
+  void offerIfReady(size_t part);
+  void release(size_t part, uint64_t round);
+  void restore(size_t part);
+  void ended(size_t part);
+  void giveBack(MutableBytes* memory);
+
   const Declaration& declaration_;
+  const Machine self_;
   std::vector<State> states_;                    // by part
-  std::vector<std::set<size_t>> announcements_;  // by machine: parts of which it is to hear
+  std::vector<std::set<size_t>> haves_;          // by machine: parts of which it is to hear
+  std::vector<std::set<size_t>> announcements_;  // likewise
   std::vector<std::set<size_t>> grants_;         // by machine: parts with pieces to take
+  std::vector<Own> own_;
+  std::vector<size_t> done_;
+  PartMemory memory_;
 };
 
 }  // namespace treadle::summation

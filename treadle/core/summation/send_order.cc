@@ -10,6 +10,10 @@ SendOrder::SendOrder(const std::vector<double>& shares, double leadBytes) : lead
   for (const double share : shares) flows_.push_back({share});
 }
 
+void SendOrder::setShares(const std::vector<double>& shares) {
+  for (size_t i = 0; i < flows_.size(); ++i) flows_[i].share = shares[i];
+}
+
 void SendOrder::setPending(size_t connection, bool hasBytes) {
   Flow& flow = flows_[connection];
   if (hasBytes && !flow.isPending) {

@@ -22,6 +22,8 @@ class SendOrder {
   // One connection for each share; those with a share of 0 have only small messages, and go first.
   explicit SendOrder(const std::vector<double>& shares, double leadBytes = kLeadBytes);
 
+  // From now on: one for each connection.
+  void setShares(const std::vector<double>& shares);
   void setPending(size_t connection, bool hasBytes);
   void setWritable(size_t connection, bool isWritable) { flows_[connection].isWritable = isWritable; }
   void sent(size_t connection, uint64_t bytes);

@@ -160,7 +160,7 @@ std::shared_ptr<Participant> begun(Services& services, const ProcessGroup& group
   std::vector<WorkerInfo> machines;
   for (int member = 0; member < link.size(); ++member) machines.push_back(link.member(member));
   return services.begin(link.group(), std::move(machines), options.workers.size(), static_cast<Machine>(group.rank()),
-                        options.timeout);
+                        options.timeout, bandwidthsOf(options));
 }
 
 }  // namespace

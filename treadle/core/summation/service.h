@@ -26,7 +26,7 @@ struct Invitation;
 struct SummationOptions {
   // Names of workers of the job, which all machines list alike: those with tensors, and those that only sum. Both
   // empty: all workers of the job, in an open one those that are in it now, and its servers (Worker::peers,
-  // Worker::servers). Only `workers` empty: all workers.
+  // Worker::servers), also lost ones, with which no service can be made. Only `workers` empty: all workers.
   std::vector<std::string> workers = {}, servers = {};
   std::string name = {};  // for messages; another name means another service. At most 64 bytes
   // To make it; of a sum, until all workers have begun it. kNoTimeout: until a machine is lost.
@@ -65,8 +65,8 @@ class SummationService {
   // The data belongs to the service until the future is ready; to cancel the future has no effect, as the other workers
   // count on the data. NotFoundError: no such tensor. ArgumentError: another type or size. StateError: a sum of the
   // tensor is under way, this machine is a server, or after `leave`. The future fails with TimeoutError naming the
-  // workers that have not begun the sum, with PeerLostError naming a lost machine, and then all later ones do; the data
-  // is undefined.
+  // workers that have not begun the sum, with PeerLostError naming a lost worker, and then all later ones do; the data
+  // is undefined. A lost server delays it: the sum begins again with the machines that are left, and has the same bits.
   Future<void> sum(std::string_view tensor, MutableBytes data, group::DataType type);
 
   template <group::Reducible T>

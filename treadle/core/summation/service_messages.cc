@@ -9,9 +9,9 @@ namespace treadle::summation {
 namespace {
 
 constexpr size_t kTextBytes = 4096, kWorkerBytes = 127;  // of a failure
-constexpr size_t kLeastTensorBytes = 13, kPartBytes = 24, kLeastNameBytes = 4;
+constexpr size_t kLeastTensorBytes = 13, kPartBytes = 24, kLeastNameBytes = 4, kMachineBytes = 4;
 
-enum class Kind : uint8_t { kFailure = 1, kInvitation = 2 };
+enum class Kind : uint8_t { kFailure = 1, kInvitation = 2, kLoss = 3, kMove = 4 };
 
 Declaration::Tensor readTensor(wire::Reader& reader) {
   Declaration::Tensor tensor;
@@ -32,14 +32,41 @@ Part readPart(wire::Reader& reader) {
   return part;
 }
 
-FailureMessage readFailure(wire::Reader& reader) {
-  FailureMessage failure;
-  failure.number = reader.number<uint64_t>();
+Status readReason(wire::Reader& reader) {
   const auto code = reader.number<uint8_t>();
   if (code == 0 || !isCode(code)) reader.fail();
   std::string text = reader.string(kTextBytes), worker = reader.string(kWorkerBytes);
-  if (reader.ok()) failure.why = Status(static_cast<Code>(code), std::move(text)).withWorker(std::move(worker));
+  if (!reader.ok()) return {};
+  return Status(static_cast<Code>(code), std::move(text)).withWorker(std::move(worker));
+}
+
+void writeReason(wire::Writer& writer, const Status& why) {
+  writer.number(static_cast<uint8_t>(why.code()));
+  writer.string(std::string_view(why.message()).substr(0, kTextBytes));
+  writer.string(std::string_view(why.worker()).substr(0, kWorkerBytes));
+}
+
+FailureMessage readFailure(wire::Reader& reader) {
+  FailureMessage failure;
+  failure.number = reader.number<uint64_t>();
+  failure.why = readReason(reader);
   return failure;
+}
+
+LossMessage readLoss(wire::Reader& reader) {
+  LossMessage loss;
+  loss.number = reader.number<uint64_t>();
+  loss.server = reader.number<uint32_t>();
+  loss.why = readReason(reader);
+  return loss;
+}
+
+MoveMessage readMove(wire::Reader& reader) {
+  MoveMessage move;
+  move.number = reader.number<uint64_t>();
+  move.lost = reader.number<uint32_t>();
+  for (size_t left = reader.count(kMachineBytes); left > 0; --left) move.machines.push_back(reader.number<uint32_t>());
+  return move;
 }
 
 Invitation readInvitation(wire::Reader& reader) {
@@ -89,9 +116,26 @@ std::vector<std::byte> encode(const FailureMessage& failure) {
   wire::Writer writer;
   writer.number(static_cast<uint8_t>(Kind::kFailure));
   writer.number(failure.number);
-  writer.number(static_cast<uint8_t>(failure.why.code()));
-  writer.string(std::string_view(failure.why.message()).substr(0, kTextBytes));
-  writer.string(std::string_view(failure.why.worker()).substr(0, kWorkerBytes));
+  writeReason(writer, failure.why);
+  return writer.take();
+}
+
+std::vector<std::byte> encode(const LossMessage& loss) {
+  wire::Writer writer;
+  writer.number(static_cast<uint8_t>(Kind::kLoss));
+  writer.number(loss.number);
+  writer.number(static_cast<uint32_t>(loss.server));
+  writeReason(writer, loss.why);
+  return writer.take();
+}
+
+std::vector<std::byte> encode(const MoveMessage& move) {
+  wire::Writer writer;
+  writer.number(static_cast<uint8_t>(Kind::kMove));
+  writer.number(move.number);
+  writer.number(static_cast<uint32_t>(move.lost));
+  writer.number(static_cast<uint32_t>(move.machines.size()));
+  for (const Machine machine : move.machines) writer.number(static_cast<uint32_t>(machine));
   return writer.take();
 }
 
@@ -115,6 +159,10 @@ Result<ServiceMessage> parseServiceMessage(Bytes bytes) {
     message = readFailure(reader);
   } else if (kind == Kind::kInvitation) {
     message = readInvitation(reader);
+  } else if (kind == Kind::kLoss) {
+    message = readLoss(reader);
+  } else if (kind == Kind::kMove) {
+    message = readMove(reader);
   } else {
     reader.fail();
   }

@@ -4,12 +4,16 @@
 #include <utility>
 
 #include "treadle/core/base/error.h"
+#include "treadle/core/base/listed.h"
+#include "treadle/core/base/log.h"
 
 namespace treadle::summation {
 namespace {
 
 // A report takes longer than this on a job's connections only where they are very busy: then a loss has another reason.
-constexpr Duration kPatience = std::chrono::seconds(2);
+// Where the connection of a worker and a server ends, and both live, the worker decides first, and the others go on
+// without the server.
+constexpr Duration kPatience = std::chrono::seconds(2), kServersPatience = 3 * kPatience;
 
 }  // namespace
 
@@ -22,9 +26,14 @@ Services::Services(cluster::Membership& membership, io::ContinueOn continueOn, D
 Services::~Services() { close(cancelled("this worker has left the job")); }
 
 std::shared_ptr<Participant> Services::begin(uint64_t number, std::vector<WorkerInfo> machines, size_t workers,
-                                             Machine self, Duration timeout) {
+                                             Machine self, Duration timeout, Bandwidths bandwidths) {
   auto report = [outbox = outbox_, number, machines](const Status& why) { outbox->report(number, machines, why); };
-  const PumpOptions options{.timeout = timeout, .patience = kPatience, .continueOn = continueOn_, .traffic = traffic_};
+  const PumpOptions options{.timeout = timeout,
+                            .patience = self < workers ? kPatience : kServersPatience,
+                            .bandwidths = std::move(bandwidths),
+                            .outbox = outbox_->forPump(number, machines, workers),
+                            .continueOn = continueOn_,
+                            .traffic = traffic_};
   auto participant = std::make_shared<Participant>(std::move(machines), workers, self, options, std::move(report));
   MutexLock lock(mutex_);
   throwIfError(closed_);
@@ -51,14 +60,37 @@ void Services::Keeper::letGo() {
   for (const auto& participant : kept) participant->close(cancelled("it was dropped"));
 }
 
-// Who is lost hears nothing, and need not.
 void Services::Outbox::report(uint64_t number, const std::vector<WorkerInfo>& machines, const Status& why) {
+  send(machines, encode(FailureMessage{number, why})).ignore();
+}
+
+Status Services::Outbox::send(const std::vector<WorkerInfo>& machines, const std::vector<std::byte>& message) {
   const base::Gate::Use inside(gate);
-  if (!inside) return;
-  const std::vector<std::byte> message = encode(FailureMessage{number, why});
-  for (const WorkerInfo& machine : machines)
-    if (machine.rank != membership.self().rank)
-      membership.send(machine.rank, link::Subject::kSummation, message, {}, link::SendMode::kUrgent, kNever).ignore();
+  Status all;
+  for (const WorkerInfo& machine : machines) {
+    if (!inside || machine.rank == membership.self().rank) continue;
+    const Status sent =
+        membership.send(machine.rank, link::Subject::kSummation, message, {}, link::SendMode::kUrgent, kNever);
+    if (sent.code() == Code::kResourceExhausted) all = sent;
+  }
+  return all;
+}
+
+PumpOutbox Services::Outbox::forPump(uint64_t number, std::vector<WorkerInfo> machines, size_t workers) {
+  auto sendLoss = [outbox = shared_from_this(), number, first = std::vector(1, machines.front())](Machine server,
+                                                                                                  const Status& why) {
+    return outbox->send(first, encode(LossMessage{number, server, why}));
+  };
+  auto sendMove = [outbox = shared_from_this(), number, machines = std::move(machines), workers](
+                      Machine server, const std::vector<Machine>& to, const Status& why) {
+    constexpr size_t kNamed = 8;
+    const std::span all(machines);
+    const std::string names = listed(all.first(workers), kNamed, [](const WorkerInfo& one) { return one.name; });
+    logWarn(machines.front().name,
+            "the summation service of " + names + " goes on without " + machines[server].name + ": " + why.message());
+    return outbox->send(machines, encode(MoveMessage{number, server, to}));
+  };
+  return {std::move(sendLoss), std::move(sendMove)};
 }
 
 std::shared_ptr<Participant> Services::find(uint64_t number) const {
@@ -131,18 +163,28 @@ void Services::onMessage(int rank, const std::shared_ptr<link::Connection>& from
   if (!message.buffers.empty()) return from->close(dataLoss("it sent buffers with a message of a summation service"));
   Result<ServiceMessage> parsed = parseServiceMessage(message.payload);
   if (!parsed.ok()) return from->close(parsed.status());
-  if (const auto* failure = std::get_if<FailureMessage>(&*parsed)) return onFailure(rank, *failure);
-  const Status taken = onInvitation(rank, std::move(std::get<Invitation>(*parsed)));
+  const Status taken = std::visit([&](auto& one) { return onServiceMessage(rank, std::move(one)); }, *parsed);
   if (!taken.ok()) from->close(taken);
 }
 
-// Of a service that is over here it is no news.
-void Services::onFailure(int rank, const FailureMessage& failure) {
-  outbox_->membership.noteReported(rank, failure.why);
-  if (const auto participant = find(failure.number)) participant->failedOn(rank, failure.why);
+// Of a service that is over here it is no news; so it is with those below.
+Status Services::onServiceMessage(int rank, const FailureMessage& failure) {
+  const auto participant = find(failure.number);
+  if (!participant || participant->failedOn(rank, failure.why)) outbox_->membership.noteReported(rank, failure.why);
+  return {};
 }
 
-Status Services::onInvitation(int rank, Invitation invitation) {
+Status Services::onServiceMessage(int rank, const LossMessage& loss) {
+  const auto participant = find(loss.number);
+  return participant ? participant->lostElsewhere(rank, loss.server, loss.why) : Status();
+}
+
+Status Services::onServiceMessage(int rank, MoveMessage move) {
+  const auto participant = find(move.number);
+  return participant ? participant->moved(rank, move.lost, std::move(move.machines)) : Status();
+}
+
+Status Services::onServiceMessage(int rank, Invitation invitation) {
   if (!serve_) return dataLoss("it invited a worker that is no server to a summation service");
   const cluster::Membership& membership = outbox_->membership;
   const std::vector<std::string>& servers = invitation.servers;

@@ -46,7 +46,7 @@ class Services final : public cluster::MessageHandler {
   // From now on connections for this service are taken; as Participant's constructor. Throws what `close` was given,
   // after it.
   std::shared_ptr<Participant> begin(uint64_t number, std::vector<WorkerInfo> machines, size_t workers, Machine self,
-                                     Duration timeout);
+                                     Duration timeout, Bandwidths bandwidths = {});
   Result<io::Stream> dial(int rank, uint64_t number, TimePoint deadline) const { return dial_(rank, number, deadline); }
 
   // ---- who is in the job
@@ -78,17 +78,24 @@ class Services final : public cluster::MessageHandler {
   void close(const Status& why);
 
  private:
-  // Where a participant reports its failure, which may outlive all this.
-  struct Outbox {
+  // Where a participant reports its failure, and what its pump has for others. It may outlive all this.
+  struct Outbox : std::enable_shared_from_this<Outbox> {
     explicit Outbox(cluster::Membership& ofWorker) : membership(ofWorker) {}
     void report(uint64_t number, const std::vector<WorkerInfo>& machines, const Status& why);
+    // To all but this worker; nothing after the gate has closed. Who is lost hears nothing, and need not.
+    // ResourceExhausted: the message is too large for the job.
+    Status send(const std::vector<WorkerInfo>& machines, const std::vector<std::byte>& message);
+    PumpOutbox forPump(uint64_t number, std::vector<WorkerInfo> machines, size_t workers);
 
     cluster::Membership& membership;
     base::Gate gate;
   };
 
-  void onFailure(int rank, const FailureMessage& failure);
-  Status onInvitation(int rank, Invitation invitation);
+  // A status that is not OK is for closing the connection.
+  Status onServiceMessage(int rank, const FailureMessage& failure);
+  Status onServiceMessage(int rank, const LossMessage& loss);
+  Status onServiceMessage(int rank, MoveMessage move);
+  Status onServiceMessage(int rank, Invitation invitation);
   std::vector<std::string> namesOf(bool servers) const;
   std::shared_ptr<Participant> find(uint64_t number) const;
   std::vector<std::shared_ptr<Participant>> all() const;

@@ -51,6 +51,18 @@ Shares bestShares(const Bandwidths& bandwidths) {
   return {split(1 - onServers, std::move(room)), split(onServers, bandwidths.servers)};
 }
 
+Shares bestSharesWithout(const Bandwidths& bandwidths, const std::vector<bool>& isLost) {
+  const size_t workers = bandwidths.workers.size();
+  Bandwidths left{bandwidths.workers, {}};
+  for (size_t server = 0; server < bandwidths.servers.size(); ++server)
+    if (!isLost[workers + server]) left.servers.push_back(bandwidths.servers[server]);
+  Shares shares = bestShares(left);
+  for (size_t server = 0; server < bandwidths.servers.size(); ++server)
+    if (isLost[workers + server])
+      shares.servers.insert(shares.servers.begin() + static_cast<std::ptrdiff_t>(server), 0);
+  return shares;
+}
+
 Shares serverShares(const Bandwidths& bandwidths) {
   checkBandwidths(bandwidths);
   TREADLE_CHECK(!bandwidths.servers.empty(), "parameter servers without a server");

@@ -25,6 +25,9 @@ using Shares = PerMachine;
 // Those that take the least time. Where several do, servers sum as much as they can.
 Shares bestShares(const Bandwidths& bandwidths);
 
+// Likewise, where some machines, numbered workers first, are lost: servers, whose shares are 0.
+Shares bestSharesWithout(const Bandwidths& bandwidths, const std::vector<bool>& isLost);
+
 // Plain parameter servers: all bytes on the servers (at least one), by their bandwidths.
 Shares serverShares(const Bandwidths& bandwidths);
 

@@ -20,8 +20,7 @@ namespace treadle {
 
 enum class DdpCondition {
   kUsable,  // passes are averaged
-  // The group has failed for good: a worker was lost, or a server that summed for it; this one has left; or a rank
-  // could not end an averaged pass.
+  // The group has failed for good: a worker was lost, this one has left, or a rank could not end an averaged pass.
   // Averaged passes throw; DistributedDataParallel::rebind goes on with another group.
   kGroupLost,
   // The same, and DdpOptions::optimizerInBackward has stepped some parameters of this rank, and others not. rebind
@@ -35,7 +34,7 @@ enum class DdpCondition {
 struct DdpState {
   DdpCondition condition = DdpCondition::kUsable;
   std::string reason = {};      // unless it is usable: one sentence
-  std::string lostWorker = {};  // the first one, if the group has failed because workers or servers were lost
+  std::string lostWorker = {};  // the first one, if the group has failed because workers were lost
 };
 
 }  // namespace treadle

@@ -44,8 +44,8 @@
 // can one on which an operation of DdpOptions::hook fails, or its code throws. So the group fails on all
 // ranks, also for other users of it, with StateError, or with PeerLostError where a worker was lost. The others may
 // have their averages and have stepped: make a new group and call `rebind` with it, or load the last checkpoint, on all
-// ranks. With a summation service (AverageBy) the group also fails where a sum does, as by its timeout or when a server
-// is lost, and where passes over two modules that share it overlap.
+// ranks. With a summation service (AverageBy) the group also fails where a sum does, as by its timeout, and where
+// passes over two modules that share it overlap. A server that is lost costs a pause.
 //
 // Several modules may be in one pass, in any order on each rank, if each has a group of its own. Waiting for averages
 // is limited by GroupOptions::timeout, not by BackwardOptions::timeout.
