@@ -64,7 +64,11 @@ TEST(Report, takesTheWordOfAWorkerThatFailsByItself) {
 TEST(Report, namesAServerOnlyWhereAllWorkersGaveUpBecauseOfAnother) {
   EXPECT_EQ(1, Story(3).serves(2).dies(2, SIGKILL, 1).exits(1, 1, 900).exits(0, 1, 901).first());
   EXPECT_EQ(2, Story(3).serves(2).dies(2, SIGKILL, 1).exits(1, 1, 2).givesUp(1).exits(0, 1, 3).givesUp(0).first());
-  EXPECT_EQ(-1, Story(2).exits(0, 0, 5).first());
+  EXPECT_EQ(0,
+            Story(3).serves(2).dies(2, SIGKILL, 1).exits(0, 1, 5000).givesUp(0).exits(1, 1, 5001).givesUp(1).first());
+  Story late(3);
+  EXPECT_EQ("rank 1 (pid 101) ended with exit code 1 first; rank 0 ended well; rank 2 had been killed by SIGKILL",
+            late.serves(2).dies(2, SIGKILL, 1).exits(1, 1, 5000).exits(0, 0, 5001).text());
 }
 
 TEST(Report, namesNoWorkerThatGaveUpBecauseOfAnother) {

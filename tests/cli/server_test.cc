@@ -3,6 +3,9 @@
 #include <signal.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 
 #include "tests/cli/launcher.h"
 #include "tests/support/expect_error.h"
@@ -55,10 +58,29 @@ TEST(Server, EndsWithItsJob) {
   EXPECT_TRUE(contains(launcher.lastErrLine(), "ended with exit code 3 first"));
 }
 
+std::string contentsOf(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
+// Of the processes that the launcher has started, the one that is called `treadle server`; 0: there is none.
+pid_t serverOf(const Launcher& launcher) {
+  const std::string parent = "PPid:\t" + std::to_string(launcher.pid()) + "\n";
+  for (const auto& process : std::filesystem::directory_iterator("/proc"))
+    if (contains(contentsOf(process.path() / "status"), parent) &&
+        contains(contentsOf(process.path() / "cmdline"), std::string("server\0", 7)))
+      return std::stoi(process.path().filename());
+  return 0;
+}
+
 TEST(Server, IsMissedByNobodyWhenItIsKilled) {
-  Launcher launcher({"run", "-n", "2", "--servers", "1", "--", kSumming, "kills"});
+  Launcher launcher({"run", "-n", "2", "--servers", "1", "--", kSumming, "long"});
+  launcher.waitForOut("[2] server2: sums for 2 workers");
+  const pid_t server = serverOf(launcher);
+  ASSERT_GT(server, 0);
+  ASSERT_EQ(0, ::kill(server, SIGKILL));
   EXPECT_EQ(0, launcher.finish()) << launcher.err();
-  EXPECT_TRUE(contains(launcher.out(), "[1] 2 workers, 1 servers, 1.04858e+06\n")) << launcher.out();
+  EXPECT_TRUE(contains(launcher.out(), "[1] 2 workers, 1 servers, 1.26765e+30\n")) << launcher.out();
   EXPECT_TRUE(contains(launcher.err(), " was killed by SIGKILL; workers that have joined go on without it\n"))
       << launcher.err();
   EXPECT_TRUE(contains(launcher.err(), "goes on without server2")) << launcher.err();

@@ -18,9 +18,7 @@ void check(const summation::Invitation& invitation) {
 }
 
 void check(const summation::LossMessage& loss) { promise(!loss.why.ok(), "a loss has a reason"); }
-void check(const summation::MoveMessage& move) {
-  for (const summation::Machine machine : move.machines) promise(machine <= UINT32_MAX, "a machine has 32 bits");
-}
+void check(const summation::MoveMessage&) {}  // it may have any machines
 
 void feedMessage(Bytes bytes) {
   const Result<summation::ServiceMessage> message = summation::parseServiceMessage(bytes);

@@ -9,7 +9,7 @@ Three workers and two servers, each in a network namespace with 200 Mbit/s, sum 
                                                addend, sum, have, release, leave), when `half` of its bytes are sent, or `after` it
 
 A killed worker ends the job: all others end by themselves within 10 s, each with an error that names it. A killed server costs a
-pause: the workers end well with the right sums, and so does the other server.
+pause: the workers end well with the right sums, and so does the other server, within 10 s too (all rounds take about 2 s).
 
 usage: kill_service.py [--build FOLDER] [--only ROLE:MOMENT] [--verbose]. Ends with `kill-service: ok|FAILED kills=... slowest=...`.
 """
@@ -26,8 +26,8 @@ from bed import PORT, Bed
 from processes import Failed, end_orderly
 
 WORKERS, SERVERS, RATE = 3, 2, "200mbit"
-NAMED_S = 10  # within which the others end when a worker is killed
-LIMIT_S = 60  # ends a hang
+END_S = 10  # within which the others end
+LIMIT_S = 60  # until the moment has come
 POLL_S = 0.005
 
 # Of the second worker and of the first server. A worker sends some 150 addends and as many sums.
@@ -78,7 +78,7 @@ class Run:
             others = [rank for rank in range(WORKERS + SERVERS) if rank != self.victim]
             if self.wait([self.victim], LIMIT_S) is None:
                 return 0, ["the moment did not come"]
-            seconds = self.wait(others, NAMED_S if self.role == "worker" else LIMIT_S)
+            seconds = self.wait(others, END_S)
             if seconds is None:
                 hangs = [rank for rank in others if self.processes[rank].poll() is None]
                 return 0, [f"ranks {hangs} did not end in time"]

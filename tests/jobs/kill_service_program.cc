@@ -1,8 +1,8 @@
 // A machine of a job with summation servers that may kill itself at a named moment: kill_service_program [MOMENT].
 //
-// Workers sum tensors in several rounds, check the sums, and leave. A service that fails because of a lost server, as
-// while it is made, is made again without it. A program whose job fails says why on its last line, and ends with 1;
-// with 3 where a sum is wrong.
+// Workers sum tensors in several rounds, check the sums, and leave. Where a service cannot be made because of a lost
+// server, it is made again without it. A program whose job fails says why on its last line, and ends with 1; with 3
+// where a sum is wrong.
 //
 // Moments: a step of the program ("joined", "making", "made", "second-round", "left"), or "KIND.INDEX.PLACE" of a frame
 // that this process sends (summation/frame.h), as "addend.0.half": before the first one of its kind is sent, after half
@@ -128,37 +128,36 @@ bool sumsAreRight(SummationService& service, size_t worker, size_t workers, int 
   return true;
 }
 
-// All rounds, by one service.
-bool train(Worker& worker, const std::vector<std::string>& servers) {
-  std::vector<std::string> workers;
-  for (const WorkerInfo& one : worker.peers()) workers.push_back(one.name);
+std::vector<std::string> namesOf(const std::vector<WorkerInfo>& workers) {
+  std::vector<std::string> names;
+  for (const WorkerInfo& one : workers) names.push_back(one.name);
+  return names;
+}
+
+SummationService makeService(Worker& worker) {
+  SummationOptions options{.workers = namesOf(worker.peers()), .servers = namesOf(worker.servers())};
+  for (;;) {
+    try {
+      return SummationService::make(worker, options, kTensors);
+    } catch (const PeerLostError& error) {
+      if (std::erase(options.servers, error.worker()) == 0) throw;
+    }
+  }
+}
+
+int work(Worker& worker) {
   step("making");
-  SummationService service = SummationService::make(worker, {.workers = workers, .servers = servers}, kTensors);
+  SummationService service = makeService(worker);
   step("made");
   const auto self = static_cast<size_t>(worker.self().rank);
   for (int round = 0; round < kRounds; ++round) {
     if (round == 1) step("second-round");
-    if (!sumsAreRight(service, self, workers.size(), round)) return false;
+    if (sumsAreRight(service, self, worker.peers().size(), round)) continue;
+    std::fputs("a sum is wrong\n", stderr);
+    return 3;
   }
   service.leave().wait();
   step("left");
-  return true;
-}
-
-int work(Worker& worker) {
-  std::vector<std::string> servers;
-  for (const WorkerInfo& one : worker.servers()) servers.push_back(one.name);
-  for (;;) {
-    try {
-      if (!train(worker, servers)) {
-        std::fputs("a sum is wrong\n", stderr);
-        return 3;
-      }
-      break;
-    } catch (const PeerLostError& error) {
-      if (std::erase(servers, error.worker()) == 0) throw;
-    }
-  }
   std::puts("all sums are right");
   return 0;
 }

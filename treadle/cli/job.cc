@@ -109,6 +109,11 @@ void Job::takeMessages(Worker& worker) {
   }
 }
 
+bool Job::workersAreLeft() const {
+  return std::any_of(workers_.begin(), workers_.end(),
+                     [](const auto& one) { return !one->record.end && !one->record.isServer; });
+}
+
 // The last word counts: a program may catch that it has to give up, and join again or fail by itself.
 void Job::takeMessage(WorkerRecord& record, std::string_view message) {
   std::string name = cluster::nameFromMessage(message);
@@ -125,9 +130,7 @@ void Job::takeMessage(WorkerRecord& record, std::string_view message) {
 // itself in vain.
 void Job::noteEnd(const WorkerRecord& ended) {
   if (reported_) return;
-  const bool onlyServersLeft = std::all_of(workers_.begin(), workers_.end(),
-                                           [](const auto& one) { return one->record.end || one->record.isServer; });
-  if (onlyServersLeft) return reportFirstEnd(ended);
+  if (!workersAreLeft()) return reportFirstEnd(ended);
   if (ended.sentSignal != 0) return;
   if (!ended.gaveUp) return reportFirstEnd(ended);
   if (giveUpTimer_) return;
@@ -173,9 +176,7 @@ void Job::onEnd(Worker& worker) {
   takeMessages(worker);  // it may have told its name and died before we looked
   --left_;
   noteEnd(record);
-  const bool workersLeft = std::any_of(workers_.begin(), workers_.end(),
-                                       [](const auto& one) { return !one->record.end && !one->record.isServer; });
-  if (record.isServer && record.end->killed && phase_ == Phase::kWorking && workersLeft)
+  if (record.isServer && record.end->killed && phase_ == Phase::kWorking && workersAreLeft())
     console_.notice("treadle run: " + identify(record) + " " + howItEnded(record) +
                     "; workers that have joined go on without it");
   bool first = phase_ == Phase::kWorking && hasFailed(record) && left_ > 0;

@@ -76,6 +76,7 @@ class Job {
   void noteEnd(const WorkerRecord& ended);
   void reportFirstEnd(const WorkerRecord& ended);
   void reconsider();
+  bool workersAreLeft() const;
   static bool hasFailed(const WorkerRecord& process);
   bool anyFailed() const;
   bool onlyStoppedLeft() const;

@@ -15,8 +15,8 @@ using namespace std::chrono_literals;
 // Note [First failure]
 // The order of the ends is nearly the answer, with five exceptions.
 // * A worker that ends because of another one says so. It counts only when no worker failed by itself.
-// * A summation server counts only when all workers that failed say so: the others go on without it, unless they were
-//   still joining.
+// * The others go on without a summation server, unless they are still joining: then they give up at once. So it counts
+//   only where all workers that failed gave up, and ended within `kReportDelay` of it.
 // * A worker that ends by an exception of its own says so before it leaves the job. It may well take longer to be gone
 //   than those that end because it left.
 // * A worker that is stopped (SIGSTOP) ends last, when the launcher kills it. It failed when it stopped; a SIGCONT
@@ -51,8 +51,18 @@ std::string fateOf(const WorkerRecord& worker, TimePoint first, bool plural) {
   if (worker.end->good()) return worker.endedAt < first ? "had ended well" : "ended well";
   if (worker.stop) return was + " stopped and then ended by the launcher";
   if (worker.sentSignal != 0) return was + " ended by the launcher";
-  if (worker.end->killed) return was + " then killed by " + io::signalName(worker.end->value);
+  if (worker.end->killed)
+    return (worker.endedAt < first ? "had been killed by " : was + " then killed by ") +
+           io::signalName(worker.end->value);
   return "then ended with exit code " + std::to_string(worker.end->value);
+}
+
+// A server that others outlived.
+bool isMissedByNobody(const WorkerRecord& process, std::span<const WorkerRecord> all) {
+  if (!process.isServer || !process.end->killed) return false;
+  return std::none_of(all.begin(), all.end(), [&](const WorkerRecord& one) {
+    return !one.isServer && failed(one) && failedAt(one) <= failedAt(process) + kReportDelay;
+  });
 }
 
 }  // namespace
@@ -66,7 +76,7 @@ std::optional<size_t> firstFailure(std::span<const WorkerRecord> workers) {
     return order(one) < order(other);
   };
   for (size_t i = 0; i < workers.size(); ++i)
-    if (failed(workers[i]) && (!first || earlier(i))) first = i;
+    if (failed(workers[i]) && !isMissedByNobody(workers[i], workers) && (!first || earlier(i))) first = i;
   if (!first || workers[*first].stop || isCause(workers[*first])) return first;
 
   TimePoint latest = workers[*first].endedAt + kReportDelay;

@@ -68,13 +68,14 @@ class Machines {
     pumps_.resize(machines);
     for (Machine self = 0; self < machines; ++self) {
       PumpOptions own = options;
+      own.traffic = traffic_.emplace_back(std::make_shared<Traffic>());
       own.outbox.sendLoss = [this](Machine server, const Status& why) {
         if (const auto first = find(0)) first->lostElsewhere(server, why);
         return Status();
       };
       own.outbox.sendMove = [this, machines](Machine server, const std::vector<Machine>& to, const Status&) {
         for (Machine other = 1; other < machines; ++other)
-          if (const auto pump = find(other)) pump->move(server, to);
+          if (const auto pump = other == server ? nullptr : find(other)) pump->move(server, to);
         return Status();
       };
       auto pump = std::make_shared<Pump>(declaration, self, namesOf(machines), std::move(peers[self]), std::move(own));
@@ -89,6 +90,7 @@ class Machines {
   }
 
   Pump& operator[](Machine machine) { return *find(machine); }
+  uint64_t bytesReceived(Machine machine) const { return traffic_[machine]->bytesReceived; }
   void end(Machine machine) {
     const auto pump = find(machine);
     pump->close(cancelled("it was ended"));
@@ -102,6 +104,7 @@ class Machines {
     return pumps_[machine];
   }
 
+  std::vector<std::shared_ptr<Traffic>> traffic_;
   Mutex mutex_;
   std::vector<std::shared_ptr<Pump>> pumps_ TREADLE_GUARDED_BY(mutex_);
 };
@@ -222,6 +225,7 @@ TEST(Pump, GoesOnWithoutServersThatAreLost) {
                         {.patience = std::chrono::milliseconds(1)});
       std::vector<Machine> servers = {kWorkers, kWorkers + 1};
       for (int32_t round = 1; round <= 12; ++round) {
+        const uint64_t before = servers.empty() ? 0 : machines.bytesReceived(servers.back());
         std::vector<std::vector<Numbers>> data(kWorkers);
         std::vector<Future<void>> futures;
         for (size_t worker = 0; worker < kWorkers; ++worker)
@@ -231,8 +235,10 @@ TEST(Pump, GoesOnWithoutServersThatAreLost) {
           for (size_t tensor = 0; tensor < sizes.size(); ++tensor)
             futures.push_back(machines[worker].sum(tensor, bytesOf(data[worker][tensor])));
         if (round % 4 == 0 && !servers.empty()) {
-          std::this_thread::sleep_for(std::chrono::microseconds(pick(random, 3000)));  // a moment of the sums
-          machines.end(servers.back());
+          const Machine server = servers.back();
+          const uint64_t enough = before + pick(random, 2'000'000);  // of some 2.6 MB in a round
+          ASSERT_TRUE(test::eventually([&] { return machines.bytesReceived(server) >= enough; }));
+          machines.end(server);
           servers.pop_back();
         }
         for (const Future<void>& one : futures) ASSERT_TRUE(failureOf(one).ok()) << failureOf(one).toString();

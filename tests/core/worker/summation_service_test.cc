@@ -296,6 +296,25 @@ TEST(SummationService, FailsBeforeItStarts) {
   EXPECT_EQ("w1 reports: it was dropped", test::messageOf<CancelledError>([&] { participant->start(declaration); }));
 }
 
+// Only workers say that a server is lost, to the first one, and only that one says where its parts go.
+TEST(SummationService, TakesNoWordAboutLostServersFromWhoDoesNotDecide) {
+  WorkerJob job({"w0", "w1", "s0", "stranger"});
+  const std::vector<WorkerInfo> machines = {job[0].self(), job[1].self(), job[2].self()};
+  std::vector<std::shared_ptr<summation::Participant>> all;
+  for (size_t self = 0; self < 3; ++self)
+    all.push_back(job[self].services().begin(7, machines, /*workers=*/2, self, kPatience));
+  const Status why = peerLost("s0", "its connection broke");
+  EXPECT_TRUE(all[0]->lostElsewhere(1, 2, why).ok());
+  EXPECT_TRUE(all[1]->moved(0, 2, {0}).ok());
+  for (const Status& refused :
+       {all[0]->lostElsewhere(1, 1, why), all[0]->lostElsewhere(1, 3, why), all[0]->lostElsewhere(2, 2, why),
+        all[0]->lostElsewhere(3, 2, why), all[1]->lostElsewhere(0, 2, why), all[0]->moved(1, 2, {0}),
+        all[1]->moved(2, 2, {0}), all[1]->moved(3, 2, {0}), all[1]->moved(0, 1, {0}), all[1]->moved(0, 3, {0})})
+    EXPECT_EQ(Code::kDataLoss, refused.code());
+  EXPECT_TRUE(all[2]->moved(0, 2, {0}).ok());  // it is the lost one, and lives
+  EXPECT_EQ("w0 and the others go on without this server", all[2]->giveUp(cancelled("later")).message());
+}
+
 // It takes no connection any more, and its report comes before or after it has refused one.
 TEST(SummationService, NamesWhyAMachineHasFailedThatIsDialed) {
   WorkerJob job({"w0", "w1"});

@@ -119,8 +119,10 @@ void Participant::start(Declaration declaration) {
   });
 }
 
-// Without memory for it the others notice that the connections end.
+// Without memory for it the others notice that the connections end. So they do where a server has lost a worker: either
+// that is lost to all, or the server is to them.
 void Participant::report(const Status& why) try {
+  if (!isWorker(self_) && why.code() == Code::kPeerLost) return;
   {
     MutexLock lock(mutex_);
     if (isKnownElsewhere_) return;
@@ -167,7 +169,7 @@ Status Participant::moved(int rank, Machine server, std::vector<Machine> machine
   if (self_ == 0 || machine != Machine{0} || !isServer(server))
     return dataLoss("it sent where parts of a summation service move, which it does not decide");
   if (server == self_) {
-    const Status why = peerLost(machines_[0].name, machines_[0].name + " goes on without this server");
+    const Status why = peerLost(machines_[self_].name, machines_[0].name + " and the others go on without this server");
     return fail(why, /*isKnownElsewhere=*/true), Status();
   }
   MutexLock lock(mutex_);
@@ -184,15 +186,15 @@ void Participant::tellPump(std::function<void(Pump&)> tell) {
   }
 }
 
-bool Participant::failedOn(int rank, const Status& why) {
+void Participant::failedOn(int rank, const Status& why) {
   const std::optional<Machine> machine = machineOf(rank);
-  if (!machine) return false;
-  {
-    MutexLock lock(mutex_);
-    if (pump_ && pump_->isWithout(*machine)) return false;
-  }
-  fail(why.withContext(machines_[*machine].name + " reports"), /*isKnownElsewhere=*/true);
-  return true;
+  if (machine) fail(why.withContext(machines_[*machine].name + " reports"), /*isKnownElsewhere=*/true);
+}
+
+bool Participant::isWithout(int rank) const {
+  const std::optional<Machine> machine = machineOf(rank);
+  MutexLock lock(mutex_);
+  return machine && pump_ && pump_->isWithout(*machine);
 }
 
 void Participant::fail(const Status& why, bool isKnownElsewhere) {

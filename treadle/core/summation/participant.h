@@ -56,8 +56,9 @@ class Participant {
   // The job has lost the worker with this rank.
   void lost(int rank, const Status& why);
   // The service has failed on the worker with this rank, which says so.
-  // False: no machine of it, or a server that the others go on without.
-  bool failedOn(int rank, const Status& why);
+  void failedOn(int rank, const Status& why);
+  // The service goes on without the worker with this rank, a server.
+  bool isWithout(int rank) const;
   // As Pump::fail, and as Pump::close. Later calls have no effect; `close` not on a thread that polls or reads.
   void fail(const Status& why) { fail(why, /*isKnownElsewhere=*/false); }
   void close(const Status& why);

@@ -134,6 +134,7 @@ void Pump::lostElsewhere(Machine server, const Status& why) {
   {
     MutexLock lock(mutex_);
     if (!failure_.ok() || isWithout_[server]) return;
+    isWithout_[server] = true;
     lostElsewhere_.emplace_back(server, why);
   }
   state_.reactor->wake();
@@ -143,6 +144,7 @@ void Pump::move(Machine server, std::vector<Machine> machines) {
   {
     MutexLock lock(mutex_);
     if (!failure_.ok()) return;
+    isWithout_[server] = true;
     moves_.emplace_back(server, std::move(machines));
   }
   state_.reactor->wake();
@@ -251,8 +253,8 @@ Status Pump::lose(Machine server, const Status& why) {
   return options_.outbox.sendMove(server, machines, why);
 }
 
-// Nothing is read from its connection, if there is one, or written to it, any more. What is to be written to others
-// instead is, before the pump waits.
+// Nothing is read from its connection, if there is one, or written to it, any more. Wakes the reactor, so that new
+// frames for other machines are written before the pump waits.
 void Pump::drop(Machine server) {
   state_.reactor->wake();
   if (const PumpConnection* connection = connectionTo(server)) state_.reactor->remove(connection->fd());

@@ -33,8 +33,7 @@ size_t PumpConnection::write() {
   if (writer_.isIdle() && hasBytes()) writer_.begin(take());
   const Result<size_t> bytes = writer_.writeTo(stream_);
   if (!bytes.ok()) {
-    // What the other machine has sent before is still to be read, and then its end.
-    bytes.status().code() == Code::kPeerLost ? void(takesBytes_ = false) : end(bytes.status());
+    takesNoMore(bytes.status());
     return 0;
   }
   state_.order.sent(machine_, *bytes);
@@ -47,6 +46,14 @@ size_t PumpConnection::write() {
     setWritable(false);
   }
   return *bytes;
+}
+
+// What the other machine has sent before is still to be read, that it leaves above all, and then its end.
+void PumpConnection::takesNoMore(const Status& why) {
+  takesBytes_ = false;
+  if (why.code() != Code::kPeerLost) return end(why);
+  onEvents(EPOLLIN);
+  if (!hasEnded_) state_.losses.connectionEnded(machine_, why.withContext(name()).withWorker(name()), Clock::now());
 }
 
 // That the worker leaves goes last: the other machine may end then.
@@ -71,8 +78,7 @@ void PumpConnection::onEvents(uint32_t events) {
 void PumpConnection::end(const Status& why) {
   hasEnded_ = true;
   state_.reactor->remove(fd());
-  const std::string& name = state_.names[machine_];
-  Status named = why.withContext(name).withWorker(name);
+  Status named = why.withContext(name()).withWorker(name());
   if (why.code() != Code::kPeerLost) {
     if (state_.failure.ok()) state_.failure = std::move(named);
   } else if (mayEnd()) {

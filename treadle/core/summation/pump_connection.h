@@ -36,9 +36,12 @@ class PumpConnection final : public io::EventHandler, public FrameReceiver {
   enum class Leave { kNone, kDue, kBeingWritten, kWritten };
 
   Outgoing take();
+  void takesNoMore(const Status& why);
   void setWritable(bool isWritable);
   void end(const Status& why);
   bool mayEnd() const;
+
+  const std::string& name() const { return state_.names[machine_]; }
 
   PumpState& state_;
   const Machine machine_;

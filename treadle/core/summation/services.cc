@@ -11,9 +11,7 @@ namespace treadle::summation {
 namespace {
 
 // A report takes longer than this on a job's connections only where they are very busy: then a loss has another reason.
-// Where the connection of a worker and a server ends, and both live, the worker decides first, and the others go on
-// without the server.
-constexpr Duration kPatience = std::chrono::seconds(2), kServersPatience = 3 * kPatience;
+constexpr Duration kPatience = std::chrono::seconds(2);
 
 }  // namespace
 
@@ -29,7 +27,7 @@ std::shared_ptr<Participant> Services::begin(uint64_t number, std::vector<Worker
                                              Machine self, Duration timeout, Bandwidths bandwidths) {
   auto report = [outbox = outbox_, number, machines](const Status& why) { outbox->report(number, machines, why); };
   const PumpOptions options{.timeout = timeout,
-                            .patience = self < workers ? kPatience : kServersPatience,
+                            .patience = kPatience,
                             .bandwidths = std::move(bandwidths),
                             .outbox = outbox_->forPump(number, machines, workers),
                             .continueOn = continueOn_,
@@ -66,14 +64,14 @@ void Services::Outbox::report(uint64_t number, const std::vector<WorkerInfo>& ma
 
 Status Services::Outbox::send(const std::vector<WorkerInfo>& machines, const std::vector<std::byte>& message) {
   const base::Gate::Use inside(gate);
-  Status all;
+  Status tooLarge;
   for (const WorkerInfo& machine : machines) {
     if (!inside || machine.rank == membership.self().rank) continue;
     const Status sent =
         membership.send(machine.rank, link::Subject::kSummation, message, {}, link::SendMode::kUrgent, kNever);
-    if (sent.code() == Code::kResourceExhausted) all = sent;
+    if (sent.code() == Code::kResourceExhausted) tooLarge = sent;
   }
-  return all;
+  return tooLarge;
 }
 
 PumpOutbox Services::Outbox::forPump(uint64_t number, std::vector<WorkerInfo> machines, size_t workers) {
@@ -170,7 +168,9 @@ void Services::onMessage(int rank, const std::shared_ptr<link::Connection>& from
 // Of a service that is over here it is no news; so it is with those below.
 Status Services::onServiceMessage(int rank, const FailureMessage& failure) {
   const auto participant = find(failure.number);
-  if (!participant || participant->failedOn(rank, failure.why)) outbox_->membership.noteReported(rank, failure.why);
+  if (participant && participant->isWithout(rank)) return {};
+  outbox_->membership.noteReported(rank, failure.why);  // before anybody can end over it
+  if (participant) participant->failedOn(rank, failure.why);
   return {};
 }
 
