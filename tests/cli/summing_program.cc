@@ -1,6 +1,6 @@
 // A worker of a job with summation servers: sums a tensor of four million floats, several times, and says what the job
 // is and what came of it. With the argument "fails" it ends with 3 instead when all have joined; with "long" it sums
-// some seconds long.
+// some seconds long, and says "under way" after the first sums.
 
 #include <cstdio>
 #include <cstring>
@@ -18,7 +18,13 @@ int main(int argc, char** argv) {
         treadle::SummationService::make(*worker, {}, {{"weight", treadle::group::DataType::kFloat32, 4'000'000}});
     std::vector<float> weight(4'000'000, 1);
     const int rounds = isAskedTo("long") ? 100 : 20;
-    for (int round = 0; round < rounds; ++round) service.sum("weight", std::span(weight)).wait();
+    for (int round = 0; round < rounds; ++round) {
+      service.sum("weight", std::span(weight)).wait();
+      if (round == 5 && isAskedTo("long")) {
+        std::puts("under way");
+        std::fflush(stdout);
+      }
+    }
     service.leave().wait();
     std::printf("%zu workers, %zu servers, %g\n", worker->peers().size(), worker->servers().size(),
                 static_cast<double>(weight.back()));
