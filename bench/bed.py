@@ -83,8 +83,9 @@ class Bed:
     def address(machine):
         return f"{NETWORK}.{machine + 1}"
 
-    def start(self, machine, *command):
-        words = ["ip", "netns", "exec", self.name(machine), *map(str, command)]
+    def start(self, machine, *command, environment=None):
+        variables = [f"{name}={value}" for name, value in (environment or {}).items()]
+        words = ["ip", "netns", "exec", self.name(machine), "env", *variables, *map(str, command)]
         return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def goodput(self, seconds=4):
@@ -148,11 +149,11 @@ class Service:
         return rounds_of(machines, self.workers, self.rounds)
 
     def ring_seconds(self, size):
-        shared = [f"WORLD_SIZE={self.workers}", f"MASTER_ADDR={self.bed.address(0)}", f"MASTER_PORT={PORT}",
-                  f"TREADLE_JOB_KEY={secrets.token_hex(16)}"]
+        shared = {"WORLD_SIZE": self.workers, "MASTER_ADDR": self.bed.address(0), "MASTER_PORT": PORT,
+                  "TREADLE_JOB_KEY": secrets.token_hex(16)}
         ring = [self.programs / "treadle_netbed_ring", "--bytes", size, "--rounds", self.rounds + 1]
         machines = [
-            self.bed.start(m, "env", f"RANK={m}", *shared, *ring, "--listen", f"tcp://{self.bed.address(m)}:0")
+            self.bed.start(m, *ring, "--listen", f"tcp://{self.bed.address(m)}:0", environment={**shared, "RANK": m})
             for m in range(self.workers)
         ]
         return rounds_of(machines, self.workers, self.rounds)

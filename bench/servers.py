@@ -28,10 +28,6 @@ class Runs:
         self.build, self.bed, self.folder = build, bed, folder
         self.number = 0
 
-    def start(self, machine, program, environment):
-        variables = [f"{name}={value}" for name, value in environment.items()]
-        return self.bed.start(machine, "env", *variables, *program)
-
     def run(self, jobs, average_by):
         """Jobs, each a list of machines, at the same time, the last one of three a server. The metrics of each, and what rank 0 of the
         first one printed."""
@@ -47,7 +43,7 @@ class Runs:
                          "--average-by", average_by, "--run-folder", folders[-1]]
                 for rank, machine in enumerate(job):
                     program = train if rank < WORKERS else [self.build / "bin" / "treadle", "server"]
-                    started.append(self.start(machine, program, {**shared, "TREADLE_RANK": rank}))
+                    started.append(self.bed.start(machine, *program, environment={**shared, "TREADLE_RANK": rank}))
             texts = [finished(one, programs.TRAINING_TIMEOUT) for one in started]
         finally:
             for one in started:

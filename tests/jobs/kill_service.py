@@ -58,9 +58,8 @@ class Run:
                   "TREADLE_MASTER": f"{self.bed.address(0)}:{PORT}", "TREADLE_JOB_KEY": secrets.token_hex(16),
                   "TREADLE_CHANNELS": "tcp"}
         for rank in range(WORKERS + SERVERS):
-            variables = [f"{name}={value}" for name, value in {**shared, "TREADLE_RANK": rank}.items()]
             moment = [self.moment] if rank == self.victim else []
-            self.processes.append(self.bed.start(rank, "env", *variables, self.program, *moment))
+            self.processes.append(self.bed.start(rank, self.program, *moment, environment={**shared, "TREADLE_RANK": rank}))
 
     def wait(self, ranks, limit):
         """Seconds until all of them have ended; None: some have not."""
