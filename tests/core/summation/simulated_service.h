@@ -121,14 +121,11 @@ class SimulatedService {
     if (!isAlive(machine)) return;
     summation::MachineSums& sums = *machines_[machine];
     if (machine == 0) {
-      std::vector<bool> isLost;
-      for (summation::Machine one = 0; one < machines_.size(); ++one)
-        isLost.push_back(one == news.lost || sums.isLost(one));
-      news.machines = summation::placeAnew(sums.declaration().parts, news.lost,
-                                           summation::bestSharesWithout(bandwidths_, isLost), isLost);
+      news.machines = sums.placesWithout(news.lost, bandwidths_);
       for (summation::Machine one = 1; one < machines_.size(); ++one) news_[one].push_back(news);
     }
-    for (summation::Machine from : {machine, news.lost}) wires_.erase({from, from == machine ? news.lost : machine});
+    wires_.erase({machine, news.lost});
+    wires_.erase({news.lost, machine});
     throwIfError(sums.move(news.lost, news.machines));
   }
 

@@ -21,7 +21,7 @@ enum class FrameKind : uint8_t {
   kGrant = 2,     // to a worker: send the part
   kAddend = 3,    // from a worker: a piece of its data
   kSum = 4,       // to a worker: a piece of the sum
-  kLeave = 5,     // from a worker: it announces no more
+  kLeave = 5,     // from a worker: it makes no more sums, and announces only what is summed again
   kHave = 6,      // from a worker: it has the sums of the part of all rounds before this one
   kRelease = 7,   // to a worker: all workers have them, and this round is next
 };

@@ -40,6 +40,12 @@ void MachineSums::exchangeHere() {
   }
 }
 
+std::vector<Machine> MachineSums::placesWithout(Machine server, const Bandwidths& bandwidths) const {
+  std::vector<bool> isLost = isLost_;
+  isLost[server] = true;
+  return placeAnew(declaration_.parts, server, bestSharesWithout(bandwidths, isLost), isLost);
+}
+
 Status MachineSums::move(Machine lost, const std::vector<Machine>& machines) {
   if (lost >= isLost_.size() || isWorker(lost) || isLost_[lost])
     return invalidArgument("parts of a machine move that is no server, or was lost before");

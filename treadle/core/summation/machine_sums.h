@@ -34,6 +34,9 @@ class MachineSums {
   // The parts for which isDone has become true since the last call.
   std::vector<size_t> takeDone() { return requester_.takeDone(); }
 
+  // On which machines the parts of the server, in their order, would best be summed without it. `bandwidths`: of all
+  // machines, lost ones too.
+  std::vector<Machine> placesWithout(Machine server, const Bandwidths& bandwidths) const;
   // The server is lost; its parts, in their order, are summed by these machines from now on. No frame of it comes any
   // more. InvalidArgument: it is no server, or these are not as many as its parts, or no machines that are left;
   // nothing has changed then.

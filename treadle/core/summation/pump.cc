@@ -53,9 +53,9 @@ Pump::Pump(Declaration declaration, Machine self, std::vector<std::string> names
       whenEnded_(ended_.future()),
       noMemory_(noMemory()),
       allHaveLeft_(failedPrecondition("all workers have left the summation service")),
-      isTaken_(state_.sums.declaration().tensors.size()),
+      isTaken_(state_.declaration().tensors.size()),
       isWithout_(state_.names.size()) {
-  const size_t others = (state_.isWorker(self) ? state_.names.size() - 1 : state_.sums.declaration().workers);
+  const size_t others = (state_.isWorker(self) ? state_.names.size() - 1 : state_.declaration().workers);
   TREADLE_CHECK(peers.size() == others, "a pump has a peer for each machine that it exchanges bytes with");
   sharedStateOf(whenEnded_)->endsByItself = true;
   for (PumpPeer& peer : peers) {
@@ -74,12 +74,12 @@ Pump::~Pump() { close(cancelled("the summation service has ended")); }
 
 Status Pump::checkSum(size_t tensor, MutableBytes data) const {
   if (!state_.isWorker(state_.self)) return failedPrecondition("a machine that is no worker has no data to sum");
-  const auto& tensors = state_.sums.declaration().tensors;
+  const auto& tensors = state_.declaration().tensors;
   if (tensor >= tensors.size())
     return invalidArgument("there is no tensor " + std::to_string(tensor) + "; " + std::to_string(tensors.size()) +
                            " were declared");
   if (data.size() == tensors[tensor].bytes) return {};
-  return invalidArgument(state_.sums.declaration().textOf(tensor) + " was declared with " +
+  return invalidArgument(state_.declaration().textOf(tensor) + " was declared with " +
                          std::to_string(tensors[tensor].bytes) + " bytes, and its data has " +
                          std::to_string(data.size()));
 }
@@ -97,7 +97,7 @@ Future<void> Pump::sum(size_t tensor, MutableBytes data) {
       return future;
     }
     if (isTaken_[tensor])
-      raise(failedPrecondition("a sum of " + state_.sums.declaration().textOf(tensor) +
+      raise(failedPrecondition("a sum of " + state_.declaration().textOf(tensor) +
                                " is under way; wait for its future first"));
     requests_.push_back({tensor, data, std::move(outcome)});
     isTaken_[tensor] = true;
@@ -244,11 +244,7 @@ Status Pump::hearNews() {
 Status Pump::lose(Machine server, const Status& why) {
   drop(server);
   if (state_.self > 0) return options_.outbox.sendLoss(server, why);
-  std::vector<bool> isLost;
-  for (Machine machine = 0; machine < state_.names.size(); ++machine)
-    isLost.push_back(machine == server || state_.sums.isLost(machine));
-  const Shares shares = bestSharesWithout(options_.bandwidths, isLost);
-  const std::vector<Machine> machines = placeAnew(state_.sums.declaration().parts, server, shares, isLost);
+  const std::vector<Machine> machines = state_.sums.placesWithout(server, options_.bandwidths);
   TREADLE_RETURN_IF_ERROR(state_.move(server, machines));
   return options_.outbox.sendMove(server, machines, why);
 }
@@ -274,7 +270,7 @@ void Pump::begin() {
   Request& request = begun_.back();
   const size_t tensor = request.tensor;
   const MutableBytes all = request.data;
-  const auto [first, end] = state_.sums.declaration().partsOf(tensor);
+  const auto [first, end] = state_.declaration().partsOf(tensor);
   underWay_.try_emplace(tensor, std::move(request.outcome), end - first + 1, Clock::now());
   begun_.pop_back();
   if (end > first) ++sums_;
@@ -293,7 +289,7 @@ void Pump::leaveIfDone() {
 // Whether there were any.
 bool Pump::partsDone() {
   const std::vector<size_t> done = state_.sums.takeDone();
-  for (const size_t part : done) partDone(state_.sums.declaration().parts[part].tensor);
+  for (const size_t part : done) partDone(state_.declaration().parts[part].tensor);
   countSums();
   return !done.empty();
 }
@@ -341,7 +337,7 @@ Status Pump::checkCounts() const {
   const std::string& name = state_.names[*worker];
   return failedPrecondition(name + " has left the summation service, and " + state_.names[state_.self] +
                             " waits for its data in the sum of " +
-                            state_.sums.declaration().textOf(underWay_.begin()->first) + " (sums begun: " +
+                            state_.declaration().textOf(underWay_.begin()->first) + " (sums begun: " +
                             std::to_string(state_.departures.sumsOf(*worker)) + " and " + std::to_string(sums_) + ")")
       .withWorker(name);
 }
@@ -371,8 +367,7 @@ Status Pump::overdueHere() {
   const auto late = overdue_.look(state_.sums.adder().awaited(), Clock::now());
   if (!late) return {};
   const std::vector<size_t> missing = state_.sums.adder().missing(late->first);
-  return deadlineExceeded("the sum of " +
-                          state_.sums.declaration().textOf(state_.sums.declaration().parts[late->first].tensor) +
+  return deadlineExceeded("the sum of " + state_.declaration().textOf(state_.declaration().parts[late->first].tensor) +
                           " was not begun in " + toText(options_.timeout) + " by " + namesOf(missing))
       .withWorker(state_.names[missing.front()]);
 }
@@ -383,12 +378,12 @@ Status Pump::overdueElsewhere() {
   if (std::exchange(framesAtLook_, state_.frames) != state_.frames) lastFrame_ = now;
   for (const auto& [tensor, sum] : underWay_) {
     if (now - std::max(sum.begun, lastFrame_) - 3 * lookInterval(options_.timeout) < options_.timeout) continue;
-    const auto [first, end] = state_.sums.declaration().partsOf(tensor);
+    const auto [first, end] = state_.declaration().partsOf(tensor);
     std::set<Machine> machines;
     for (size_t part = first; part < end; ++part) {
-      if (!state_.sums.isDone(part)) machines.insert(state_.sums.declaration().parts[part].machine);
+      if (!state_.sums.isDone(part)) machines.insert(state_.declaration().parts[part].machine);
     }
-    Status late = deadlineExceeded("the sum of " + state_.sums.declaration().textOf(tensor) + " was not done in " +
+    Status late = deadlineExceeded("the sum of " + state_.declaration().textOf(tensor) + " was not done in " +
                                    toText(options_.timeout) + ": it lacks the parts that are summed by " +
                                    namesOf({machines.begin(), machines.end()}));
     return machines.size() > 1 ? late : std::move(late).withWorker(state_.names[*machines.begin()]);

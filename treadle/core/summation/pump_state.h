@@ -19,6 +19,7 @@ struct PumpState {
   PumpState(Declaration declared, Machine self, std::vector<std::string> names, Duration patience,
             std::shared_ptr<Traffic> traffic);
 
+  const Declaration& declaration() const { return sums.declaration(); }
   bool isWorker(Machine machine) const { return sums.isWorker(machine); }
   // The parts of a lost server are summed by these machines: MachineSums::move.
   Status move(Machine lost, const std::vector<Machine>& machines);

@@ -64,9 +64,10 @@ void Services::Outbox::report(uint64_t number, const std::vector<WorkerInfo>& ma
 
 Status Services::Outbox::send(const std::vector<WorkerInfo>& machines, const std::vector<std::byte>& message) {
   const base::Gate::Use inside(gate);
+  if (!inside) return {};
   Status tooLarge;
   for (const WorkerInfo& machine : machines) {
-    if (!inside || machine.rank == membership.self().rank) continue;
+    if (machine.rank == membership.self().rank) continue;
     const Status sent =
         membership.send(machine.rank, link::Subject::kSummation, message, {}, link::SendMode::kUrgent, kNever);
     if (sent.code() == Code::kResourceExhausted) tooLarge = sent;
