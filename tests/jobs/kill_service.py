@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Kills (SIGKILL) a worker, or a server, of a job with summation servers at each of 20 named moments (root only).
+"""Kills (SIGKILL) a worker, or a server, of a job with summation servers at each of 20 named moments, and stops (SIGSTOP) them
+at some (root only).
 
 Three workers and two servers, each in a network namespace with 200 Mbit/s, sum three tensors in four rounds and check the sums
 (kill_service_program.cc). The victim kills itself at the moment, so that it strikes exactly there:
@@ -9,7 +10,8 @@ Three workers and two servers, each in a network namespace with 200 Mbit/s, sum 
                                                addend, sum, have, release, leave), when `half` of its bytes are sent, or `after` it
 
 A killed worker ends the job: all others end by themselves within 10 s, each with an error that names it. A killed server costs a
-pause: the workers end well with the right sums, and so does the other server, within 10 s too (all rounds take about 2 s).
+pause: the workers end well with the right sums, and so does the other server, within 10 s too (all rounds take about 2 s). So
+it is with stopped ones, which are silent, within 15 s: they are lost to the job after 3 s without a heartbeat, and to the service 2 s later.
 
 usage: kill_service.py [--build FOLDER] [--only ROLE:MOMENT] [--verbose]. Ends with `kill-service: ok|FAILED kills=... slowest=...`.
 """
@@ -26,7 +28,7 @@ from bed import PORT, Bed
 from processes import Failed, end_orderly
 
 WORKERS, SERVERS, RATE = 3, 2, "200mbit"
-END_S = 10  # within which the others end
+END_S, SILENT_END_S = 10, 15  # within which the others end
 LIMIT_S = 60  # until the moment has come
 POLL_S = 0.005
 
@@ -41,8 +43,9 @@ MOMENTS = {
     "server": ["joined", "grant.0.before", "grant.0.half", "grant.0.after", "grant.4.before", "grant.7.after",
                "sum.0.before", "sum.0.half", "sum.0.after", "sum.1.half", "sum.2.after", "sum.31.half", "sum.100.half", "sum.150.after",
                "release.0.before", "release.0.half", "release.0.after", "release.1.after", "release.5.before", "release.9.half"],
+    "silent-worker": ["made", "addend.100.half", "sum.40.after"],
+    "silent-server": ["grant.0.after", "sum.31.half", "release.1.after"],
 }
-VICTIMS = {"worker": 1, "server": WORKERS}
 
 
 class Run:
@@ -50,7 +53,9 @@ class Run:
 
     def __init__(self, build, bed, role, moment):
         self.program = build / "tests" / "kill_service_program"
-        self.bed, self.role, self.moment, self.victim = bed, role, moment, VICTIMS[role]
+        self.bed, self.moment = bed, moment
+        self.is_worker, self.stops = role.endswith("worker"), role.startswith("silent")
+        self.victim = 1 if self.is_worker else WORKERS
         self.processes = []
 
     def start(self):
@@ -58,13 +63,20 @@ class Run:
                   "TREADLE_MASTER": f"{self.bed.address(0)}:{PORT}", "TREADLE_JOB_KEY": secrets.token_hex(16),
                   "TREADLE_CHANNELS": "tcp"}
         for rank in range(WORKERS + SERVERS):
-            moment = [self.moment] if rank == self.victim else []
+            moment = [self.moment, *(["stop"] if self.stops else [])] if rank == self.victim else []
             self.processes.append(self.bed.start(rank, self.program, *moment, environment={**shared, "TREADLE_RANK": rank}))
 
-    def wait(self, ranks, limit):
-        """Seconds until all of them have ended; None: some have not."""
+    def is_struck(self):
+        process = self.processes[self.victim]
+        if process.poll() is not None:
+            return True
+        return self.stops and pathlib.Path(f"/proc/{process.pid}/stat").read_text(encoding="utf-8").split(")")[-1].split()[0] == "T"
+
+    @staticmethod
+    def wait(is_true, limit):
+        """Seconds until it is; None: it is not."""
         begin = time.monotonic()
-        while any(self.processes[rank].poll() is None for rank in ranks):
+        while not is_true():
             if time.monotonic() - begin > limit:
                 return None
             time.sleep(POLL_S)
@@ -75,9 +87,10 @@ class Run:
         try:
             self.start()
             others = [rank for rank in range(WORKERS + SERVERS) if rank != self.victim]
-            if self.wait([self.victim], LIMIT_S) is None:
+            if self.wait(self.is_struck, LIMIT_S) is None:
                 return 0, ["the moment did not come"]
-            seconds = self.wait(others, END_S)
+            seconds = self.wait(lambda: all(self.processes[rank].poll() is not None for rank in others),
+                                SILENT_END_S if self.stops else END_S)
             if seconds is None:
                 hangs = [rank for rank in others if self.processes[rank].poll() is None]
                 return 0, [f"ranks {hangs} did not end in time"]
@@ -88,15 +101,18 @@ class Run:
 
     def problems(self, others):
         found = []
-        ends = [(process.returncode, *process.communicate("", timeout=LIMIT_S)) for process in self.processes]
-        if ends[self.victim][0] != -signal.SIGKILL:
-            found.append(f"the victim ended with {ends[self.victim][0]}: {ends[self.victim][2].strip()}")
+        if self.stops:
+            self.processes[self.victim].kill()
+        texts = [process.communicate("", timeout=LIMIT_S) for process in self.processes]
+        codes = [process.returncode for process in self.processes]
+        if codes[self.victim] != -signal.SIGKILL:
+            found.append(f"the victim ended with {codes[self.victim]}: {texts[self.victim][1].strip()}")
         for rank in others:
-            code, out, errors = ends[rank]
+            code, (out, errors) = codes[rank], texts[rank]
             last = errors.strip().splitlines()[-1] if errors.strip() else ""
-            if self.role == "worker" and not (code == 1 and f"worker{self.victim}" in last):
+            if self.is_worker and not (code == 1 and f"worker{self.victim}" in last):
                 found.append(f"rank {rank} ended with {code} and '{last}'")
-            if self.role == "server" and (code != 0 or (rank < WORKERS and "all sums are right" not in out)):
+            if not self.is_worker and (code != 0 or (rank < WORKERS and "all sums are right" not in out)):
                 found.append(f"rank {rank} ended with {code} and '{last}'")
         return found
 
@@ -111,7 +127,7 @@ def cases_of(options):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--build", type=pathlib.Path, default=pathlib.Path("build/dev"), help="the build folder [build/dev]")
-    parser.add_argument("--only", metavar="ROLE:MOMENT", help="one of the kills")
+    parser.add_argument("--only", metavar="ROLE:MOMENT", help="one of them")
     parser.add_argument("--verbose", action="store_true", help="a line for each kill")
     options = parser.parse_args()
     end_orderly()
@@ -124,16 +140,16 @@ def main():
                 failed += bool(problems)
                 slowest[role] = max(slowest[role], seconds)
                 if problems:
-                    print(f"a {role} is killed at {moment}: {'; '.join(problems)}", flush=True)
+                    print(f"{role} at {moment}: {'; '.join(problems)}", flush=True)
                 elif options.verbose:
-                    print(f"a {role} is killed at {moment}: the others ended after {seconds:.2f} s", flush=True)
+                    print(f"{role} at {moment}: the others ended after {seconds:.2f} s", flush=True)
     except Failed as failure:
         print(failure)
         failed += 1
     if kills == 0:
         failed += 1
-    print(f"kill-service: {'FAILED' if failed else 'ok'} kills={kills} failed={failed} slowest_worker={slowest['worker']:.2f} "
-          f"slowest_server={slowest['server']:.2f}")
+    seconds = " ".join(f"slowest_{role.replace('-', '_')}={one:.2f}" for role, one in slowest.items())
+    print(f"kill-service: {'FAILED' if failed else 'ok'} kills={kills} failed={failed} {seconds}")
     return 1 if failed else 0
 
 

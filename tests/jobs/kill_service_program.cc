@@ -1,4 +1,5 @@
-// A machine of a job with summation servers that may kill itself at a named moment: kill_service_program [MOMENT].
+// A machine of a job with summation servers that may kill or stop itself at a named moment:
+// kill_service_program [MOMENT [stop]].
 //
 // Workers sum tensors in several rounds, check the sums, and leave. Where a service cannot be made because of a lost
 // server, it is made again without it. A program whose job fails says why on its last line, and ends with 1; with 3
@@ -31,9 +32,10 @@ namespace {
 using summation::FrameKind;
 
 std::string killsAt;  // the moment; empty: never
+int killsBy = SIGKILL;
 
 [[noreturn]] void die() {
-  ::kill(::getpid(), SIGKILL);
+  ::kill(::getpid(), killsBy);
   for (;;) ::pause();
 }
 
@@ -166,6 +168,7 @@ int run() {
   try {
     JoinOptions options;
     options.allowPlaintext = true;
+    options.heartbeatTimeout = std::chrono::seconds(3);
     const auto worker = Worker::join(options);
     step("joined");
     const std::vector<WorkerInfo> servers = worker->servers();
@@ -189,5 +192,6 @@ extern "C" ssize_t sendmsg(int fd, const msghdr* message, int flags) {
 
 int main(int argc, char** argv) {
   if (argc > 1) treadle::kill_service::killsAt = argv[1];
+  if (argc > 2) treadle::kill_service::killsBy = SIGSTOP;
   return treadle::kill_service::run();
 }

@@ -2,7 +2,7 @@
 // The workers of one `treadle run`: starts all or none, notices how each ends or stops, and sees to it that
 // all end once one has failed. Owned by the run; its reactor's thread only.
 //
-//   working      until one fails or a signal comes
+//   working      until one fails, but for servers that are killed, or a signal comes
 //   grace        the others end by their own errors, which say more than a SIGTERM would give them time for
 //   terminating  the grace ran out: SIGTERM to all, SIGKILL to stopped ones; one second
 //   killed       SIGKILL to all

@@ -28,9 +28,10 @@ struct Counted final : MessageHandler {
 // A job whose workers' work is what the test says.
 class Job {
  public:
-  explicit Job(int size, bool open = false) : work_(static_cast<size_t>(size), WorkCount{0, 0, true}) {
+  explicit Job(int size, bool open = false, int servers = 0) : work_(static_cast<size_t>(size), WorkCount{0, 0, true}) {
     test::LocalJobOptions options;
     options.membership.open = open;
+    options.membership.servers = servers;
     const auto addHandlers = [this, size, open](LocalWorker& worker) {
       for (int peer = 0; open && peer < size; ++peer) worker.membership->expect({LocalJob::nameOf(peer), peer});
       int rank = worker.membership->self().rank;
@@ -174,6 +175,35 @@ TEST(Shutdown, namesAWorkerThatIsLostMeanwhile) {
     EXPECT_EQ(Code::kPeerLost, results[static_cast<size_t>(rank)].code());
     EXPECT_EQ("w1", results[static_cast<size_t>(rank)].worker());
   }
+}
+
+// One verdict, by rank 0: else the shutdown would count different workers.
+TEST(Coordinator, goesOnForAllWithoutAServerThatOneWorkerHasLost) {
+  Job job(5, /*open=*/false, /*servers=*/2);
+  const auto hasLost = [&](int rank, int lost) { return job.local->worker(rank).membership->lossOf(lost).has_value(); };
+  job.local->worker(1).membership->lose(4, peerLost("", "it does not answer"));
+  for (int rank = 0; rank < 4; ++rank) EXPECT_TRUE(test::eventually([&] { return hasLost(rank, 4); })) << rank;
+  EXPECT_TRUE(test::eventually([&] { return hasLost(4, 0) && hasLost(4, 2); })) << "it is out of its job";
+  expectAllOk(job.onAll([&](int rank) {
+    if (rank == 4) return Status();
+    EXPECT_TRUE(job.local->worker(rank).membership->firstLoss().ok());
+    if (rank < 3) TREADLE_RETURN_IF_ERROR(job.at(rank).barrier(deadlineAfter(60s)));
+    return job.at(rank).shutdown(deadlineAfter(60s));
+  }));
+}
+
+// A worker whose network is broken would have all others expelled.
+TEST(Coordinator, leavesOtherWorkersOfAFixedSizeInTheirJob) {
+  Job job(4, /*open=*/false, /*servers=*/1);
+  for (const int from : {1, 3}) {
+    job.local->worker(from)
+        .membership
+        ->send(0, link::Subject::kCluster, encodeSuspect(2, peerLost("", "it is silent")), {}, link::SendMode::kUrgent,
+               kNever)
+        .ignore();
+  }
+  expectAllOk(job.onAll([&](int rank) { return rank < 3 ? job.at(rank).barrier(deadlineAfter(60s)) : Status(); }));
+  EXPECT_FALSE(job.local->worker(0).membership->lossOf(2).has_value());
 }
 
 // Whoever waits when its own worker goes hears so, and so does who comes after.

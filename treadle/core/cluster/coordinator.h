@@ -11,7 +11,7 @@ namespace treadle::cluster {
 
 // The messages are in docs/protocol/liveness_and_shutdown.md. All of them are urgent ones, so that this room never
 // waits for a slow peer. In a job of a fixed size every barrier and the shutdown fail with the name of the first worker
-// that is lost, as not all can come any more; in an open job those fail that wait at that moment.
+// that is lost and is no server, as not all can come any more; in an open job those fail that wait at that moment.
 class Coordinator final : public MessageHandler {
  public:
   // `work` tells what this worker has under way (`idle` without regard to the shutdown). The reactor must not call back

@@ -126,7 +126,7 @@ class Membership {
   };
   std::optional<Loss> lossOf(int rank) const;
 
-  // OK while nobody is lost; then the first loss, which is the cause of those that follow, as a rule.
+  // OK while nobody but servers is lost; then the first loss, which is the cause of those that follow, as a rule.
   Status firstLoss() const;
   // Rank `from` reports `failure`. If it is the loss of a third worker, this one may not have noticed that yet, and may
   // end over the report before it does: `firstLoss` names the lost worker from now on.

@@ -29,7 +29,7 @@ struct SummationOptions {
   // Worker::servers), also lost ones, with which no service can be made. Only `workers` empty: all workers.
   std::vector<std::string> workers = {}, servers = {};
   std::string name = {};  // for messages; another name means another service. At most 64 bytes
-  // To make it; of a sum, until all workers have begun it. kNoTimeout: until a machine is lost.
+  // To make it; of a sum, until all workers have begun it. kNoTimeout: until a worker is lost.
   Duration timeout = std::chrono::seconds(60);
   // What each machine can send, and receive at the same time, in any unit: workers and servers in the order above. The
   // shares follow from the first worker's list. Empty: all alike.

@@ -138,9 +138,9 @@ class Worker : public CallMethods<Worker>, public summation::Job {
   // Reports which channels to a worker are in use, and why the others are not. PeerLostError for a lost worker.
   PeerChannels channelsTo(const WorkerRef& to) const;
   // Returns when all workers, but for servers, have called it the same number of times. It has no time limit. In a job
-  // of a fixed size it ends with PeerLostError as soon as a worker is lost, and at once when one was lost before. In an
-  // open job it covers the workers that are in the job: when one of them is lost, the pending barriers fail with its
-  // name, and the next one covers the remaining workers.
+  // of a fixed size it ends with PeerLostError as soon as one of these is lost, and at once when one was lost before.
+  // In an open job it covers the workers that are in the job: when one of them is lost, the pending barriers fail with
+  // its name, and the next one covers the remaining workers.
   void barrier();
   // A barrier with values: gives `value` to all workers and returns the value of each, by worker name. For small values
   // such as addresses or settings: at most 65,535 bytes encoded, no tensors, no references (ResourceError,
@@ -159,9 +159,9 @@ class Worker : public CallMethods<Worker>, public summation::Job {
     return values;
   }
   // Returns when all workers have called it and no call is in flight anywhere (docs/protocol/liveness_and_shutdown.md).
-  // References that are still held cannot be used afterwards. PeerLostError names a lost worker; in an open job only
-  // the loss of the keeper fails it. TimeoutError says what is left: this worker is then still in its job, and the
-  // others wait until it calls this again or is gone. StateError inside a handler.
+  // References that are still held cannot be used afterwards. PeerLostError names a lost worker, but no server; in an
+  // open job only the loss of the keeper fails it. TimeoutError says what is left: this worker is then still in its
+  // job, and the others wait until it calls this again or is gone. StateError inside a handler.
   void shutdown(ShutdownOptions options = {});
   // Open jobs: this worker leaves, and the others go on. Waits until it has no pending call, runs no handler, and no
   // worker holds references to its values. TimeoutError says what is left; this worker is then still in its job. After
