@@ -1,5 +1,6 @@
-// One machine of a summation service (summation/adder.h, requester.h), called as its pump calls it, among peers that
-// send what they may, or any frame. The input has a few bytes for each step: what happens, and at which machine.
+// One machine of a summation service (summation/synchronous_adder.h, requester.h), called as its pump calls it, among
+// peers that send what they may, or any frame. The input has a few bytes for each step: what happens, and at which
+// machine.
 //
 // A model of what the machine and its peers have told each other says which frames may come and which must go out. A
 // refused frame ends an input, as it ends a pump; at the end of any other one all sums that have begun must end.
@@ -12,8 +13,8 @@
 
 #include "tests/fuzz/fuzzer.h"
 #include "treadle/core/base/error.h"
-#include "treadle/core/summation/adder.h"
 #include "treadle/core/summation/requester.h"
+#include "treadle/core/summation/synchronous_adder.h"
 
 namespace treadle::fuzz::summation_machine_fuzz {
 namespace {
@@ -544,7 +545,7 @@ class Play {
   const uint64_t grantBytes_ = kGrantBytes[choices_.below(kGrantBytes.size())];
   const Declaration declaration_ = drawnDeclaration(choices_, workers_, machines_);
   std::vector<std::vector<uint32_t>> data_{parts()};  // by part, of a worker under test
-  summation::Adder adder_{declaration_, self_, grantBytes_};
+  summation::SynchronousAdder adder_{declaration_, self_, grantBytes_};
   summation::Requester requester_{declaration_, self_, machines_};
   std::vector<Connection> connections_{machines_};
   // By part and worker; of a part that another machine sums only the worker under test.

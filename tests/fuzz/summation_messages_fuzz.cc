@@ -70,12 +70,15 @@ Inputs seeds() {
     all.push_back(joined({{std::byte{0}}, summation::encode(invitation)}));
   for (const auto& [workers, servers] : {std::pair<size_t, size_t>{1, 0}, {2, 1}, {4, 3}}) {
     const auto shares = summation::bestShares(summation::Bandwidths::even(workers, servers, 1));
-    const auto declaration = Declaration::of({{group::DataType::kFloat32, 40'000, "weight"},
-                                              {group::DataType::kFloat16, 0, "none"},
-                                              {group::DataType::kInt64, 8, "count"}},
-                                             shares);
-    all.push_back(joined({{std::byte{1}, static_cast<std::byte>(workers - 1), static_cast<std::byte>(servers)},
-                          summation::encode(*declaration)}));
+    auto declaration = Declaration::of({{group::DataType::kFloat32, 40'000, "weight"},
+                                        {group::DataType::kFloat16, 0, "none"},
+                                        {group::DataType::kInt64, 8, "count"}},
+                                       shares);
+    for (const summation::SumMode& mode : {summation::SumMode(), {true}, {true, 3}}) {
+      declaration->mode = mode;
+      all.push_back(joined({{std::byte{1}, static_cast<std::byte>(workers - 1), static_cast<std::byte>(servers)},
+                            summation::encode(*declaration)}));
+    }
   }
   return all;
 }

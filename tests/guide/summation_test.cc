@@ -27,4 +27,26 @@ TEST(SummationGuide, MachinesThatOnlySum) {
   });
 }
 
+TEST(SummationGuide, LatestParameters) {
+  treadle::test::WorkerJob job({"worker0", "worker1", "server2"}, {},
+                               [](treadle::JoinOptions& options) { options.launch->servers = 1; });
+  job.onAll([&](treadle::Worker& worker) {
+    if (worker.self().name == "server2") return;
+    // [asynchronous]
+    auto service = treadle::SummationService::make(worker, {.asynchronous = true, .staleness = 4},
+                                                   {{"weight", treadle::group::DataType::kFloat32, 3}});
+    std::vector<float> weight(3, worker.self().rank == 0 ? 0.5F : 0.0F);  // all begin with the first worker's values
+    service.sum("weight", std::span(weight)).wait();
+    for (int step = 0; step < 10; ++step) {
+      std::vector<float> change(3, 0.25F);  // what an optimizer would do to `weight`
+      service.sum("weight", std::span(change)).wait();
+      weight = change;  // the latest values, with the changes of all workers that have come
+    }
+    service.leave().wait();
+    // [/asynchronous]
+    EXPECT_GE(weight, std::vector<float>(3, 3));
+    EXPECT_LE(weight, std::vector<float>(3, 5.5F));
+  });
+}
+
 }  // namespace

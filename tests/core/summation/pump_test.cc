@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 
 #include <cstring>
+#include <thread>
 
 #include "tests/support/bytes.h"
 #include "tests/support/expect_error.h"
@@ -281,6 +282,152 @@ TEST(Pump, FailsWhereTheFirstWorkerSendsWhatItNeverSends) {
   EXPECT_EQ(Code::kDataLoss, why.code());
   EXPECT_NE(std::string::npos, why.message().find("machine0 sent what no first worker sends")) << why.message();
 }
+
+// ---- asynchronous
+
+Declaration declaredAsynchronous(const std::vector<uint64_t>& elements, size_t workers, size_t servers,
+                                 uint64_t staleness = SumMode::kAnyStaleness) {
+  Declaration declaration = declared(elements, workers, servers);
+  declaration.mode = {true, staleness};
+  return declaration;
+}
+
+// A worker gives its digit (1, 100, 10,000) so many times, and then leaves.
+void giveDigits(Machines& machines, Machine worker, const std::vector<uint64_t>& sizes, int rounds) {
+  int32_t digit = 1;
+  for (Machine i = 0; i < worker; ++i) digit *= 100;
+  for (int round = 1; round <= rounds; ++round) {
+    std::vector<Numbers> data;
+    for (const uint64_t size : sizes) data.emplace_back(size, digit);
+    std::vector<Future<void>> futures;
+    for (size_t tensor = 0; tensor < sizes.size(); ++tensor)
+      futures.push_back(machines[worker].sum(tensor, bytesOf(data[tensor])));
+    for (const Future<void>& one : futures) ASSERT_TRUE(failureOf(one).ok()) << failureOf(one).toString();
+    for (const Numbers& numbers : data) {
+      const auto isRight = [&](int32_t one) { return one / digit % 100 == round && one % 100 >= 1; };
+      ASSERT_TRUE(std::all_of(numbers.begin(), numbers.end(), isRight)) << "worker " << worker << ", round " << round;
+    }
+  }
+  machines[worker].leave();
+}
+
+TEST(AsynchronousPump, AnswersEachWorkerByItselfUntilItLeaves) {
+  for (const Link link : {Link::kUnix, Link::kTcp, Link::kTls}) {
+    for (const size_t servers : {0, 2}) {
+      const std::vector<uint64_t> sizes = {100'000, 0, 2'000'000, 1};
+      Machines machines(declaredAsynchronous(sizes, 3, servers), servers, link);
+      std::vector<std::thread> workers;
+      for (Machine worker = 0; worker < 3; ++worker)
+        workers.emplace_back([&, worker] { giveDigits(machines, worker, sizes, 1 + 3 * static_cast<int>(worker)); });
+      for (std::thread& one : workers) one.join();
+      for (Machine machine = 0; machine < 3 + servers; ++machine)
+        EXPECT_TRUE(failureOf(machines[machine].ended()).ok()) << failureOf(machines[machine].ended()).toString();
+    }
+  }
+}
+
+TEST(AsynchronousPump, NamesTheWorkersThatAreTooFarBehind) {
+  Machines machines(declaredAsynchronous({10}, 3, 1, /*staleness=*/1), 1, Link::kUnix,
+                    {.timeout = std::chrono::milliseconds(200), .patience = kPatience});
+  Numbers data(10, 1), other(10, 1);
+  EXPECT_TRUE(failureOf(machines[0].sum(0, bytesOf(data))).ok());
+  EXPECT_TRUE(failureOf(machines[1].sum(0, bytesOf(other))).ok());
+  const Future<void> waits = machines[0].sum(0, bytesOf(data));
+  const Status why = failureOf(machines[3].ended());
+  EXPECT_EQ("the sum of tensor 0 was not begun in 200 ms by machine2", why.message());
+  EXPECT_EQ("machine2", why.worker());
+  EXPECT_FALSE(failureOf(waits).ok());
+}
+
+// With a server, which sums all, and without one.
+TEST(AsynchronousPump, FailsWhereTheFirstWorkerLeavesBeforeItHasGivenItsValues) {
+  for (const size_t servers : {0, 1}) {
+    Declaration declaration = declaredAsynchronous({10}, 2, servers);
+    declaration.parts.front().machine = 1 + servers;
+    Machines machines(declaration, servers, Link::kUnix, {.timeout = kNoTimeout});
+    Numbers data(10);
+    const Future<void> waits = machines[1].sum(0, bytesOf(data));
+    machines[0].leave();
+    const Status why = failureOf(machines[1 + servers].ended());
+    EXPECT_EQ(Code::kFailedPrecondition, why.code());
+    EXPECT_EQ("machine0 has left the summation service, and has not given tensor 0, with whose values all begin",
+              why.message());
+    EXPECT_EQ("machine0", why.worker());
+    EXPECT_FALSE(failureOf(waits).ok());
+  }
+}
+
+// Also a sum that waits for the first worker.
+TEST(AsynchronousPump, FailsWithTheNameOfALostServer) {
+  Machines machines(declaredAsynchronous({1'000'000}, 2, 1), 1, Link::kUnix,
+                    {.patience = std::chrono::milliseconds(1)});
+  Numbers data(1'000'000);
+  const Future<void> waits = machines[1].sum(0, bytesOf(data));
+  EXPECT_TRUE(test::eventually([&] { return machines.bytesReceived(2) > 0; }));
+  machines.end(2);
+  for (const Future<void>& one : {machines[0].ended(), machines[1].ended(), waits}) {
+    const Status why = failureOf(one);
+    EXPECT_EQ(Code::kPeerLost, why.code());
+    EXPECT_EQ("machine2", why.worker()) << why.message();
+  }
+}
+
+// A server and a worker, beside a worker by hand that has given its data and reads nothing.
+TEST(AsynchronousPump, DoesNotWaitForAWorkerThatDoesNotTakeItsAnswer) {
+  constexpr uint64_t kElements = 500'000;
+  const Declaration declaration = {{{DataType::kInt32, 4 * kElements}}, {{0, 0, 4 * kElements, 2}}, 2, {true}};
+  auto [workerToServer, serverToWorker] = joined(Link::kUnix);
+  auto [workerToSlow, slowToWorker] = joined(Link::kUnix);
+  auto [serverToSlow, slowToServer] = joined(Link::kUnix);
+  std::vector<PumpPeer> ofWorker, ofServer;
+  ofWorker.push_back({1, std::move(workerToSlow)});
+  ofWorker.push_back({2, std::move(workerToServer)});
+  ofServer.push_back({0, std::move(serverToWorker)});
+  ofServer.push_back({1, std::move(serverToSlow)});
+  const auto received = std::make_shared<Traffic>();
+  Pump worker(declaration, 0, namesOf(3), std::move(ofWorker), {.timeout = std::chrono::seconds(5)});
+  Pump server(declaration, 2, namesOf(3), std::move(ofServer), {.traffic = received});
+
+  const auto send = [&, &slow = slowToServer](const Frame& frame, Bytes piece) {
+    EXPECT_TRUE(io::writeAll(slow, encode(frame, piece), deadlineAfter(kPatience)).ok());
+    EXPECT_TRUE(io::writeAll(slow, piece, deadlineAfter(kPatience)).ok());
+  };
+  send({FrameKind::kAnnounce, 0, 0, 0, 0}, {});
+  const std::vector<std::byte> zeros(kPieceBytes);
+  for (uint64_t piece = 0; piece < declaration.piecesOf(0); ++piece) {
+    const auto size = static_cast<uint32_t>(declaration.bytesOf(0, piece));
+    send({FrameKind::kAddend, size, 0, 0, declaration.beginOf(0, piece)}, Bytes(zeros).first(size));
+  }
+  ASSERT_TRUE(test::eventually([&] { return received->bytesReceived >= 4 * kElements; }));
+
+  Numbers data;
+  for (int32_t round = 1; round <= 5; ++round) {
+    data.assign(kElements, 1);
+    const Status status = failureOf(worker.sum(0, bytesOf(data)));
+    ASSERT_TRUE(status.ok()) << status.toString();
+    EXPECT_EQ(Numbers(kElements, round), data);
+  }
+  worker.close(cancelled("the test is over"));
+  server.close(cancelled("the test is over"));
+}
+
+TEST(AsynchronousPump, FailsWhereAWorkerReportsALostServer) {
+  Machines machines(declaredAsynchronous({10}, 2, 1), 1);
+  machines[0].lostElsewhere(2, peerLost("machine2", "machine1 reports: it is gone"));
+  const Status why = failureOf(machines[0].ended());
+  EXPECT_EQ(Code::kDataLoss, why.code());
+  EXPECT_NE(std::string::npos, why.message().find("machine1 reports")) << why.message();
+}
+
+TEST(AsynchronousPump, FailsWhereTheFirstWorkerMovesParts) {
+  Machines machines(declaredAsynchronous({10}, 2, 1), 1);
+  machines[1].move(2, {0});
+  const Status why = failureOf(machines[1].ended());
+  EXPECT_EQ(Code::kDataLoss, why.code());
+  EXPECT_NE(std::string::npos, why.message().find("parts of an asynchronous service move")) << why.message();
+}
+
+// ---- misuse
 
 TEST(Pump, RefusesASecondSumOfATensorThatIsUnderWay) {
   Numbers data(10), other(10);

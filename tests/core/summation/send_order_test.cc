@@ -3,6 +3,7 @@
 #include "treadle/core/summation/send_order.h"
 
 #include <algorithm>
+#include <array>
 
 #include "tests/support/seeds.h"
 #include "treadle/core/summation/shares.h"
@@ -15,8 +16,8 @@ using test::Random;
 
 constexpr uint64_t kPiece = 16 << 10;
 
-SendOrder allPending(const std::vector<double>& shares) {
-  SendOrder order(shares);
+SendOrder allPending(const std::vector<double>& shares, bool endTogether = true) {
+  SendOrder order(shares, endTogether);
   for (size_t i = 0; i < shares.size(); ++i) {
     order.setPending(i, true);
     order.setWritable(i, true);
@@ -74,6 +75,22 @@ TEST(SendOrder, WaitsForOneThatCannotBeWritten) {
   EXPECT_NEAR(SendOrder::kLeadBytes / 2, static_cast<double>(sent), kPiece);
   order.setWritable(1, true);
   EXPECT_EQ(1u, order.next());
+}
+
+// The others share what there is, and it has its share again when it can be written to.
+TEST(SendOrder, DoesNotWaitForOneThatCannotBeWrittenToWhereMachinesNeedNotEndTogether) {
+  SendOrder order = allPending({0.5, 0.25, 0.25}, /*endTogether=*/false);
+  order.setWritable(0, false);
+  std::array<int, 3> pieces{};
+  for (int piece = 0; piece < 1000; ++piece) {
+    const size_t next = order.next().value();
+    order.sent(next, kPiece);
+    ++pieces[next];
+  }
+  EXPECT_EQ(0, pieces[0]);
+  EXPECT_NEAR(pieces[1], pieces[2], 1);
+  order.setWritable(0, true);
+  EXPECT_EQ(0u, order.next());
 }
 
 TEST(SendOrder, DoesNotWaitForOneThatHasNothingToSend) {

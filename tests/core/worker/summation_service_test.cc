@@ -155,6 +155,55 @@ TEST(SummationService, GoesByBandwidths) {
   });
 }
 
+// Each worker takes its own number of steps, at its own pace: the parameters have all changes in the end.
+TEST(SummationService, KeepsTheLatestParametersWhereItIsAsynchronous) {
+  ServiceJob job(3, 2);
+  job.options.asynchronous = true;
+  constexpr size_t kCount = 300'000;
+  const auto stepsOf = [](int rank) { return 2 + 3 * rank; };
+  job.job.onAll([&](Worker& worker) {
+    SummationService service = job.make(worker, {{"weight", DataType::kFloat32, kCount}});
+    if (service.isServer()) return service.ended().wait(kPatience);
+    const int rank = worker.self().rank;
+    EXPECT_EQ(rank == 0, service.isFirst());
+    std::vector<float> latest(kCount, service.isFirst() ? 1'000.0F : 0.0F);
+    service.sum("weight", std::span(latest)).wait(kPatience);
+    EXPECT_GE(latest.front(), 1'000);
+    for (int step = 0; step < stepsOf(rank); ++step) {
+      std::vector<float> change(kCount, 1);
+      service.sum("weight", std::span(change)).wait(kPatience);
+      EXPECT_GE(change.front(), latest.front() + 1);
+      latest = change;
+    }
+    const std::vector<float> all(kCount, 1'000.0F + static_cast<float>(stepsOf(0) + stepsOf(1) + stepsOf(2)));
+    EXPECT_TRUE(test::eventually([&] {
+      latest.assign(kCount, 0);
+      service.sum("weight", std::span(latest)).wait(kPatience);
+      return latest == all;
+    }));
+    service.leave().wait(kPatience);
+  });
+}
+
+TEST(SummationService, FailsOnAllMachinesWhereWorkersDoNotAgreeThatItIsAsynchronous) {
+  ServiceJob job(2, 1);
+  for (const auto& [staleness, text] :
+       {std::pair<std::optional<uint64_t>, std::string>{
+            {}, "w1 makes an asynchronous service of any staleness, and w0 a synchronous service"},
+        {3, "w1 makes an asynchronous service of staleness 3, and w0 a synchronous service"}}) {
+    const auto outcomes = job.outcomes([&, staleness = staleness](Worker& worker) {
+      SummationOptions options = job.options;
+      options.asynchronous = worker.self().name == "w1";
+      if (options.asynchronous) options.staleness = staleness;
+      SummationService::make(worker, options, job.isServer(worker) ? std::vector<SummationTensor>() : kTensors);
+    });
+    for (const Status& outcome : outcomes) {
+      EXPECT_EQ(Code::kInvalidArgument, outcome.code()) << outcome.toString();
+      EXPECT_TRUE(test::contains(outcome.message(), text)) << outcome.message();
+    }
+  }
+}
+
 // Two at a time, and one after the other, by the same workers.
 TEST(SummationService, IsOneOfSeveral) {
   ServiceJob job(2, 1);
@@ -240,6 +289,7 @@ TEST(SummationService, RefusesOptionsAndTensorsThatAreNone) {
     return test::messageOf<ArgumentError>([&] { SummationService::make(job[0], options, tensors); });
   };
   EXPECT_NE("", refused({.workers = {"w0"}, .timeout = Duration::zero()}, kTensors));
+  EXPECT_NE("", refused({.workers = {"w0"}, .staleness = 1}, kTensors));
   EXPECT_NE("", refused({.workers = {"w0"}, .bandwidths = {1, 1}}, kTensors));
   for (const double bandwidth : {-1.0, 0.0, 1e-320, 1e300, std::numeric_limits<double>::quiet_NaN()})
     EXPECT_NE("", refused({.workers = {"w0"}, .bandwidths = {bandwidth}}, kTensors));

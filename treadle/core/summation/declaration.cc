@@ -71,6 +71,16 @@ std::optional<size_t> Declaration::partAt(uint32_t tensor, uint64_t offset) cons
   return static_cast<size_t>(behind - 1 - parts.begin());
 }
 
+std::optional<size_t> Declaration::partOf(const Frame& frame, Machine machine) const {
+  const std::optional<size_t> part = partAt(frame.tensor, frame.offset);
+  return part && parts[*part].machine == machine ? part : std::nullopt;
+}
+
+std::optional<size_t> Declaration::partBegunBy(const Frame& frame, Machine machine) const {
+  const std::optional<size_t> part = partOf(frame, machine);
+  return part && parts[*part].begin == frame.offset ? part : std::nullopt;
+}
+
 std::pair<size_t, size_t> Declaration::partsOf(size_t tensor) const {
   const auto [begin, end] = std::equal_range(parts.begin(), parts.end(), Part{tensor},
                                              [](const Part& a, const Part& b) { return a.tensor < b.tensor; });

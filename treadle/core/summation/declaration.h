@@ -1,6 +1,6 @@
 #pragma once
-// What all machines of a summation service know alike: the tensors that are summed, and which machine sums which part
-// of them. Plain values.
+// What all machines of a summation service know alike: the tensors that are summed, how, and which machine sums which
+// part of them. Plain values.
 
 #include <algorithm>
 #include <optional>
@@ -11,12 +11,24 @@
 #include "treadle/core/base/buffer.h"
 #include "treadle/core/base/status.h"
 #include "treadle/core/group/data_type.h"
+#include "treadle/core/summation/frame.h"
 #include "treadle/core/summation/part_placement.h"
 
 namespace treadle::summation {
 
 // A piece is small, so that a machine adds and answers while the rest of a part is on its way.
 inline constexpr uint64_t kPieceBytes = uint64_t{32} << 10;
+
+// How the data of several workers meets.
+struct SumMode {
+  static constexpr uint64_t kAnyStaleness = UINT64_MAX;
+
+  // Whether each worker has an answer for itself: the sum of all that has come (AsynchronousAdder).
+  bool isAsynchronous = false;
+  uint64_t staleness = kAnyStaleness;  // then: how many rounds a worker may be ahead of another one
+
+  bool operator==(const SumMode&) const = default;
+};
 
 struct Declaration {
   struct Tensor {
@@ -30,6 +42,7 @@ struct Declaration {
   std::vector<Tensor> tensors;  // the most urgent ones first
   std::vector<Part> parts;      // as placeBySize() yields them: in the order of tensors and bytes
   size_t workers = 0;           // the machines with the lowest numbers
+  SumMode mode = {};
 
   // By size; the shares have a worker for each that there is. InvalidArgument: as `check`.
   static Result<Declaration> of(std::vector<Tensor> tensors, const Shares& shares);
@@ -44,6 +57,9 @@ struct Declaration {
 
   // The place among the parts of the one that has this byte of the tensor.
   std::optional<size_t> partAt(uint32_t tensor, uint64_t offset) const;
+  // Of the frame, if the machine sums it; of a frame about the part as a whole.
+  std::optional<size_t> partOf(const Frame& frame, Machine machine) const;
+  std::optional<size_t> partBegunBy(const Frame& frame, Machine machine) const;
   // The range of parts of a tensor.
   std::pair<size_t, size_t> partsOf(size_t tensor) const;
 
@@ -52,6 +68,10 @@ struct Declaration {
   uint64_t beginOf(size_t part, uint64_t piece) const { return parts[part].begin + piece * kPieceBytes; }
   uint64_t bytesOf(size_t part, uint64_t piece) const {
     return std::min(kPieceBytes, parts[part].end - beginOf(part, piece));
+  }
+  // Whether the frame has the part's piece of that number, which may be one too many.
+  bool isPiece(const Frame& frame, size_t part, uint64_t piece) const {
+    return piece < piecesOf(part) && frame.offset == beginOf(part, piece) && frame.sizeBytes == bytesOf(part, piece);
   }
   // That piece of the part's data.
   MutableBytes pieceOf(size_t part, uint64_t piece, MutableBytes data) const {

@@ -8,7 +8,7 @@ MachineSums::MachineSums(Declaration declaration, Machine self, size_t machines,
     : declaration_(std::move(declaration)),
       self_(self),
       isLost_(machines),
-      adder_(declaration_, self, grantBytes),
+      adder_(Adder::make(declaration_, self, grantBytes)),
       requester_(declaration_, self, machines) {}
 
 void MachineSums::announce(size_t tensor, MutableBytes data) {
@@ -26,14 +26,14 @@ void MachineSums::exchangeHere() {
   for (bool isMore = true; isMore;) {
     isMore = false;
     for (const Requester::Own& one : requester_.takeOwn()) {
-      one.data.empty() ? adder_.hadOwn(one.part, one.round) : adder_.announceOwn(one.part, one.data);
+      one.data.empty() ? adder_->hadOwn(one.part, one.round) : adder_->announceOwn(one.part, one.data);
       isMore = true;
     }
-    for (const auto& [part, round] : adder_.takeReleasedOwn()) {
+    for (const auto& [part, round] : adder_->takeReleasedOwn()) {
       requester_.releasedOwn(part, round);
       isMore = true;
     }
-    for (const size_t part : adder_.takeDone()) {
+    for (const size_t part : adder_->takeDone()) {
       requester_.summedOwn(part);
       isMore = true;
     }
@@ -47,6 +47,7 @@ std::vector<Machine> MachineSums::placesWithout(Machine server, const Bandwidths
 }
 
 Status MachineSums::move(Machine lost, const std::vector<Machine>& machines) {
+  if (declaration_.mode.isAsynchronous) return invalidArgument("parts of an asynchronous service move");
   if (lost >= isLost_.size() || isWorker(lost) || isLost_[lost])
     return invalidArgument("parts of a machine move that is no server, or was lost before");
   std::vector<size_t> parts;
@@ -59,14 +60,19 @@ Status MachineSums::move(Machine lost, const std::vector<Machine>& machines) {
   for (size_t i = 0; i < parts.size(); ++i) {
     declaration_.parts[parts[i]].machine = machines[i];
     if (isWorker(self_)) requester_.moved(parts[i], lost);
-    if (machines[i] == self_) adder_.adopt(parts[i]);
+    if (machines[i] == self_) adder_->adopt(parts[i]);
   }
   exchangeHere();
   return {};
 }
 
+void MachineSums::left(Machine worker) {
+  adder_->left(worker);
+  exchangeHere();
+}
+
 Result<MutableBytes> MachineSums::roomFor(Machine from, const Frame& frame) {
-  if (frame.kind == FrameKind::kAddend) return adder_.roomFor(from, frame);
+  if (frame.kind == FrameKind::kAddend) return adder_->roomFor(from, frame);
   if (frame.kind == FrameKind::kSum) return requester_.roomFor(from, frame);
   return MutableBytes();
 }
@@ -74,9 +80,9 @@ Result<MutableBytes> MachineSums::roomFor(Machine from, const Frame& frame) {
 Status MachineSums::arrived(Machine from, const Frame& frame) {
   Status status;
   switch (frame.kind) {
-    case FrameKind::kAnnounce: status = adder_.announced(from, frame); break;
-    case FrameKind::kHave: status = adder_.had(from, frame); break;
-    case FrameKind::kAddend: adder_.arrived(from, frame); break;
+    case FrameKind::kAnnounce: status = adder_->announced(from, frame); break;
+    case FrameKind::kHave: status = adder_->had(from, frame); break;
+    case FrameKind::kAddend: adder_->arrived(from, frame); break;
     case FrameKind::kGrant: status = requester_.granted(from, frame); break;
     case FrameKind::kRelease: status = requester_.released(from, frame); break;
     case FrameKind::kSum: requester_.arrived(frame); break;
@@ -88,13 +94,13 @@ Status MachineSums::arrived(Machine from, const Frame& frame) {
 
 std::optional<Outgoing> MachineSums::take(Machine to) {
   const std::optional<size_t> sum = nextOfAdder(to), addend = requester_.next(to);
-  return sum && (!addend || *sum <= *addend) ? adder_.take(to) : requester_.take(to);
+  return sum && (!addend || *sum <= *addend) ? adder_->take(to) : requester_.take(to);
 }
 
 void MachineSums::written(Machine to, const Outgoing& frame) {
   const FrameKind kind = frame.frame.kind;
   const bool isOfRequester = kind == FrameKind::kAnnounce || kind == FrameKind::kHave || kind == FrameKind::kAddend;
-  isOfRequester ? requester_.written(frame) : adder_.written(to, frame);
+  isOfRequester ? requester_.written(frame) : adder_->written(to, frame);
   exchangeHere();
 }
 

@@ -4,6 +4,7 @@
 //
 // After std::bad_alloc, which any function may throw, it is of no use any more.
 
+#include <memory>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -25,7 +26,7 @@ class MachineSums {
   // With the machines that sum the parts now.
   const Declaration& declaration() const { return declaration_; }
   bool isWorker(Machine machine) const { return machine < declaration_.workers; }
-  const Adder& adder() const { return adder_; }
+  const Adder& adder() const { return *adder_; }
 
   // This worker's data of the tensor is there, in which the sum replaces it piece by piece. Until all its parts are
   // done nobody else touches it.
@@ -38,10 +39,13 @@ class MachineSums {
   // machines, lost ones too.
   std::vector<Machine> placesWithout(Machine server, const Bandwidths& bandwidths) const;
   // The server is lost; its parts, in their order, are summed by these machines from now on. No frame of it comes any
-  // more. InvalidArgument: it is no server, or these are not as many as its parts, or no machines that are left;
-  // nothing has changed then.
+  // more. InvalidArgument: it is no server, or these are not as many as its parts, or no machines that are left, or the
+  // service is asynchronous; nothing has changed then.
   Status move(Machine lost, const std::vector<Machine>& machines);
   bool isLost(Machine machine) const { return isLost_[machine]; }
+
+  // The worker, which may be this one, makes no more sums.
+  void left(Machine worker);
 
   // ---- with other machines. DataLoss: what no machine sends
   // Where the piece of the frame goes; none: it has no piece.
@@ -56,13 +60,13 @@ class MachineSums {
   void written(Machine to, const Outgoing& frame);
 
  private:
-  std::optional<size_t> nextOfAdder(Machine to) const { return isWorker(to) ? adder_.next(to) : std::nullopt; }
+  std::optional<size_t> nextOfAdder(Machine to) const { return isWorker(to) ? adder_->next(to) : std::nullopt; }
   void exchangeHere();
 
   Declaration declaration_;
   const Machine self_;
   std::vector<bool> isLost_;
-  Adder adder_;
+  const std::unique_ptr<Adder> adder_;
   Requester requester_;
 };
 

@@ -230,8 +230,11 @@ Status Pump::hearNews() {
     lost.swap(lostElsewhere_);
     moves.swap(moves_);
   }
-  for (const auto& [server, why] : lost)
+  const bool isAsynchronous = state_.declaration().mode.isAsynchronous;
+  for (const auto& [server, why] : lost) {
+    if (isAsynchronous) return dataLoss("a worker sent what none does in an asynchronous service: " + why.message());
     if (connectionTo(server) != nullptr) TREADLE_RETURN_IF_ERROR(lose(server, why));
+  }
   for (const auto& [server, machines] : moves) {
     drop(server);
     const Status moved = state_.move(server, machines);
@@ -240,8 +243,9 @@ Status Pump::hearNews() {
   return {};
 }
 
-// This machine has noticed it, or it is the first worker and another one has.
+// This machine has noticed it, or it is the first worker and another one has. The latest running sums are nowhere else.
 Status Pump::lose(Machine server, const Status& why) {
+  if (state_.declaration().mode.isAsynchronous) return why;
   drop(server);
   if (state_.self > 0) return options_.outbox.sendLoss(server, why);
   const std::vector<Machine> machines = state_.sums.placesWithout(server, options_.bandwidths);
@@ -282,7 +286,7 @@ void Pump::begin() {
 void Pump::leaveIfDone() {
   if (!mayLeave_ || hasLeft_ || !underWay_.empty() || !state_.isWorker(state_.self)) return;
   hasLeft_ = true;
-  state_.departures.left(state_.self, {FrameKind::kLeave, 0, 0, sums_, 0}).ignore();  // once
+  state_.left(state_.self, {FrameKind::kLeave, 0, 0, sums_, 0}).ignore();  // once
   for (const auto& one : connections_) one->leave(sums_);
 }
 
@@ -329,9 +333,17 @@ void Pump::write() {
   }
 }
 
-// A worker that has begun more sums than another one had when that left waits in vain.
+// A worker that has begun more sums than another one had when that left waits in vain; of running sums one that waits
+// for the first values.
 Status Pump::checkCounts() const {
-  if (underWay_.empty()) return {};
+  if (const std::optional<size_t> part = state_.sums.adder().waitsInVain()) {
+    const std::string& first = state_.names.front();
+    return failedPrecondition(first + " has left the summation service, and has not given " +
+                              state_.declaration().textOf(state_.declaration().parts[*part].tensor) +
+                              ", with whose values all begin")
+        .withWorker(first);
+  }
+  if (underWay_.empty() || state_.declaration().mode.isAsynchronous) return {};
   const std::optional<Machine> worker = state_.departures.leftBefore(sums_);
   if (!worker) return {};
   const std::string& name = state_.names[*worker];
@@ -372,7 +384,7 @@ Status Pump::overdueHere() {
       .withWorker(state_.names[missing.front()]);
 }
 
-// A sum that does not end, while nothing comes from other machines.
+// A sum that does not end, while nothing comes or goes.
 Status Pump::overdueElsewhere() {
   const TimePoint now = Clock::now();
   if (std::exchange(framesAtLook_, state_.frames) != state_.frames) lastFrame_ = now;

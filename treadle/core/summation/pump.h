@@ -53,8 +53,9 @@ struct PumpOutbox {
 };
 
 struct PumpOptions {
-  // Of a sum, until all workers have begun it. A sum that does not end, while nothing comes from other machines, has a
-  // little longer, so that the machine that knows who has not begun it reports first.
+  // Of a sum, until all workers that it waits for have begun it. A sum that does not end, while nothing comes from
+  // other machines or goes to them, has a little longer, so that the machine that knows who has not begun it reports
+  // first.
   Duration timeout = std::chrono::seconds(60);
   // How long the end of a connection waits for a cause, by `fail` or `lost`; and `lost` for the end of a connection.
   Duration patience{};
@@ -160,7 +161,7 @@ class Pump {
   bool mayLeave_ = false, hasLeft_ = false, watches_ = false;
   Overdue overdue_;
   uint64_t framesAtLook_ = 0;  // state_.frames at the last look
-  TimePoint lastFrame_{};      // a look after the last one that came
+  TimePoint lastFrame_{};      // a look after the last one
   Outcome ended_;
   const Future<void> whenEnded_;
   Status noMemory_, allHaveLeft_;  // made while there is memory

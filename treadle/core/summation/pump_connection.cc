@@ -41,6 +41,7 @@ size_t PumpConnection::write() {
   // TLS takes bytes before the socket does, and loses them with it.
   const std::optional<Outgoing> frame = stream_.flushed() ? writer_.takeWritten() : std::nullopt;
   if (frame) {
+    ++state_.frames;
     frame->frame.kind == FrameKind::kLeave ? void(leave_ = Leave::kWritten) : state_.sums.written(machine_, *frame);
   } else if (*bytes == 0) {
     setWritable(false);
@@ -99,8 +100,8 @@ Result<MutableBytes> PumpConnection::roomFor(const Frame& frame) { return state_
 Status PumpConnection::arrived(const Frame& frame) {
   ++state_.frames;
   state_.traffic->bytesReceived += kFrameHeaderBytes + frame.sizeBytes;
-  if (frame.kind == FrameKind::kLeave) return state_.departures.left(machine_, frame);
-  if (frame.kind == FrameKind::kAnnounce) state_.isActive = true;
+  if (frame.kind == FrameKind::kLeave) return state_.left(machine_, frame);
+  if (frame.kind == FrameKind::kAnnounce || frame.kind == FrameKind::kAddend) state_.isActive = true;
   return state_.sums.arrived(machine_, frame);
 }
 

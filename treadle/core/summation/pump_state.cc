@@ -32,13 +32,19 @@ PumpState::PumpState(Declaration declared, Machine machine, std::vector<std::str
       reactor(valueOrThrow(io::Reactor::make())),
       traffic(std::move(counts)),
       sums(std::move(declared), self, names.size()),
-      order(sharesOfConnections(sums.declaration(), self, names.size())),
+      order(sharesOfConnections(sums.declaration(), self, names.size()), !declaration().mode.isAsynchronous),
       departures(sums.declaration().workers),
       losses(names.size(), patience) {}
 
 Status PumpState::move(Machine lost, const std::vector<Machine>& machines) {
   TREADLE_RETURN_IF_ERROR(sums.move(lost, machines));
   order.setShares(sharesOfConnections(sums.declaration(), self, names.size()));
+  return {};
+}
+
+Status PumpState::left(Machine worker, const Frame& leave) {
+  TREADLE_RETURN_IF_ERROR(departures.left(worker, leave));
+  sums.left(worker);
   return {};
 }
 

@@ -23,6 +23,8 @@ struct PumpState {
   bool isWorker(Machine machine) const { return sums.isWorker(machine); }
   // The parts of a lost server are summed by these machines: MachineSums::move.
   Status move(Machine lost, const std::vector<Machine>& machines);
+  // The worker makes no more sums. DataLoss: what no worker sends.
+  Status left(Machine worker, const Frame& leave);
 
   const Machine self;
   const std::vector<std::string> names;
@@ -32,7 +34,7 @@ struct PumpState {
   SendOrder order;
   Departures departures;
   Losses losses;
-  uint64_t frames = 0;    // that have come
+  uint64_t frames = 0;    // that have come or gone
   bool isActive = false;  // something has begun to be waited for
   Status failure;         // of the service here
 };

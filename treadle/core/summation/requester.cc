@@ -63,16 +63,9 @@ void Requester::giveBack(MutableBytes* memory) {
   if (!memory->empty()) memory_.giveBack(std::exchange(*memory, {}));
 }
 
-// Of the frame, if the machine sums it.
-std::optional<size_t> Requester::partOf(Machine machine, const Frame& frame) const {
-  const std::optional<size_t> part = declaration_.partAt(frame.tensor, frame.offset);
-  return part && declaration_.parts[*part].machine == machine ? part : std::nullopt;
-}
-
 Status Requester::granted(Machine machine, const Frame& grant) {
-  const std::optional<size_t> part = partOf(machine, grant);
-  if (!part || declaration_.parts[*part].begin != grant.offset)
-    return neverSent("a grant of a part that it does not sum");
+  const std::optional<size_t> part = declaration_.partBegunBy(grant, machine);
+  if (!part) return neverSent("a grant of a part that it does not sum");
   State& state = states_[*part];
   const bool mayKeep = state.copy.empty() || state.isAgain;  // the copy of the round before would be lost
   if (!state.exchange.isAnnounced || state.exchange.isGranted || grant.round != state.offeredRound() || !mayKeep)
@@ -83,9 +76,8 @@ Status Requester::granted(Machine machine, const Frame& grant) {
 }
 
 Status Requester::released(Machine machine, const Frame& release) {
-  const std::optional<size_t> part = partOf(machine, release);
-  if (!part || declaration_.parts[*part].begin != release.offset)
-    return neverSent("the release of a part that it does not sum");
+  const std::optional<size_t> part = declaration_.partBegunBy(release, machine);
+  if (!part) return neverSent("the release of a part that it does not sum");
   const State& state = states_[*part];
   const bool isNext = release.round == state.round;
   const bool isDue = state.isMoving ? isNext || (release.round + 1 == state.round && state.hasCopyOfLast())
@@ -106,13 +98,12 @@ void Requester::release(size_t part, uint64_t round) {
 
 // A sum of what this worker has not sent would replace it.
 Result<MutableBytes> Requester::roomFor(Machine machine, const Frame& sum) {
-  const std::optional<size_t> part = partOf(machine, sum);
+  const std::optional<size_t> part = declaration_.partOf(sum, machine);
   if (!part) return neverSent("the sum of a part that it does not sum");
   State& state = states_[*part];
   State::Exchange& exchange = state.exchange;
   if (!exchange.isGranted || sum.round != state.offeredRound() || exchange.arrived >= exchange.written ||
-      sum.offset != declaration_.beginOf(*part, exchange.arrived) ||
-      sum.sizeBytes != declaration_.bytesOf(*part, exchange.arrived))
+      !declaration_.isPiece(sum, *part, exchange.arrived))
     return neverSent("another piece of a sum than the next one");
   if (state.isAgain) {
     if (state.spare.empty()) state.spare = memory_.take(declaration_.parts[*part].bytes());

@@ -84,9 +84,10 @@ class Requester {
     bool hasCopyOfLast() const { return !copy.empty() && exchange.copied == 0; }
   };
 
-  std::optional<size_t> partOf(Machine machine, const Frame& frame) const;
   // Its sums may be needed again.
-  bool isKept(size_t part) const { return declaration_.parts[part].machine >= declaration_.workers; }
+  bool isKept(size_t part) const {
+    return declaration_.parts[part].machine >= declaration_.workers && !declaration_.mode.isAsynchronous;
+  }
   void offerIfReady(size_t part);
   void release(size_t part, uint64_t round);
   void restore(size_t part);

@@ -6,7 +6,8 @@
 
 namespace treadle::summation {
 
-SendOrder::SendOrder(const std::vector<double>& shares, double leadBytes) : leadBytes_(leadBytes) {
+SendOrder::SendOrder(const std::vector<double>& shares, bool endTogether, double leadBytes)
+    : endTogether_(endTogether), leadBytes_(leadBytes) {
   for (const double share : shares) flows_.push_back({share});
 }
 
@@ -46,7 +47,8 @@ std::optional<size_t> SendOrder::next() const {
 std::optional<double> SendOrder::slowest() const {
   std::optional<double> least;
   for (const Flow& flow : flows_)
-    if (flow.isPending && flow.share > 0) least = std::min(least.value_or(flow.time), flow.time);
+    if (flow.isPending && flow.share > 0 && (endTogether_ || flow.isWritable))
+      least = std::min(least.value_or(flow.time), flow.time);
   return least;
 }
 

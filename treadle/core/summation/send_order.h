@@ -4,9 +4,10 @@
 // those with large ones would receive at the speed of one connection to the end.
 //
 // Each connection has a virtual time, the bytes that it was given over its share. The one with the lowest goes next, if
-// it can be written; none gets more than `lead` ahead of the slowest that has something to send, writable or not. One
-// that had nothing to send begins at the time of the slowest, or of the one that was served last. (Start-time fair
-// queueing, P. Goyal et al. 1996, with a bounded lead.) Pure logic; one thread at a time.
+// it can be written; none gets more than `lead` ahead of the slowest that has something to send, writable or not. Where
+// machines need not end together, one that cannot be written to holds nobody back. One that had nothing to send begins
+// at the time of the slowest, or of the one that was served last. (Start-time fair queueing, P. Goyal et al. 1996, with
+// a bounded lead.) Pure logic; one thread at a time.
 
 #include <cstdint>
 #include <optional>
@@ -20,7 +21,7 @@ class SendOrder {
   static constexpr double kLeadBytes = 640'000;
 
   // One connection for each share; those with a share of 0 have only small messages, and go first.
-  explicit SendOrder(const std::vector<double>& shares, double leadBytes = kLeadBytes);
+  explicit SendOrder(const std::vector<double>& shares, bool endTogether = true, double leadBytes = kLeadBytes);
 
   // From now on: one for each connection.
   void setShares(const std::vector<double>& shares);
@@ -38,11 +39,12 @@ class SendOrder {
     bool isPending = false, isWritable = false;
   };
 
-  // Of the slowest with something to send; nothing if there is none.
+  // Of the slowest with something to send that others wait for; nothing if there is none.
   std::optional<double> slowest() const;
 
   std::vector<Flow> flows_;
   double now_ = 0;  // virtual: of the connection that was served last, when it was
+  const bool endTogether_;
   const double leadBytes_;
 };
 

@@ -54,6 +54,22 @@ Status checkName(const std::string& name) {
                          std::to_string(kMostServiceNameBytes) + " are possible");
 }
 
+// Where workers go at their own pace, none waits for one that is slow and sums.
+Shares sharesOf(const SummationOptions& options) {
+  const Bandwidths bandwidths = bandwidthsOf(options);
+  return options.asynchronous && !options.servers.empty() ? serverShares(bandwidths) : bestShares(bandwidths);
+}
+
+SumMode modeOf(const SummationOptions& options) {
+  return {options.asynchronous, options.staleness.value_or(SumMode::kAnyStaleness)};
+}
+
+std::string inWords(const SumMode& mode) {
+  if (!mode.isAsynchronous) return "a synchronous service";
+  if (mode.staleness == SumMode::kAnyStaleness) return "an asynchronous service of any staleness";
+  return "an asynchronous service of staleness " + std::to_string(mode.staleness);
+}
+
 // The group of all machines. Servers of the job are invited whatever becomes of the service, so that they count the
 // services as the workers do. A timeout that is none is replaced, so that the group can report it.
 ProcessGroup gathered(Job& job, const SummationOptions& options) {
@@ -70,8 +86,12 @@ ProcessGroup gathered(Job& job, const SummationOptions& options) {
 }
 
 // The first difference between what two workers declare.
-Status compare(const std::vector<Declaration::Tensor>& own, const std::string& ownName,
-               const std::vector<Declaration::Tensor>& others, const std::string& otherName) {
+Status compare(const std::vector<Declaration::Tensor>& own, SumMode ownMode, const std::string& ownName,
+               const Declaration& declared, const std::string& otherName) {
+  if (ownMode != declared.mode)
+    return invalidArgument(ownName + " makes " + inWords(ownMode) + ", and " + otherName + " " +
+                           inWords(declared.mode));
+  const std::vector<Declaration::Tensor>& others = declared.tensors;
   if (own.size() != others.size())
     return invalidArgument(ownName + " declares " + std::to_string(own.size()) + " tensors, and " + otherName + " " +
                            std::to_string(others.size()));
@@ -88,19 +108,23 @@ class Meeting {
   Meeting(ProcessGroup group, TimePoint deadline) : group_(std::move(group)), deadline_(deadline) {}
 
   // All machines take connections from now on, and know the tensors of the first worker, which are those of all.
-  Declaration agree(const SummationOptions& options, const std::vector<SummationTensor>& own) const {
+  Declaration agree(const SummationOptions& options, const std::vector<SummationTensor>& tensorsHere) const {
     const size_t workers = options.workers.size();
     const auto self = static_cast<size_t>(group_.rank());
-    if (self >= workers && !own.empty())
+    if (self >= workers && !tensorsHere.empty())
       raise(invalidArgument(options.servers[self - workers] + " is a server of the summation service and has tensors"));
-    const std::vector<Declaration::Tensor> tensors = valueOrThrow(declaredTensors(own));
+    const std::vector<Declaration::Tensor> tensors = valueOrThrow(declaredTensors(tensorsHere));
     std::vector<std::byte> first;
-    if (self == 0) first = encode(valueOrThrow(Declaration::of(tensors, bestShares(bandwidthsOf(options)))));
+    if (self == 0) {
+      Declaration own = valueOrThrow(Declaration::of(tensors, sharesOf(options)));
+      own.mode = modeOf(options);
+      first = encode(own);
+    }
     barrier(inTime()).wait();
     Declaration declaration =
         valueOrThrow(parseDeclaration(ofFirst(std::move(first)), workers, static_cast<size_t>(group_.size())));
     if (self < workers)
-      throwIfError(compare(tensors, options.workers[self], declaration.tensors, options.workers.front()));
+      throwIfError(compare(tensors, modeOf(options), options.workers[self], declaration, options.workers.front()));
     barrier(inTime()).wait();  // or the difference on another machine
     return declaration;
   }
@@ -168,6 +192,8 @@ std::shared_ptr<Participant> begun(Services& services, const ProcessGroup& group
 Status SummationOptions::validate() const {
   TREADLE_RETURN_IF_ERROR(group::checkTimeout(timeout));
   TREADLE_RETURN_IF_ERROR(checkName(name));
+  if (staleness && !asynchronous)
+    return invalidArgument("only an asynchronous summation service has a staleness (SummationOptions::asynchronous)");
   if (!workers.empty() && !bandwidths.empty() && bandwidths.size() != workers.size() + servers.size())
     return invalidArgument("a summation service of " + std::to_string(workers.size()) + " workers and " +
                            std::to_string(servers.size()) + " servers has " + std::to_string(bandwidths.size()) +
@@ -245,6 +271,8 @@ bool SummationService::isServer() const {
   const Participant& participant = *handle().participant;
   return !participant.isWorker(participant.self());
 }
+
+bool SummationService::isFirst() const { return handle().participant->self() == 0; }
 
 Future<void> SummationService::sum(std::string_view tensor, MutableBytes data, group::DataType type) {
   const Handle& here = handle();

@@ -3,10 +3,16 @@
 // Other members of the job, the servers, have no data; they only sum, so that the network of the workers moves less
 // than an all-reduce would (docs/rooms/summation.md says how much less).
 //
+// A service may be asynchronous (SummationOptions::asynchronous): then the servers keep running sums, such as the
+// latest parameters of a model, and each worker gives its changes and gets the latest values when it likes. The first
+// sum of a tensor on the first worker gives the values that all begin with, and no other worker's sum ends before; so
+// others give zeros first. A lost server ends such a service.
+//
 // SummationService is a handle; copies mean the same service. It may outlive its job; all sums fail then. When the last
 // copy is destroyed before `ended` is ready, the service fails on all machines. Any thread may call any function.
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -29,8 +35,14 @@ struct SummationOptions {
   // Worker::servers), also lost ones, with which no service can be made. Only `workers` empty: all workers.
   std::vector<std::string> workers = {}, servers = {};
   std::string name = {};  // for messages; another name means another service. At most 64 bytes
-  // To make it; of a sum, until all workers have begun it. kNoTimeout: until a worker is lost.
+  // To make it; of a sum, until all workers that it waits for have begun it. kNoTimeout: until a worker is lost.
   Duration timeout = std::chrono::seconds(60);
+  // Each worker has answers for itself, whatever the others do: `sum` gives a change of a tensor, and yields the sum of
+  // all that has come for it. Servers then sum all; without servers the workers do, each a share.
+  bool asynchronous = false;
+  // Then: how many sums of a tensor a worker may be ahead of any other one that has not left; its sum waits for that
+  // one. None: it waits for nobody.
+  std::optional<uint64_t> staleness = {};
   // What each machine can send, and receive at the same time, in any unit: workers and servers in the order above. The
   // shares follow from the first worker's list. Empty: all alike.
   std::vector<double> bandwidths = {};
@@ -58,6 +70,8 @@ class SummationService {
 
   bool valid() const { return handle_ != nullptr; }
   bool isServer() const;
+  // Whether this is the first worker, with whose values all begin where the service is asynchronous.
+  bool isFirst() const;
 
   // The data of the tensor becomes the sum of the data of all workers: the n-th sum of a tensor on one meets the n-th
   // on all others. Sums of several tensors may be called in any order and be under way together; those of tensors that
@@ -67,6 +81,9 @@ class SummationService {
   // tensor is under way, this machine is a server, or after `leave`. The future fails with TimeoutError naming the
   // workers that have not begun the sum, with PeerLostError naming a lost worker, and then all later ones do; the data
   // is undefined. A lost server delays it: the sum begins again with the machines that are left, and has the same bits.
+  // In an asynchronous service the data becomes the sum of all that has come for the tensor by then, this data
+  // included, in the order in which it came; parts of at most 4 MiB of a tensor, whole, have their own orders. 16-bit
+  // floats are rounded at each addition, so small changes get lost. A lost server fails all sums.
   Future<void> sum(std::string_view tensor, MutableBytes data, group::DataType type);
 
   template <group::Reducible T>

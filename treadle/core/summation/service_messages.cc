@@ -8,6 +8,7 @@
 namespace treadle::summation {
 namespace {
 
+constexpr uint8_t kSynchronous = 0, kAsynchronous = 1;
 constexpr size_t kTextBytes = 4096, kWorkerBytes = 127;  // of a failure
 constexpr size_t kLeastTensorBytes = 13, kPartBytes = 24, kLeastNameBytes = 4, kMachineBytes = 4;
 
@@ -21,6 +22,15 @@ Declaration::Tensor readTensor(wire::Reader& reader) {
   tensor.bytes = reader.number<uint64_t>();
   tensor.name = reader.string(kMostNameBytes);
   return tensor;
+}
+
+SumMode readMode(wire::Reader& reader) {
+  SumMode mode;
+  const auto number = reader.number<uint8_t>();
+  mode.isAsynchronous = number == kAsynchronous;
+  mode.staleness = reader.number<uint64_t>();
+  if (number > kAsynchronous || (!mode.isAsynchronous && mode.staleness != SumMode::kAnyStaleness)) reader.fail();
+  return mode;
 }
 
 Part readPart(wire::Reader& reader) {
@@ -84,6 +94,8 @@ Invitation readInvitation(wire::Reader& reader) {
 
 std::vector<std::byte> encode(const Declaration& declaration) {
   wire::Writer writer;
+  writer.number(declaration.mode.isAsynchronous ? kAsynchronous : kSynchronous);
+  writer.number(declaration.mode.staleness);
   writer.number(static_cast<uint32_t>(declaration.tensors.size()));
   for (const Declaration::Tensor& tensor : declaration.tensors) {
     writer.number(static_cast<uint8_t>(tensor.type));
@@ -104,6 +116,7 @@ Result<Declaration> parseDeclaration(Bytes bytes, size_t workers, size_t machine
   wire::Reader reader(bytes);
   Declaration declaration;
   declaration.workers = workers;
+  declaration.mode = readMode(reader);
   for (size_t left = reader.count(kLeastTensorBytes); left > 0; --left)
     declaration.tensors.push_back(readTensor(reader));
   for (size_t left = reader.count(kPartBytes); left > 0; --left) declaration.parts.push_back(readPart(reader));

@@ -1,6 +1,6 @@
 // Sums among machines in every order of events that seeds yield: to the bit, each once, and nothing gets stuck.
 
-#include "treadle/core/summation/adder.h"
+#include "treadle/core/summation/synchronous_adder.h"
 
 #include <array>
 #include <complex>
@@ -11,7 +11,7 @@
 #include "treadle/core/group/half.h"
 #include "treadle/core/summation/sum.h"
 
-namespace treadle::summation::adder_test {
+namespace treadle::summation::synchronous_adder_test {
 namespace {
 
 using group::DataType;
@@ -171,7 +171,7 @@ class AdderAlone : public ::testing::Test {
 
   const Declaration declaration_{
       {{DataType::kInt32, kBytes}, {DataType::kInt32, kBytes}}, {{0, 0, kBytes, kServer}, {1, 0, kBytes, kServer}}, 2};
-  Adder adder_{declaration_, kServer};
+  SynchronousAdder adder_{declaration_, kServer};
 };
 
 TEST_F(AdderAlone, GrantsAPartWhenAllWorkersHaveAnnouncedIt) {
@@ -204,7 +204,7 @@ TEST_F(AdderAlone, SendsSumsOfTheFirstTensorFirst) {
 }
 
 TEST_F(AdderAlone, GrantsNoMoreThanItsLimitUntilSumsAreWritten) {
-  Adder adder(declaration_, kServer, kBytes);
+  SynchronousAdder adder(declaration_, kServer, kBytes);
   for (uint32_t tensor = 0; tensor < 2; ++tensor)
     for (size_t worker = 0; worker < 2; ++worker) ASSERT_TRUE(adder.announced(worker, announce(tensor)).ok());
   for (size_t worker = 0; worker < 2; ++worker) ASSERT_EQ(0u, adder.take(worker)->frame.tensor);
@@ -252,7 +252,7 @@ TEST_F(AdderAlone, RefusesAnnouncementsThatNoWorkerSends) {
   expectRefusal(adder_.announced(0, announce(0)), "round 0 where round 0 was next");
   EXPECT_TRUE(adder_.announced(1, announce(0)).ok());
   expectRefusal(adder_.announced(0, announce(0, 1)), "round 1");  // it has not had the sum
-  Adder other(declaration_, /*machine=*/0);
+  SynchronousAdder other(declaration_, /*machine=*/0);
   expectRefusal(other.announced(1, announce(0)), "does not sum");
   for (const size_t noWorker : {size_t{2}, size_t{3}, size_t{1000}})
     expectRefusal(adder_.announced(noWorker, announce(1)), "though it is no worker");
@@ -295,7 +295,7 @@ TEST_F(AdderAlone, RefusesWhatNoWorkerCanHave) {
   expectRefusal(adder_.had(0, have(1)), "cannot have");
   expectRefusal(adder_.had(0, frame(FrameKind::kHave, 0, 1, 1)), "cannot have");
   expectRefusal(adder_.had(2, have(1)), "no worker");
-  Adder worker(declaration_, /*machine=*/0);  // the part may have moved to it, which it has not heard
+  SynchronousAdder worker(declaration_, /*machine=*/0);  // the part may have moved to it, which it has not heard
   EXPECT_TRUE(worker.had(1, have(7)).ok());
   expectRefusal(worker.had(1, have(7)), "cannot have");
 }
@@ -448,4 +448,4 @@ TEST_F(RequesterAlone, RefusesSumsOfWhatItHasNotSent) {
 }
 
 }  // namespace
-}  // namespace treadle::summation::adder_test
+}  // namespace treadle::summation::synchronous_adder_test
