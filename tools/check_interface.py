@@ -52,6 +52,7 @@ HEADERS = [
     ("treadle/tensor/optim/clip_grad_norm.h", [], ["ClipOptions"], True),
     ("treadle/tensor/collective/collectives.h", [], [], True),
     ("treadle/train/ddp/distributed_data_parallel.h", ["DistributedDataParallel"], ["DdpOptions"], True),
+    ("treadle/train/ddp/asynchronous_parameters.h", ["AsynchronousParameters"], [], True),
     ("treadle/train/ddp/join.h", ["Join"], [], False),
     ("treadle/train/ddp/ddp_state.h", [], ["DdpState"], True),
     ("treadle/train/ddp/ddp_stats.h", [], ["DdpTimes", "DdpBucketTimes", "DdpStep", "DdpStats"], True),

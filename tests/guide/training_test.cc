@@ -324,6 +324,29 @@ TEST(LocalSgdGuide, RanksTrainAloneBetweenMeans) {
   });
 }
 
+TEST(AsynchronousGuide, WorkersTrainAtTheirOwnPace) {
+  treadle::test::TensorJob job({"trainer0", "trainer1"});
+  job.onAll([&](treadle::Worker& worker) {
+    const int rank = worker.self().rank;
+    torch::nn::Linear model(8, 2);
+    torch::optim::SGD optimizer(model->parameters(), 0.005);
+    std::vector<at::Tensor> batches(rank == 0 ? 3 : 20, at::ones({4, 8}) * (1 + rank));
+    double loss = 0;
+    // [asynchronous]
+    treadle::AsynchronousParameters shared(worker, *model, {.staleness = 8});  // begins with the first worker's
+    for (const at::Tensor& batch : batches) {
+      optimizer.zero_grad();
+      at::Tensor output = model->forward(batch).square().mean();
+      output.backward();
+      optimizer.step();
+      shared.exchange();  // gives what the step has changed, and takes the latest parameters
+      loss = output.item<double>();
+    }
+    // [/asynchronous]
+    EXPECT_LT(loss, rank == 0 ? 40 : 0.1);
+  });
+}
+
 TEST(ReplicaSetGuide, RanksAndReplicasTrainAsOneProcess) {
   treadle::test::TensorJob job({"trainer0", "trainer1"});
   const at::Tensor inputs = at::rand({16, 8}), labels = at::arange(16) % 2;
