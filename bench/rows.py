@@ -76,6 +76,8 @@ ROWS = [
     Row("summation_float", "us", "rmsprop", None),
     Row("summation_float", "us", "adam", 0.476),  # 2.1 times the bytes of a server that makes the step
     Row("priority_first_layer", "us", "first_come", 0.5),
+    Row("async_rate", "us", "each_alone", 1.111),  # 90% of the steps
+    Row("async_rate", "us", "in_step", None),
     Row("small_behind_large", "us", "quiet", 10),
     Row("rss_after_10000", "bytes", "rss_after_1000", 1.05),
     Row("autograd_forward_overhead", "us", "pytorch", 0.33),

@@ -20,6 +20,7 @@ import sys
 import time
 
 import agreement
+import asynchronous
 import experiment
 import namespaces
 import priority
@@ -37,6 +38,8 @@ from programs import ROOT
 DOCUMENT = ROOT / "docs" / "benchmarks.md"
 QUICK = {"repetitions": 6, "idle_seconds": 5, "rounds": 1}
 FULL = {"repetitions": 20, "idle_seconds": 20, "rounds": 3}
+PARTS = (programs, experiment, shaped, priority, servers, asynchronous)
+LAUNCHES = [launch for part in PARTS for launch in part.LAUNCHES]
 
 
 def parse_arguments():
@@ -65,7 +68,7 @@ def parse_arguments():
     options.complete = not options.only and not options.quick
     if not namespaces.available():
         print("bench: rows between two network namespaces need root and the command `ip`; they are left out")
-        between = {*experiment.NETWORK_CASES.values(), *shaped.CASES, priority.CASE, servers.CASE}
+        between = {*experiment.NETWORK_CASES.values(), *shaped.CASES, priority.CASE, servers.CASE, asynchronous.CASE}
         options.cases = [case for case in options.cases if case not in between]
         if not options.cases:
             parser.error("nothing is left to measure")
@@ -97,7 +100,7 @@ def output_of(launch, settings, cases):
 
 def measure(options, settings, figures, failures):
     for number in range(options.rounds):
-        for launch in programs.LAUNCHES + experiment.LAUNCHES + shaped.LAUNCHES + priority.LAUNCHES + servers.LAUNCHES:
+        for launch in LAUNCHES:
             cases = [case for case in launch.cases if case in options.cases]
             if not cases or (launch.who, cases[0]) in failures:
                 continue
