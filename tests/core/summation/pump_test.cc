@@ -357,14 +357,15 @@ TEST(AsynchronousPump, FailsWhereTheFirstWorkerLeavesBeforeItHasGivenItsValues) 
   }
 }
 
-// Also a sum that waits for the first worker.
+// Also a sum that waits for the first worker. The connection of a worker that has failed first ends, too, which counts
+// only after a while.
 TEST(AsynchronousPump, FailsWithTheNameOfALostServer) {
-  Machines machines(declaredAsynchronous({1'000'000}, 2, 1), 1, Link::kUnix,
-                    {.patience = std::chrono::milliseconds(1)});
+  Machines machines(declaredAsynchronous({1'000'000}, 2, 1), 1, Link::kUnix, {.patience = kPatience});
   Numbers data(1'000'000);
   const Future<void> waits = machines[1].sum(0, bytesOf(data));
   EXPECT_TRUE(test::eventually([&] { return machines.bytesReceived(2) > 0; }));
   machines.end(2);
+  for (Machine worker = 0; worker < 2; ++worker) machines[worker].lost(2, peerLost("machine2", "it was ended"));
   for (const Future<void>& one : {machines[0].ended(), machines[1].ended(), waits}) {
     const Status why = failureOf(one);
     EXPECT_EQ(Code::kPeerLost, why.code());
