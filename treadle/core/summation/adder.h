@@ -51,7 +51,7 @@ class Adder {
   virtual void hadOwn(size_t part, uint64_t round) = 0;
   std::vector<std::pair<size_t, uint64_t>> takeReleasedOwn() { return std::exchange(releasedOwn_, {}); }
 
-  // The number of sums of parts that have been made, and have been sent to whom they are for.
+  // How many sums of parts have been made and sent to their workers.
   uint64_t sums() const { return sumsMade_; }
 
   // Parts that some workers have announced and that wait for others, each with its round; and those others.

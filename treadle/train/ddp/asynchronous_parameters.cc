@@ -7,6 +7,7 @@
 
 #include "treadle/core/base/error.h"
 #include "treadle/tensor/collective/flat.h"
+#include "treadle/train/ddp/summation_tensors.h"
 
 namespace treadle {
 namespace {
@@ -16,24 +17,14 @@ SummationOptions asynchronous(SummationOptions options) {
   return options;
 }
 
-// Those of the first layers are the most urgent.
-std::vector<SummationTensor> tensorsOf(const ddp::ParameterList& list) {
-  std::vector<SummationTensor> tensors;
-  for (size_t i = 0; i < list.trained().size(); ++i) {
-    const at::Tensor& parameter = list.trained()[i];
-    tensors.push_back({list.trainedNames()[i], collective::dataTypeOf(parameter.scalar_type()),
-                       static_cast<uint64_t>(parameter.numel())});
-  }
-  return tensors;
-}
-
 at::Tensor onCpu(const at::Tensor& parameter) { return parameter.detach().to(at::kCPU); }
 
 }  // namespace
 
 AsynchronousParameters::AsynchronousParameters(summation::Job& worker, const torch::nn::Module& module,
                                                SummationOptions options)
-    : list_(module), service_(SummationService::make(worker, asynchronous(std::move(options)), tensorsOf(list_))) {
+    : list_(module),
+      service_(SummationService::make(worker, asynchronous(std::move(options)), ddp::summationTensorsOf(list_))) {
   orFail([this] {
     if (list_.trained().empty()) raise(invalidArgument("no parameter of the module requires a gradient"));
     for (const at::Tensor& parameter : list_.trained()) {

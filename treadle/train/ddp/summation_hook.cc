@@ -10,19 +10,15 @@
 #include "treadle/core/summation/job.h"
 #include "treadle/tensor/collective/flat.h"
 #include "treadle/train/ddp/operations.h"
+#include "treadle/train/ddp/summation_tensors.h"
 
 namespace treadle::ddp {
 namespace {
 
 // In the order in which gradients come: the last one first.
 std::vector<SummationTensor> tensorsOf(const ParameterList& list) {
-  std::vector<SummationTensor> tensors;
-  for (size_t i = list.trained().size(); i-- > 0;) {
-    const at::Tensor& parameter = list.trained()[i];
-    tensors.push_back({list.trainedNames()[i], collective::dataTypeOf(parameter.scalar_type()),
-                       static_cast<uint64_t>(parameter.numel())});
-  }
-  return tensors;
+  const std::vector<SummationTensor> tensors = summationTensorsOf(list);
+  return {tensors.rbegin(), tensors.rend()};
 }
 
 // The gradient lives until the sum has ended.
