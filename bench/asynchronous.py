@@ -14,16 +14,15 @@ PARTS = (0.36, 0.36, 0.36, 0.09)  # of a core, so that two cores have room for t
 SERVERS = 2
 SECONDS, TIMEOUT = 6, 60
 
-# Takes the group of its rank, counted from the first one's.
-WRAPPER = 'number=$((TREADLE_RANK + $1)); shift; eval "file=\\${GROUP_$number}"; echo $$ > "$file" && exec "$@"'
+# Takes the group of its rank: the folder's prefix, the number of the first rank's group, and the program.
+WRAPPER = 'echo $$ > "$1$((TREADLE_RANK + $2))/cgroup.procs" && shift 2 && exec "$@"'
 
 
 def rate_of(settings, quotas, numbers, *more):
     """Steps per second of the workers with these numbers, which follow each other, all together."""
-    groups = [f"GROUP_{number}={quotas.members(number)}" for number in range(len(PARTS))]
     program = [settings.build / "bench" / "treadle_bench_asynchronous", "--seconds", SECONDS, *more]
-    command = ["env", *groups, settings.treadle, "run", "-n", len(numbers), "--servers", SERVERS, "--",
-               "sh", "-c", WRAPPER, "sh", numbers[0], *program]
+    command = [settings.treadle, "run", "-n", len(numbers), "--servers", SERVERS, "--", "sh", "-c", WRAPPER, "sh",
+               quotas.prefix, numbers[0], *program]
     rates = [float(rate) for rate in re.findall(r"\brate (\S+)", run("asynchronous training", command, TIMEOUT))]
     if len(rates) != len(numbers):
         raise Failed(f"{len(rates)} of {len(numbers)} workers reported a rate")

@@ -17,7 +17,7 @@ using test::Random;
 constexpr uint64_t kPiece = 16 << 10;
 
 SendOrder allPending(const std::vector<double>& shares, bool endTogether = true) {
-  SendOrder order(shares, endTogether);
+  SendOrder order(shares, SendOrder::kLeadBytes, endTogether);
   for (size_t i = 0; i < shares.size(); ++i) {
     order.setPending(i, true);
     order.setWritable(i, true);
@@ -77,7 +77,7 @@ TEST(SendOrder, WaitsForOneThatCannotBeWritten) {
   EXPECT_EQ(1u, order.next());
 }
 
-// The others share what there is, and it has its share again when it can be written to.
+// The others share what there is. It has its share again when it can be written to, and no more.
 TEST(SendOrder, DoesNotWaitForOneThatCannotBeWrittenToWhereMachinesNeedNotEndTogether) {
   SendOrder order = allPending({0.5, 0.25, 0.25}, /*endTogether=*/false);
   order.setWritable(0, false);
@@ -90,7 +90,15 @@ TEST(SendOrder, DoesNotWaitForOneThatCannotBeWrittenToWhereMachinesNeedNotEndTog
   EXPECT_EQ(0, pieces[0]);
   EXPECT_NEAR(pieces[1], pieces[2], 1);
   order.setWritable(0, true);
-  EXPECT_EQ(0u, order.next());
+  pieces = {};
+  for (int piece = 0; piece < 1000; ++piece) {
+    const size_t next = order.next().value();
+    order.sent(next, kPiece);
+    ++pieces[next];
+  }
+  EXPECT_NEAR(500, pieces[0], 20);
+  EXPECT_NEAR(250, pieces[1], 20);
+  EXPECT_NEAR(250, pieces[2], 20);
 }
 
 TEST(SendOrder, DoesNotWaitForOneThatHasNothingToSend) {

@@ -134,9 +134,9 @@ void AsynchronousAdder::answerAll(size_t part) {
 
 // The answer to who has given the part so many times, for what another worker gives.
 bool AsynchronousAdder::waitsFor(const State& state, uint64_t given, size_t worker) const {
-  const uint64_t so = state.exchanges[worker].given, staleness = declaration_.mode.staleness;
-  if (worker == 0 && so == 0) return true;
-  return !hasLeft_[worker] && given > so && given - so > staleness;
+  const uint64_t others = state.exchanges[worker].given, staleness = declaration_.mode.staleness;
+  if (worker == 0 && others == 0) return true;
+  return !hasLeft_[worker] && given > others && given - others > staleness;
 }
 
 bool AsynchronousAdder::mustWait(const State& state, uint64_t given) const {

@@ -1,7 +1,8 @@
 #pragma once
 // Which workers have left a summation service, as one of its machines sees it. A worker leaves when all its sums have
-// ended, which takes the data of all workers. So no other worker has begun fewer sums, and one that has begun more
-// waits in vain. Sums of tensors without bytes, which need nobody, do not count. Pure logic; one thread at a time.
+// ended, which takes the data of all workers where the service is synchronous. So no other worker has begun fewer sums,
+// and one that has begun more waits in vain. Sums of tensors without bytes, which need nobody, do not count. Pure
+// logic; one thread at a time.
 
 #include <optional>
 #include <vector>

@@ -230,11 +230,8 @@ Status Pump::hearNews() {
     lost.swap(lostElsewhere_);
     moves.swap(moves_);
   }
-  const bool isAsynchronous = state_.declaration().mode.isAsynchronous;
-  for (const auto& [server, why] : lost) {
-    if (isAsynchronous) return dataLoss("a worker sent what none does in an asynchronous service: " + why.message());
+  for (const auto& [server, why] : lost)
     if (connectionTo(server) != nullptr) TREADLE_RETURN_IF_ERROR(lose(server, why));
-  }
   for (const auto& [server, machines] : moves) {
     drop(server);
     const Status moved = state_.move(server, machines);

@@ -7,8 +7,8 @@
 // what none does, when a sum is not done in time, and when `fail` says so: all sums fail then, those under way and
 // later ones. Whoever owns the pump passes the failure on to the other machines.
 //
-// A server may be lost. Its connection ends here, the first worker says which machines sum its parts from then on, and
-// the sums of these begin again. A machine that the first worker has not told yet waits.
+// A server of a synchronous service may be lost. Its connection ends here, the first worker says which machines sum its
+// parts from then on, and the sums of these begin again. A machine that the first worker has not told yet waits.
 //
 // Any thread may call anything but `close`.
 //

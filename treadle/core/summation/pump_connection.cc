@@ -42,6 +42,7 @@ size_t PumpConnection::write() {
   const std::optional<Outgoing> frame = stream_.flushed() ? writer_.takeWritten() : std::nullopt;
   if (frame) {
     ++state_.frames;
+    if (frame->frame.kind == FrameKind::kSum) state_.isActive = true;  // from now on its worker may be waited for
     frame->frame.kind == FrameKind::kLeave ? void(leave_ = Leave::kWritten) : state_.sums.written(machine_, *frame);
   } else if (*bytes == 0) {
     setWritable(false);

@@ -32,7 +32,8 @@ PumpState::PumpState(Declaration declared, Machine machine, std::vector<std::str
       reactor(valueOrThrow(io::Reactor::make())),
       traffic(std::move(counts)),
       sums(std::move(declared), self, names.size()),
-      order(sharesOfConnections(sums.declaration(), self, names.size()), !declaration().mode.isAsynchronous),
+      order(sharesOfConnections(sums.declaration(), self, names.size()), SendOrder::kLeadBytes,
+            /*endTogether=*/!declaration().mode.isAsynchronous),
       departures(sums.declaration().workers),
       losses(names.size(), patience) {}
 

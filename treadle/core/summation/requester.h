@@ -5,10 +5,11 @@
 //
 // Of several parts those of the first tensor go first, whenever they were announced.
 //
-// A server may be lost. So a worker keeps what a server's sum replaces until all workers have that sum: then a part
-// that moves to another machine can be summed again from the data of all, in the same order. It begins there with a
-// report of the rounds that the worker has (kHave). The machine answers which one is next (kRelease): the one that the
-// worker makes, or the one before, where others lack its sum. Then the worker announces its copy, and drops the sum.
+// A server of a synchronous service may be lost. So a worker keeps what a server's sum replaces until all workers have
+// that sum: then a part that moves to another machine can be summed again from the data of all, in the same order. It
+// begins there with a report of the rounds that the worker has (kHave). The machine answers which one is next
+// (kRelease): the one that the worker makes, or the one before, where others lack its sum. Then the worker announces
+// its copy, and drops the sum.
 //
 // After std::bad_alloc, which any function may throw, it is of no use any more.
 

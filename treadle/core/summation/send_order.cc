@@ -6,8 +6,8 @@
 
 namespace treadle::summation {
 
-SendOrder::SendOrder(const std::vector<double>& shares, bool endTogether, double leadBytes)
-    : endTogether_(endTogether), leadBytes_(leadBytes) {
+SendOrder::SendOrder(const std::vector<double>& shares, double leadBytes, bool endTogether)
+    : leadBytes_(leadBytes), endTogether_(endTogether) {
   for (const double share : shares) flows_.push_back({share});
 }
 
@@ -22,6 +22,13 @@ void SendOrder::setPending(size_t connection, bool hasBytes) {
     flow.time = std::clamp(flow.time, begin, begin + leadBytes_);
   }
   flow.isPending = hasBytes;
+}
+
+void SendOrder::setWritable(size_t connection, bool isWritable) {
+  Flow& flow = flows_[connection];
+  if (isWritable && !flow.isWritable && flow.isPending && !endTogether_)
+    flow.time = std::max(flow.time, slowest().value_or(now_));  // or it would have all until it has caught up
+  flow.isWritable = isWritable;
 }
 
 void SendOrder::sent(size_t connection, uint64_t bytes) {

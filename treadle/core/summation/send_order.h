@@ -4,10 +4,10 @@
 // those with large ones would receive at the speed of one connection to the end.
 //
 // Each connection has a virtual time, the bytes that it was given over its share. The one with the lowest goes next, if
-// it can be written; none gets more than `lead` ahead of the slowest that has something to send, writable or not. Where
-// machines need not end together, one that cannot be written to holds nobody back. One that had nothing to send begins
-// at the time of the slowest, or of the one that was served last. (Start-time fair queueing, P. Goyal et al. 1996, with
-// a bounded lead.) Pure logic; one thread at a time.
+// it can be written; none gets more than `lead` ahead of the slowest that has something to send, writable or not. One
+// that had nothing to send begins at the time of the slowest, or of the one that was served last. (Start-time fair
+// queueing, P. Goyal et al. 1996, with a bounded lead.) Where machines need not end together, one that cannot be
+// written to holds nobody back: it begins anew when it can be. Pure logic; one thread at a time.
 
 #include <cstdint>
 #include <optional>
@@ -21,12 +21,12 @@ class SendOrder {
   static constexpr double kLeadBytes = 640'000;
 
   // One connection for each share; those with a share of 0 have only small messages, and go first.
-  explicit SendOrder(const std::vector<double>& shares, bool endTogether = true, double leadBytes = kLeadBytes);
+  explicit SendOrder(const std::vector<double>& shares, double leadBytes = kLeadBytes, bool endTogether = true);
 
   // From now on: one for each connection.
   void setShares(const std::vector<double>& shares);
   void setPending(size_t connection, bool hasBytes);
-  void setWritable(size_t connection, bool isWritable) { flows_[connection].isWritable = isWritable; }
+  void setWritable(size_t connection, bool isWritable);
   void sent(size_t connection, uint64_t bytes);
 
   // Nothing: no connection may be written to before one of the above changes.
@@ -44,8 +44,8 @@ class SendOrder {
 
   std::vector<Flow> flows_;
   double now_ = 0;  // virtual: of the connection that was served last, when it was
-  const bool endTogether_;
   const double leadBytes_;
+  const bool endTogether_;
 };
 
 }  // namespace treadle::summation

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <exception>
 #include <new>
 #include <utility>
 
@@ -23,14 +24,14 @@ at::Tensor onCpu(const at::Tensor& parameter) { return parameter.detach().to(at:
 
 AsynchronousParameters::AsynchronousParameters(summation::Job& worker, const torch::nn::Module& module,
                                                SummationOptions options)
-    : list_(module),
+    : list_(module, "AsynchronousParameters"),
       service_(SummationService::make(worker, asynchronous(std::move(options)), ddp::summationTensorsOf(list_))) {
   orFail([this] {
     if (list_.trained().empty()) raise(invalidArgument("no parameter of the module requires a gradient"));
     for (const at::Tensor& parameter : list_.trained()) {
       const at::Tensor here = onCpu(parameter);
       latest_.push_back(at::empty(here.sizes(), here.options()));
-      service_.isFirst() ? latest_.back().copy_(here) : latest_.back().fill_(-0.0);  // which changes no bit of a sum
+      service_.isFirst() ? latest_.back().copy_(here) : latest_.back().zero_().neg_();  // -0 changes no bit of a sum
     }
     sumAndTake();
   });
@@ -39,19 +40,24 @@ AsynchronousParameters::AsynchronousParameters(summation::Job& worker, const tor
 // The service lives until all workers have left it.
 AsynchronousParameters::~AsynchronousParameters() {
   try {
-    service_.leave();
+    const bool isUnwinding = std::uncaught_exceptions() > exceptions_;
+    isUnwinding ? service_.fail(cancelled("an exception has ended its training")) : void(service_.leave());
     sharedStateOf(service_.ended())->onReady([service = service_, memory = latest_] {});
   } catch (const std::bad_alloc&) {  // then it fails
   }
 }
 
-// After a failure the sums may not have ended yet.
+// After a failure the sums may not have ended yet, or there was no memory to end them.
 void AsynchronousParameters::exchange() {
-  if (hasFailed_) service_.ended().wait();
+  if (hasFailed_) {
+    service_.fail(cancelled("asynchronous training has failed here"));
+    service_.ended().wait();
+  }
   orFail([this] {
+    throwIfError(list_.checkUnchanged());
     for (size_t i = 0; i < latest_.size(); ++i) {
       const at::Tensor& parameter = list_.trained()[i];
-      if (parameter.sizes() != latest_[i].sizes() || parameter.scalar_type() != latest_[i].scalar_type())
+      if (parameter.sizes() != latest_[i].sizes())
         raise(failedPrecondition(list_.nameOf(i) + " has become " + collective::shapeOf(parameter) + ", and was " +
                                  collective::shapeOf(latest_[i])));
     }

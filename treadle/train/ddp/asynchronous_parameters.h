@@ -13,10 +13,13 @@
 //   }
 //
 // With n workers the parameters move n times as far per step as with one of them alone, so the learning rate of one
-// worker is often too large. What optimizers keep, buffers and frozen parameters stay those of each worker.
+// worker is often too large. What optimizers keep, buffers and frozen parameters stay those of each worker. Load a
+// checkpoint before: later it counts as a change, of each worker that loads it. Small changes of 16-bit parameters are
+// lost in rounding: train in float32.
 
 #include <torch/nn/module.h>
 
+#include <exception>
 #include <vector>
 
 #include "treadle/core/summation/service.h"
@@ -32,15 +35,17 @@ class [[nodiscard]] AsynchronousParameters {
   // first worker, with what has changed since. ArgumentError: no parameter requires a gradient, or one has a type
   // without a sum; throws what SummationService::make and `exchange` throw.
   AsynchronousParameters(summation::Job& worker, const torch::nn::Module& module, SummationOptions options = {});
-  // This worker leaves, and the others go on. Throws nothing.
+  // This worker leaves, and the others go on. Where an exception is the reason, the service fails on all machines, as
+  // the rest of this worker's data is missing. Throws nothing.
   ~AsynchronousParameters();
   AsynchronousParameters(const AsynchronousParameters&) = delete;
   AsynchronousParameters& operator=(const AsynchronousParameters&) = delete;
 
   // Gives what has changed here since the last call, and replaces the parameters by the latest ones; waits for them,
   // and with a bounded staleness for workers that are too far behind. Throws TimeoutError naming these, PeerLostError
-  // naming a lost machine. Whatever it throws, the service has failed on all machines then, as nobody knows which
-  // changes the others have; later calls throw too. The parameters are as they were, unless writing to them failed.
+  // naming a lost machine, StateError naming a parameter that was replaced, unfrozen or added. Whatever it throws, the
+  // service has failed on all machines then, as nobody knows which changes the others have; later calls throw too. The
+  // parameters are as they were, unless writing to them failed.
   void exchange();
 
  private:
@@ -53,6 +58,7 @@ class [[nodiscard]] AsynchronousParameters {
   std::vector<at::Tensor> latest_;
   SummationService service_;
   bool hasFailed_ = false;
+  const int exceptions_ = std::uncaught_exceptions();  // when it was made
 };
 
 }  // namespace treadle

@@ -7,15 +7,9 @@
 #include "treadle/train/ddp/named_tensors.h"
 
 namespace treadle::ddp {
-namespace {
 
-constexpr const char* kRemedy =
-    ", unlike when DistributedDataParallel was constructed: construct it again after parameters are frozen, unfrozen, "
-    "replaced or added";
-
-}  // namespace
-
-ParameterList::ParameterList(const torch::nn::Module& module) : module_(module.weak_from_this()) {
+ParameterList::ParameterList(const torch::nn::Module& module, std::string owner)
+    : module_(module.weak_from_this()), owner_(std::move(owner)) {
   for (NamedTensor& parameter : parametersOf(module)) {
     const bool isTrained = parameter.tensor.requires_grad();
     if (isTrained) {
@@ -45,8 +39,13 @@ Status ParameterList::checkUnchanged() const {
   TREADLE_RETURN_IF_ERROR(checkNoOtherIsTrained());
   for (size_t i = 0; i < trained_.size(); ++i)
     if (!trained_[i].requires_grad())
-      return failedPrecondition("parameter " + names_[i] + " requires no gradient any more" + kRemedy);
+      return failedPrecondition("parameter " + names_[i] + " requires no gradient any more" + remedy());
   return checkDtypes();
+}
+
+std::string ParameterList::remedy() const {
+  return ", unlike when " + owner_ + " was constructed: construct it again after parameters are frozen, unfrozen, " +
+         "replaced or added";
 }
 
 Status ParameterList::checkNoOtherIsTrained() const {
@@ -58,7 +57,7 @@ Status ParameterList::checkNoOtherIsTrained() const {
   const std::vector<NamedTensor> named = module ? parametersOf(*module) : std::vector<NamedTensor>();
   const auto other = std::ranges::find_if(named, isOther, &NamedTensor::tensor);
   const std::string which = other == named.end() ? "that was frozen" : other->names;
-  return failedPrecondition("parameter " + which + " requires a gradient now" + kRemedy);
+  return failedPrecondition("parameter " + which + " requires a gradient now" + remedy());
 }
 
 Status ParameterList::checkPassIsNoticed() const {
@@ -70,8 +69,8 @@ Status ParameterList::checkDtypes() const {
   for (size_t i = 0; i < trained_.size(); ++i)
     if (trained_[i].scalar_type() != dtypes_[i])
       return failedPrecondition("parameter " + names_[i] + " is of " + toString(trained_[i].scalar_type()) +
-                                " now, and was of " + toString(dtypes_[i]) +
-                                " when DistributedDataParallel was constructed: construct it after the conversion");
+                                " now, and was of " + toString(dtypes_[i]) + " when " + owner_ +
+                                " was constructed: construct it after the conversion");
   return {};
 }
 

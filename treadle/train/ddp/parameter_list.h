@@ -17,7 +17,8 @@ class ParameterList {
  public:
   // The parameters of `module` and its submodules, in the order of their first names. Those that require a gradient now
   // are trained: they are known by their place among these.
-  explicit ParameterList(const torch::nn::Module& module);
+  // `owner`: for messages.
+  explicit ParameterList(const torch::nn::Module& module, std::string owner = "DistributedDataParallel");
 
   const std::vector<at::Tensor>& trained() const { return trained_; }
   const std::vector<at::Tensor>& frozen() const { return frozen_; }
@@ -40,7 +41,10 @@ class ParameterList {
   Status checkPassIsNoticed() const;
 
  private:
+  std::string remedy() const;
+
   std::weak_ptr<const torch::nn::Module> module_;  // null if no shared_ptr owns it
+  const std::string owner_;
   std::vector<at::Tensor> trained_, frozen_;
   std::unordered_set<const c10::TensorImpl*> isTrained_;
   std::vector<at::ScalarType> dtypes_;  // of those trained
