@@ -218,7 +218,8 @@ void Coordinator::onOut(int from, const ClusterMessage& message) {
   }
   const int rank = itself ? from : message.rank;
   if (rank >= membership_.worldSize() || (!itself && (from != keeper || !membership_.canGoOnWithout(rank)))) return;
-  {
+  // Who gives up a worker that the job can go on without has reported it to the keeper, which decides between the two.
+  if (!itself || membership_.canGoOnWithout(membership_.self().rank)) {
     MutexLock lock(mutex_);
     verdicts_.insert(rank);
   }
