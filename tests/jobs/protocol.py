@@ -9,7 +9,7 @@ HANDSHAKE = 1  # the kind of frame
 HELLO, CHALLENGE, REJECT = 1, 2, 5
 FAILED_PRECONDITION = 6
 ROOT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..")
-with open(os.path.join(ROOT, "treadle", "core", "link", "handshake.h"), encoding="utf-8") as header:
+with open(os.path.join(ROOT, "treadle", "core", "link", "handshake_messages.h"), encoding="utf-8") as header:
     VERSION = int(re.search(r"kProtocolVersion = (\d+)", header.read())[1])
 
 

@@ -29,9 +29,6 @@
 
 namespace treadle::link {
 
-// Raised with every change that a peer of the version before would misread: there is no negotiation, and a
-// job runs one release.
-inline constexpr uint16_t kProtocolVersion = 26;
 inline constexpr size_t kNameBytes = 127;
 inline constexpr Duration kHandshakeTimeout = std::chrono::seconds(10);
 
