@@ -198,6 +198,19 @@ class Play {
     return {};
   }
 
+  // A worker may hear before this machine that a part has moved to here from its server; it says once what it has.
+  std::optional<size_t> mayHaveMoved(Machine from, const Frame& frame) const {
+    const std::optional<size_t> part = declaration_.partAt(frame.tensor, frame.offset);
+    if (frame.kind != FrameKind::kHave || from >= workers_ || !part || isOwn(*part) || !isKept(*part)) return {};
+    const auto mayBoth = [&](const std::optional<uint64_t>& other) {
+      return !other || std::max(*other, frame.round) - std::min(*other, frame.round) <= 1;
+    };
+    const auto& early = early_[*part];
+    const bool isPossible = declaration_.parts[*part].begin == frame.offset && !early[from] &&
+                            std::all_of(early.begin(), early.end(), mayBoth);
+    return isPossible ? part : std::nullopt;
+  }
+
   std::optional<size_t> firstPart(auto isIt) const {
     for (size_t part = 0; part < parts(); ++part)
       if (isIt(part)) return part;
@@ -306,6 +319,11 @@ class Play {
   // Half of a piece comes at once, and the rest later.
   void receive(Machine from, const Frame& frame) {
     read(from);
+    if (const std::optional<size_t> part = mayHaveMoved(from, frame)) {
+      promise(adder_.had(from, frame).ok(), "a part may have moved to here, of which its machine has not heard");
+      early_[*part][from] = frame.round;
+      return;
+    }
     const std::optional<Possible> what = possible(from, frame);
     if (!hasPiece(frame.kind)) {
       if (!judge(takenWithoutPiece(from, frame), what)) return;
@@ -551,7 +569,9 @@ class Play {
   // By part and worker; of a part that another machine sums only the worker under test.
   std::vector<std::vector<Progress>> progress_{parts(), std::vector<Progress>(workers_)};
   std::vector<std::vector<Bytes>> places_{parts(), std::vector<Bytes>(workers_)};  // of what is sent, while it is open
-  std::vector<bool> isOpen_ = std::vector<bool>(parts());                          // as far as anybody can see
+  // Of a part of another machine: the rounds that workers have said they have.
+  std::vector<std::vector<std::optional<uint64_t>>> early_{parts(), std::vector<std::optional<uint64_t>>(workers_)};
+  std::vector<bool> isOpen_ = std::vector<bool>(parts());  // as far as anybody can see
   std::vector<uint64_t> lastRounds_ = std::vector<uint64_t>(parts(), kNoLastRound);
   bool isOver_ = false;
 };
@@ -576,6 +596,7 @@ Inputs seeds() {
       joined({worker, heard, row({kTake, 0, kWrite, 0, kSend, 0, 1, kRead, 0, kTake, 0, kSendAny, 0, 1, 3, 15})}),
       joined({worker, moves, moves, row({kAnnounce, 0, kAnnounce, 2})}),
       joined({many, moves, row({kSendAny, 1, 2, 2, 15}), moves, moves}),
+      joined({many, moves, row({kSendAny, 0, 0, 4, 15, kSendAny, 0, 0, 4, 15})}),
       joined({many, moves, row({kSendAny, 1, 2, 2, 2, 255, 255, 255, 255, 255, 255, 255, 255})})};
   // A frame that is due, in which something is different.
   const auto ended = row({kAllMove, kAllMove, kAllMove});
