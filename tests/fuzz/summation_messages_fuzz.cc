@@ -70,6 +70,10 @@ Inputs seeds() {
     all.push_back(joined({{std::byte{0}}, summation::encode(invitation)}));
   for (const auto& [workers, servers] : {std::pair<size_t, size_t>{1, 0}, {2, 1}, {4, 3}}) {
     const auto shares = summation::bestShares(summation::Bandwidths::even(workers, servers, 1));
+    const auto packing = summation::Packing::of(summation::Compression::oneBit(), 5'000);
+    auto packed = Declaration::of({{group::DataType::kFloat32, packing.bytes(), "weight", packing}}, shares);
+    all.push_back(joined({{std::byte{1}, static_cast<std::byte>(workers - 1), static_cast<std::byte>(servers)},
+                          summation::encode(*packed)}));
     auto declaration = Declaration::of({{group::DataType::kFloat32, 40'000, "weight"},
                                         {group::DataType::kFloat16, 0, "none"},
                                         {group::DataType::kInt64, 8, "count"}},

@@ -27,6 +27,27 @@ TEST(SummationGuide, MachinesThatOnlySum) {
   });
 }
 
+TEST(SummationGuide, CompressedTensors) {
+  treadle::test::WorkerJob job({"worker0", "worker1", "server2"}, {},
+                               [](treadle::JoinOptions& options) { options.launch->servers = 1; });
+  job.onAll([&](treadle::Worker& worker) {
+    if (worker.self().name == "server2") return;
+    // [compression]
+    auto service = treadle::SummationService::make(
+        worker, {.compression = treadle::Compression::oneBit()},
+        {{.name = "weight", .elements = 1'000'000},
+         {.name = "loss", .elements = 1, .compression = treadle::Compression()}});  // as it is
+    std::vector<float> weight(1'000'000, 0.5F), loss(1, 0.125F);
+    treadle::Future<void> ofLoss = service.sum("loss", std::span(loss));
+    service.sum("weight", std::span(weight)).wait();
+    ofLoss.wait();
+    service.leave().wait();
+    // [/compression]
+    EXPECT_EQ(weight, std::vector<float>(1'000'000, 1));
+    EXPECT_EQ(loss, std::vector<float>(1, 0.25F));
+  });
+}
+
 TEST(SummationGuide, LatestParameters) {
   treadle::test::WorkerJob job({"worker0", "worker1", "server2"}, {},
                                [](treadle::JoinOptions& options) { options.launch->servers = 1; });

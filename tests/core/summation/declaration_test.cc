@@ -32,6 +32,34 @@ TEST(Declaration, IsRefusedWhereTensorsHaveNoSum) {
   EXPECT_EQ(Code::kInvalidArgument, Declaration::of({half, half}, shares).status().code());
 }
 
+TEST(Declaration, MayHaveCompressedTensors) {
+  const Shares shares = bestShares(Bandwidths::even(3, 2, 1));
+  const auto tensor = [](uint64_t elements) {
+    const Packing packing = Packing::of(Compression::oneBit(), elements);
+    return Declaration::Tensor{DataType::kFloat32, packing.bytes(), "weight", packing};
+  };
+  Declaration declaration = valueOrThrow(Declaration::of({tensor(50'000'000), tensor(0), tensor(1)}, shares));
+  EXPECT_TRUE(declaration.check(5).ok());
+  for (const Part& part : declaration.parts) EXPECT_EQ(0u, part.begin % kChunkBytes);
+  EXPECT_EQ(200'000'000u, declaration.tensors.front().dataBytes());
+  declaration.mode.isAsynchronous = true;
+  EXPECT_FALSE(declaration.check(5).ok());
+
+  const auto isRefused = [&](auto change) {
+    Declaration::Tensor wrong = tensor(1000);
+    change(wrong);
+    return !Declaration::of({wrong}, shares).ok();
+  };
+  EXPECT_FALSE(isRefused([](auto&) {}));
+  EXPECT_TRUE(isRefused([](auto& one) { one.type = DataType::kFloat16; }));
+  EXPECT_TRUE(isRefused([](auto& one) { one.bytes += kChunkBytes; }));
+  EXPECT_TRUE(isRefused([](auto& one) { one.packing.chunkElements = 1000; }));
+  EXPECT_TRUE(isRefused([](auto& one) { one.packing.elements = UINT64_MAX; }));
+  // Its data would not fit, though what travels does.
+  const Packing large = Packing::of(Compression::topK(1.0 / 2048), Declaration::kMostBytes / 2);
+  EXPECT_FALSE(Declaration::of({{DataType::kFloat32, large.bytes(), "large", large}}, shares).ok());
+}
+
 TEST(Declaration, IsRefusedWherePartsAreNotAsTheyShouldBe) {
   const auto refused = [](const std::vector<Part>& parts) {
     const Declaration declaration = {{{DataType::kFloat32, 16}, {DataType::kFloat32, 8'000'000}}, parts, 1};

@@ -4,6 +4,7 @@
 
 #include <sys/socket.h>
 
+#include <array>
 #include <cstring>
 #include <thread>
 
@@ -256,6 +257,67 @@ TEST(Pump, GoesOnWithoutServersThatAreLost) {
   }
 }
 
+Declaration compressed(const Compression& compression, const std::vector<uint64_t>& elements, size_t workers,
+                       size_t servers) {
+  std::vector<Declaration::Tensor> tensors;
+  for (const uint64_t count : elements) {
+    const Packing packing = Packing::of(compression, count);
+    tensors.push_back({DataType::kFloat32, packing.bytes(), {}, packing});
+  }
+  return *Declaration::of(std::move(tensors), bestShares(Bandwidths::even(workers, servers, 1)));
+}
+
+// Of numbers that are all the same, of which one bit loses nothing.
+TEST(Pump, GoesOnWithoutServersThatAreLostWhereTensorsAreCompressed) {
+  test::forSeeds(5, [](Random& random) {
+    const std::vector<uint64_t> sizes = {300'000, 1, 1'000'000};
+    constexpr size_t kWorkers = 3, kServers = 2;
+    Machines machines(compressed(Compression::oneBit(), sizes, kWorkers, kServers), kServers, Link::kUnix,
+                      {.patience = std::chrono::milliseconds(1)});
+    for (int round = 1; round <= 4; ++round) {
+      const Machine server = kWorkers + static_cast<Machine>(round) / 2 - 1;
+      const uint64_t before = round % 2 == 0 ? machines.bytesReceived(server) : 0;
+      std::vector<std::vector<std::vector<float>>> data(kWorkers);
+      std::vector<Future<void>> futures;
+      for (size_t worker = 0; worker < kWorkers; ++worker)
+        for (const uint64_t size : sizes) data[worker].emplace_back(size, static_cast<float>((worker + 1) * round));
+      for (size_t worker = 0; worker < kWorkers; ++worker)
+        for (size_t tensor = 0; tensor < sizes.size(); ++tensor)
+          futures.push_back(machines[worker].sum(tensor, std::as_writable_bytes(std::span(data[worker][tensor]))));
+      if (round % 2 == 0) {
+        const uint64_t enough = before + pick(random, 100'000);  // of some 190 KB in a round
+        ASSERT_TRUE(test::eventually([&] { return machines.bytesReceived(server) >= enough; }));
+        machines.end(server);
+      }
+      for (const Future<void>& one : futures) ASSERT_TRUE(failureOf(one).ok()) << failureOf(one).toString();
+      for (size_t worker = 0; worker < kWorkers; ++worker)
+        for (size_t tensor = 0; tensor < sizes.size(); ++tensor)
+          ASSERT_EQ(std::vector<float>(sizes[tensor], static_cast<float>(6 * round)), data[worker][tensor]);
+    }
+  });
+}
+
+#if defined(__x86_64__)
+
+// As libtorch's setFlushDenormal makes it: small floats would become zero on this machine only, and be sent once more.
+TEST(Pump, SumsSmallFloatsWhereItsThreadTreatsThemAsZero) {
+  constexpr uint32_t kFlushToZero = 0x8000, kDenormalsAreZero = 0x0040;
+  const uint32_t before = __builtin_ia32_stmxcsr();
+  __builtin_ia32_ldmxcsr(before | kFlushToZero | kDenormalsAreZero);
+  Machines machines(compressed(Compression::float16(), {100}, 1, 0), 0);
+  __builtin_ia32_ldmxcsr(before);
+  constexpr float kSmall = 1e-5F, kLeastHalf = 0x1p-24F;
+  float all = 0;
+  for (int round = 1; round <= 20; ++round) {
+    std::vector<float> data(100, kSmall);
+    ASSERT_TRUE(failureOf(machines[0].sum(0, std::as_writable_bytes(std::span(data)))).ok());
+    all += data.front();
+    EXPECT_NEAR(static_cast<float>(round) * kSmall, all, kLeastHalf);
+  }
+}
+
+#endif
+
 // The server lives, and is dropped by all. No machine has another reason to wake than what it hears.
 TEST(Pump, GoesOnWithoutAServerThatOneWorkerHasLost) {
   for (const bool isUnderWay : {false, true}) {
@@ -479,7 +541,18 @@ TEST(Pump, RefusesWhatWasNotDeclared) {
   EXPECT_EQ("there is no tensor 1; 1 were declared", refused([&] { machines[0].sum(1, bytesOf(data)); }));
   EXPECT_EQ("tensor 0 was declared with 40 bytes, and its data has 36",
             refused([&] { machines[0].sum(0, bytesOf(data)); }));
+  Numbers more(11);
+  EXPECT_EQ("the data of tensor 0 is not aligned for its type",
+            refused([&] { machines[0].sum(0, bytesOf(more).subspan(1, 40)); }));
   EXPECT_NE("", test::messageOf<StateError>([&] { machines[2].sum(0, bytesOf(data)); }));
+}
+
+// Complex numbers are aligned as their parts are.
+TEST(Pump, SumsComplexNumbersWhereverTheyMayBe) {
+  Machines machines(*Declaration::of({{DataType::kComplex128, 16}}, bestShares(Bandwidths::even(1, 0, 1))), 0);
+  std::array<double, 4> numbers{};
+  for (const size_t first : {0, 1})
+    EXPECT_TRUE(failureOf(machines[0].sum(0, std::as_writable_bytes(std::span(numbers).subspan(first, 2)))).ok());
 }
 
 // Other workers count on its data.

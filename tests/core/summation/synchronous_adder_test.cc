@@ -330,6 +330,23 @@ TEST_F(AfterALoss, RefusesCountsThatCannotBe) {
   expectRefusal(sums_.arrived(0, have(0)), "cannot have");
 }
 
+// The other worker says that it lacks a sum for which this one keeps no data, as all workers have had it.
+TEST_F(AfterALoss, RefusesToMakeASumAnewThatAllHave) {
+  MachineSums sums(declaration_, /*self=*/1, /*machines=*/3);
+  std::vector<std::byte> data(kBytes);
+  sums.announce(0, data);
+  sums.take(kServer);
+  ASSERT_TRUE(sums.arrived(kServer, frame(FrameKind::kGrant, 0, 0)).ok());
+  for (uint64_t piece = 0; piece < 3; ++piece) {
+    sums.written(kServer, sums.take(kServer).value());
+    ASSERT_TRUE(sums.roomFor(kServer, frame(FrameKind::kSum, 0, piece)).ok());
+    ASSERT_TRUE(sums.arrived(kServer, frame(FrameKind::kSum, 0, piece)).ok());
+  }
+  ASSERT_TRUE(sums.arrived(kServer, frame(FrameKind::kRelease, 0, 0, /*round=*/1)).ok());
+  ASSERT_TRUE(sums.move(kServer, {1, 1}).ok());
+  expectRefusal(sums.arrived(0, have(0)), "lacks a sum which all workers have");
+}
+
 TEST_F(AfterALoss, RefusesMovesThatCannotBe) {
   for (const auto& [lost, machines] :
        std::vector<std::pair<Machine, std::vector<Machine>>>{{kServer, {}}, {0, {1, 1}}, {3, {1, 1}}})

@@ -148,12 +148,13 @@ TEST(SummationServer, TakesPartInServicesOfSomeWorkers) {
 
 // Sums go on with the machines that are left, and so do barriers, later services and the shutdown.
 TEST(SummationServer, IsMissedByNobodyWhenItIsLost) {
-  for (const size_t killed : {1, 2}) {
+  for (const auto& [killed, compression] :
+       {std::pair<size_t, Compression>{1, {}}, {2, {}}, {1, Compression::oneBit()}, {2, Compression::oneBit()}}) {
     JobWithServers job(2, 2);
     std::vector<SummationService> services(2);
     job.onWorkers([&](Worker& worker) {
       SummationService& service = services[static_cast<size_t>(worker.self().rank)];
-      service = SummationService::make(worker, {}, kTensors);
+      service = SummationService::make(worker, {.compression = compression}, kTensors);
       sumAndCheck(service, worker, 2);
     });
     for (size_t server = 0; server < killed; ++server) job.killServer(server);
@@ -170,6 +171,26 @@ TEST(SummationServer, IsMissedByNobodyWhenItIsLost) {
     });
     job.shutdown();
   }
+}
+
+// On both ways of the data: to the server, and back.
+TEST(SummationServer, MovesFewerBytesWhereTensorsAreCompressed) {
+  const auto bytesOf = [](const Compression& compression) {
+    JobWithServers job(2, 1);
+    job.onWorkers([&](Worker& worker) {
+      SummationService service = SummationService::make(worker, {.compression = compression}, kTensors);
+      sumAndCheck(service, worker, 2);
+      service.leave().wait(kPatience);
+    });
+    const SummationCounters counters = job.server(0).metrics().summation;
+    EXPECT_NEAR(1, static_cast<double>(counters.bytesSent) / static_cast<double>(counters.bytesReceived), 0.03);
+    return static_cast<double>(counters.bytesReceived);
+  };
+  const double all = bytesOf({});
+  for (const auto& [compression, part] : {std::pair<Compression, double>{Compression::float16(), 2},
+                                          {Compression::bfloat16(), 2},
+                                          {Compression::oneBit(), 30}})
+    EXPECT_NEAR(1, all / bytesOf(compression) / part, 0.03) << part;
 }
 
 // The workers list nobody but themselves.

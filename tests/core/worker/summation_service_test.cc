@@ -155,6 +155,40 @@ TEST(SummationService, GoesByBandwidths) {
   });
 }
 
+// Data that each form packs without a loss; by the options of the service, and of one tensor.
+TEST(SummationService, CompressesFloats) {
+  using summation::Compression;
+  for (const Compression& compression :
+       {Compression::float16(), Compression::bfloat16(), Compression::oneBit(), Compression::topK(1)}) {
+    ServiceJob job(2, 1);
+    job.options.compression = compression;
+    std::vector<SummationTensor> tensors = kTensors;
+    tensors.push_back({"exact", DataType::kFloat32, 1'000, Compression()});
+    tensors.push_back({"one bit", DataType::kFloat32, 1'000, Compression::oneBit()});
+    job.job.onAll([&](Worker& worker) {
+      SummationService service = job.make(worker, tensors);
+      if (service.isServer()) return service.ended().wait(kPatience);
+      const int rank = worker.self().rank;
+      for (int round = 0; round < 3; ++round) {
+        std::vector<float> weight(300'000, static_cast<float>(rank + round)), oneBit(1'000, -3.0F);
+        auto exact = valuesOf<float>(rank, round, 1'000);
+        auto shorts = valuesOf<int16_t>(rank, round, 70'001);
+        std::vector<Future<void>> sums;
+        sums.push_back(service.sum("weight", std::span(weight)));
+        sums.push_back(service.sum("one bit", std::span(oneBit)));
+        sums.push_back(service.sum("exact", std::span(exact)));
+        sums.push_back(service.sum("short", std::span(shorts)));
+        for (auto& sum : sums) sum.wait(kPatience);
+        EXPECT_EQ(std::vector<float>(300'000, static_cast<float>(1 + 2 * round)), weight);
+        EXPECT_EQ(std::vector<float>(1'000, -6), oneBit);
+        EXPECT_EQ(sumOfAll<float>(2, round, 1'000), exact);
+        EXPECT_EQ(sumOfAll<int16_t>(2, round, 70'001), shorts);
+      }
+      service.leave().wait(kPatience);
+    });
+  }
+}
+
 // Each worker takes its own number of steps, at its own pace: the parameters have all changes in the end.
 TEST(SummationService, KeepsTheLatestParametersWhereItIsAsynchronous) {
   ServiceJob job(3, 2);
@@ -234,6 +268,10 @@ TEST(SummationService, FailsOnAllMachinesWhereTensorsDiffer) {
             "tensor 1 is declared by w1 as 'bias', 4 float32, and by w0 as 'bias', 3 float32"},
            {{{"weight", DataType::kFloat64, 10}, {"bias", DataType::kFloat32, 3}},
             "tensor 0 is declared by w1 as 'weight', 10 float64, and by w0 as 'weight', 10 float32"},
+           {{{"weight", DataType::kFloat32, 10, Compression::oneBit()}, {"bias", DataType::kFloat32, 3}},
+            "tensor 0 is declared by w1 as 'weight', 10 float32 as one bit, and by w0 as 'weight', 10 float32"},
+           {{{"weight", DataType::kFloat32, 10}, {"bias", DataType::kFloat32, 3, Compression::topK(0.01)}},
+            "tensor 1 is declared by w1 as 'bias', 3 float32 as 16 of 1600, and by w0 as 'bias', 3 float32"},
        }) {
     ServiceJob job(3, 1);
     const auto outcomes = job.outcomes([&, &tensors = tensors](Worker& worker) {
@@ -290,6 +328,15 @@ TEST(SummationService, RefusesOptionsAndTensorsThatAreNone) {
   };
   EXPECT_NE("", refused({.workers = {"w0"}, .timeout = Duration::zero()}, kTensors));
   EXPECT_NE("", refused({.workers = {"w0"}, .staleness = 1}, kTensors));
+  EXPECT_EQ("the fraction of top-k compression is 0.000000; it can be from 1/2048 to 1",
+            refused({.workers = {"w0"}, .compression = Compression::topK(0)}, kTensors));
+  EXPECT_EQ("'count' is of int64; only float32 can be compressed",
+            refused({.workers = {"w0"}}, {{"count", DataType::kInt64, 3, Compression::oneBit()}}));
+  EXPECT_NE("", refused({.workers = {"w0"}}, {{"weight", DataType::kFloat32, 3, Compression::topK(2)}}));
+  const std::string nothing = "an asynchronous summation service compresses nothing";
+  EXPECT_EQ(nothing, refused({.workers = {"w0"}, .asynchronous = true, .compression = Compression::oneBit()}, {}));
+  EXPECT_EQ(nothing, refused({.workers = {"w0"}, .asynchronous = true},
+                             {{"weight", DataType::kFloat32, 3, Compression::float16()}}));
   EXPECT_NE("", refused({.workers = {"w0"}, .bandwidths = {1, 1}}, kTensors));
   for (const double bandwidth : {-1.0, 0.0, 1e-320, 1e300, std::numeric_limits<double>::quiet_NaN()})
     EXPECT_NE("", refused({.workers = {"w0"}, .bandwidths = {bandwidth}}, kTensors));

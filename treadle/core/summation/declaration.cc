@@ -6,16 +6,34 @@
 namespace treadle::summation {
 namespace {
 
+Status tooLarge() {
+  return invalidArgument("the tensors of a summation service have more than " +
+                         std::to_string(Declaration::kMostBytes >> 40) + " TiB");
+}
+
+Status checkPacking(const Declaration::Tensor& tensor) {
+  TREADLE_RETURN_IF_ERROR(tensor.packing.check());
+  if (!tensor.packing.isPacked()) return {};
+  if (tensor.type != group::DataType::kFloat32)
+    return invalidArgument("a tensor of " + std::string(nameOf(tensor.type)) +
+                           " is declared as compressed, which only float32 can be");
+  if (tensor.packing.elements > Declaration::kMostBytes) return tooLarge();
+  if (tensor.bytes != tensor.packing.bytes())
+    return invalidArgument("a compressed tensor of " + std::to_string(tensor.packing.elements) +
+                           " numbers is declared with " + std::to_string(tensor.bytes) + " bytes");
+  return {};
+}
+
 Status checkTensors(const std::vector<Declaration::Tensor>& tensors) {
   if (tensors.size() > UINT32_MAX) return invalidArgument("more tensors are declared than a frame can number");
   uint64_t room = Declaration::kMostBytes;
   for (const Declaration::Tensor& tensor : tensors) {
-    if (tensor.bytes > room)
-      return invalidArgument("the tensors of a summation service have more than " +
-                             std::to_string(Declaration::kMostBytes >> 40) + " TiB");
-    room -= tensor.bytes;
+    TREADLE_RETURN_IF_ERROR(checkPacking(tensor));
+    const uint64_t bytes = std::max(tensor.bytes, tensor.dataBytes());
+    if (bytes > room) return tooLarge();
+    room -= bytes;
     TREADLE_RETURN_IF_ERROR(checkReduces(tensor.type, group::ReduceOp::kSum));
-    if (tensor.bytes % sizeOf(tensor.type) != 0)
+    if (tensor.bytes % tensor.unitBytes() != 0)
       return invalidArgument("a tensor of " + std::string(nameOf(tensor.type)) + " is declared with " +
                              std::to_string(tensor.bytes) + " bytes");
   }
@@ -33,6 +51,9 @@ Result<Declaration> Declaration::of(std::vector<Tensor> tensors, const Shares& s
 
 Status Declaration::check(size_t machines) const {
   TREADLE_RETURN_IF_ERROR(checkTensors(tensors));
+  const auto isPacked = [](const Tensor& one) { return one.packing.isPacked(); };
+  if (mode.isAsynchronous && std::any_of(tensors.begin(), tensors.end(), isPacked))
+    return invalidArgument("tensors of an asynchronous service are compressed");
   // A machine's share ends within one part, which is cut there.
   uint64_t most = 2 * machines;
   for (const Tensor& one : tensors) most += one.bytes / kMostPartBytes + 1;
@@ -46,7 +67,7 @@ Status Declaration::check(size_t machines) const {
     skipCovered();
     const bool isNext = tensor < tensors.size() && part.tensor == tensor && part.begin == covered &&
                         part.end > part.begin && part.end <= tensors[tensor].bytes;
-    if (!isNext || part.bytes() > kMostPartBytes || part.end % sizeOf(tensors[tensor].type) != 0 ||
+    if (!isNext || part.bytes() > kMostPartBytes || part.end % tensors[tensor].unitBytes() != 0 ||
         part.machine >= machines)
       return invalidArgument("the parts of the tensors are not placed as they should be");
     covered = part.end;

@@ -12,6 +12,7 @@
 #include "treadle/core/base/status.h"
 #include "treadle/core/group/data_type.h"
 #include "treadle/core/summation/frame.h"
+#include "treadle/core/summation/packing.h"
 #include "treadle/core/summation/part_placement.h"
 
 namespace treadle::summation {
@@ -33,11 +34,21 @@ struct SumMode {
 struct Declaration {
   struct Tensor {
     group::DataType type = group::DataType::kFloat32;
-    uint64_t bytes = 0;
+    uint64_t bytes = 0;     // that travel
     std::string name = {};  // for messages
+    Packing packing = {};   // of float32 in a synchronous service
+
+    // Of a worker's data.
+    uint64_t dataBytes() const { return packing.isPacked() ? packing.elements * sizeof(float) : bytes; }
+    // What no cut may divide.
+    uint64_t unitBytes() const { return packing.isPacked() ? kChunkBytes : sizeOf(type); }
+    // As which its bytes are summed: see Packing::hasKeptSums.
+    group::DataType summedAs() const { return packing.summedAs().value_or(type); }
+
+    bool operator==(const Tensor&) const = default;
   };
 
-  static constexpr uint64_t kMostBytes = uint64_t{1} << 40;  // of all tensors
+  static constexpr uint64_t kMostBytes = uint64_t{1} << 40;  // of all tensors' data
 
   std::vector<Tensor> tensors;  // the most urgent ones first
   std::vector<Part> parts;      // as placeBySize() yields them: in the order of tensors and bytes
@@ -47,9 +58,9 @@ struct Declaration {
   // By size; the shares have a worker for each that there is. InvalidArgument: as `check`.
   static Result<Declaration> of(std::vector<Tensor> tensors, const Shares& shares);
 
-  // InvalidArgument: a type without a sum, a tensor that has a part of an element, more than kMostBytes; parts that are
-  // not of these machines, larger than kMostPartBytes, cut through an element, more than placing makes, or that do not
-  // cover each byte once, in order.
+  // InvalidArgument: a type without a sum, a tensor that has a part of an element, or is packed as none can be, more
+  // than kMostBytes; parts that are not of these machines, larger than kMostPartBytes, cut through an element or a
+  // chunk, more than placing makes, or that do not cover each byte once, in order.
   Status check(size_t machines) const;
 
   // For messages: its name, or its number where it has none.

@@ -9,20 +9,31 @@ MachineSums::MachineSums(Declaration declaration, Machine self, size_t machines,
       self_(self),
       isLost_(machines),
       adder_(Adder::make(declaration_, self, grantBytes)),
-      requester_(declaration_, self, machines) {}
+      requester_(declaration_, self, machines),
+      compressed_(declaration_.tensors.size()) {
+  for (size_t tensor = 0; isWorker(self) && tensor < compressed_.size(); ++tensor)
+    if (const Packing& packing = declaration_.tensors[tensor].packing; packing.isPacked())
+      compressed_[tensor] = std::make_unique<CompressedTensor>(packing);
+}
 
 void MachineSums::announce(size_t tensor, MutableBytes data) {
+  const MutableBytes travels = compressed_[tensor] ? compressed_[tensor]->pack(data) : data;
   const auto [first, end] = declaration_.partsOf(tensor);
   for (size_t part = first; part < end; ++part) {
     const Part& where = declaration_.parts[part];
-    requester_.announce(part, data.subspan(where.begin, where.bytes()));
+    requester_.announce(part, travels.subspan(where.begin, where.bytes()));
   }
-  exchangeHere();
+  exchangeHere().ignore();
 }
 
-// What adder and requester have for each other.
-void MachineSums::exchangeHere() {
-  if (!isWorker(self_)) return;
+void MachineSums::finish(size_t tensor) {
+  if (compressed_[tensor]) compressed_[tensor]->unpack();
+}
+
+// What adder and requester have for each other. DataLoss only when a part has moved to here, or somebody has said what
+// it has of one.
+Status MachineSums::exchangeHere() {
+  if (!isWorker(self_)) return {};
   for (bool isMore = true; isMore;) {
     isMore = false;
     for (const Requester::Own& one : requester_.takeOwn()) {
@@ -30,7 +41,7 @@ void MachineSums::exchangeHere() {
       isMore = true;
     }
     for (const auto& [part, round] : adder_->takeReleasedOwn()) {
-      requester_.releasedOwn(part, round);
+      TREADLE_RETURN_IF_ERROR(requester_.releasedOwn(part, round));
       isMore = true;
     }
     for (const size_t part : adder_->takeDone()) {
@@ -38,6 +49,7 @@ void MachineSums::exchangeHere() {
       isMore = true;
     }
   }
+  return {};
 }
 
 std::vector<Machine> MachineSums::placesWithout(Machine server, const Bandwidths& bandwidths) const {
@@ -62,13 +74,12 @@ Status MachineSums::move(Machine lost, const std::vector<Machine>& machines) {
     if (isWorker(self_)) requester_.moved(parts[i], lost);
     if (machines[i] == self_) adder_->adopt(parts[i]);
   }
-  exchangeHere();
-  return {};
+  return exchangeHere();
 }
 
 void MachineSums::left(Machine worker) {
   adder_->left(worker);
-  exchangeHere();
+  exchangeHere().ignore();
 }
 
 Result<MutableBytes> MachineSums::roomFor(Machine from, const Frame& frame) {
@@ -88,8 +99,8 @@ Status MachineSums::arrived(Machine from, const Frame& frame) {
     case FrameKind::kSum: requester_.arrived(frame); break;
     case FrameKind::kLeave: return neverSent("a frame that is about no sum");
   }
-  exchangeHere();
-  return status;
+  const Status here = exchangeHere();
+  return status.ok() ? here : status;
 }
 
 std::optional<Outgoing> MachineSums::take(Machine to) {
@@ -101,7 +112,7 @@ void MachineSums::written(Machine to, const Outgoing& frame) {
   const FrameKind kind = frame.frame.kind;
   const bool isOfRequester = kind == FrameKind::kAnnounce || kind == FrameKind::kHave || kind == FrameKind::kAddend;
   isOfRequester ? requester_.written(frame) : adder_->written(to, frame);
-  exchangeHere();
+  exchangeHere().ignore();
 }
 
 }  // namespace treadle::summation

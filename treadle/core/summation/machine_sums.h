@@ -11,6 +11,7 @@
 
 #include "treadle/core/base/status.h"
 #include "treadle/core/summation/adder.h"
+#include "treadle/core/summation/compressed_tensor.h"
 #include "treadle/core/summation/declaration.h"
 #include "treadle/core/summation/outgoing.h"
 #include "treadle/core/summation/requester.h"
@@ -28,10 +29,13 @@ class MachineSums {
   bool isWorker(Machine machine) const { return machine < declaration_.workers; }
   const Adder& adder() const { return *adder_; }
 
-  // This worker's data of the tensor is there, in which the sum replaces it piece by piece. Until all its parts are
-  // done nobody else touches it.
+  // This worker's data of the tensor is there, which the sum replaces. Until `finish` nobody else touches it.
   void announce(size_t tensor, MutableBytes data);
+  // All parts of the tensor are done: its data becomes the sum, if it has not yet.
+  void finish(size_t tensor);
   bool isDone(size_t part) const { return requester_.isDone(part); }
+  // This worker has its sum, whether or not others do.
+  bool isHere(size_t part) const { return requester_.isHere(part); }
   // The parts for which isDone has become true since the last call.
   std::vector<size_t> takeDone() { return requester_.takeDone(); }
 
@@ -40,7 +44,7 @@ class MachineSums {
   std::vector<Machine> placesWithout(Machine server, const Bandwidths& bandwidths) const;
   // The server is lost; its parts, in their order, are summed by these machines from now on. No frame of it comes any
   // more. InvalidArgument: it is no server, or these are not as many as its parts, or no machines that are left, or the
-  // service is asynchronous; nothing has changed then.
+  // service is asynchronous; nothing has changed then. DataLoss: another machine has sent before what none does.
   Status move(Machine lost, const std::vector<Machine>& machines);
   bool isLost(Machine machine) const { return isLost_[machine]; }
 
@@ -61,13 +65,14 @@ class MachineSums {
 
  private:
   std::optional<size_t> nextOfAdder(Machine to) const { return isWorker(to) ? adder_->next(to) : std::nullopt; }
-  void exchangeHere();
+  Status exchangeHere();
 
   Declaration declaration_;
   const Machine self_;
   std::vector<bool> isLost_;
   const std::unique_ptr<Adder> adder_;
   Requester requester_;
+  std::vector<std::unique_ptr<CompressedTensor>> compressed_;  // of a worker, by tensor; null: it travels as it is
 };
 
 }  // namespace treadle::summation

@@ -1,6 +1,7 @@
 #include "treadle/core/summation/pump.h"
 
 #include <algorithm>
+#include <cfenv>
 #include <new>
 #include <set>
 #include <string>
@@ -26,6 +27,11 @@ Duration lookInterval(Duration timeout) {
 PumpOptions withBandwidths(PumpOptions options, size_t workers, size_t machines) {
   if (options.bandwidths.workers.empty()) options.bandwidths = Bandwidths::even(workers, machines - workers, 1);
   return options;
+}
+
+bool isAligned(Bytes data, group::DataType type) {
+  const bool isComplex = type == group::DataType::kComplex64 || type == group::DataType::kComplex128;
+  return data.empty() || reinterpret_cast<uintptr_t>(data.data()) % (sizeOf(type) / (isComplex ? 2 : 1)) == 0;
 }
 
 Status noMemory() { return resourceExhausted("there is no memory for the parts that this machine sums"); }
@@ -78,10 +84,12 @@ Status Pump::checkSum(size_t tensor, MutableBytes data) const {
   if (tensor >= tensors.size())
     return invalidArgument("there is no tensor " + std::to_string(tensor) + "; " + std::to_string(tensors.size()) +
                            " were declared");
-  if (data.size() == tensors[tensor].bytes) return {};
-  return invalidArgument(state_.declaration().textOf(tensor) + " was declared with " +
-                         std::to_string(tensors[tensor].bytes) + " bytes, and its data has " +
-                         std::to_string(data.size()));
+  const uint64_t bytes = tensors[tensor].dataBytes();
+  if (data.size() == bytes && !isAligned(data, tensors[tensor].type))
+    return invalidArgument("the data of " + state_.declaration().textOf(tensor) + " is not aligned for its type");
+  if (data.size() == bytes) return {};
+  return invalidArgument(state_.declaration().textOf(tensor) + " was declared with " + std::to_string(bytes) +
+                         " bytes, and its data has " + std::to_string(data.size()));
 }
 
 Future<void> Pump::sum(size_t tensor, MutableBytes data) {
@@ -160,7 +168,9 @@ void Pump::close(const Status& why) {
   if (thread_.joinable()) thread_.join();
 }
 
+// The thread that has made this one may have set that small floats are zero: sums have the same bits on all machines.
 void Pump::run() {
+  std::fesetenv(FE_DFL_ENV);
   const io::Serving reads;
   Status failure;
   while (failure.ok() && !isOver()) {
@@ -235,7 +245,9 @@ Status Pump::hearNews() {
   for (const auto& [server, machines] : moves) {
     drop(server);
     const Status moved = state_.move(server, machines);
-    if (!moved.ok()) return dataLoss(state_.names.front() + " sent what no first worker sends: " + moved.message());
+    if (moved.code() == Code::kInvalidArgument)
+      return dataLoss(state_.names.front() + " sent what no first worker sends: " + moved.message());
+    TREADLE_RETURN_IF_ERROR(moved);
   }
   return {};
 }
@@ -303,6 +315,7 @@ void Pump::countSums() {
 void Pump::partDone(size_t tensor) {
   const auto found = underWay_.find(tensor);
   if (--found->second.parts > 0) return;
+  state_.sums.finish(tensor);
   Outcome outcome = std::move(found->second.outcome);
   underWay_.erase(found);
   {
@@ -390,10 +403,12 @@ Status Pump::overdueElsewhere() {
     const auto [first, end] = state_.declaration().partsOf(tensor);
     std::set<Machine> machines;
     for (size_t part = first; part < end; ++part) {
-      if (!state_.sums.isDone(part)) machines.insert(state_.declaration().parts[part].machine);
+      if (!state_.sums.isHere(part)) machines.insert(state_.declaration().parts[part].machine);
     }
-    Status late = deadlineExceeded("the sum of " + state_.declaration().textOf(tensor) + " was not done in " +
-                                   toText(options_.timeout) + ": it lacks the parts that are summed by " +
+    const std::string what =
+        "the sum of " + state_.declaration().textOf(tensor) + " was not done in " + toText(options_.timeout);
+    if (machines.empty()) return deadlineExceeded(what + ": it is here, and some other worker has not reported it");
+    Status late = deadlineExceeded(what + ": it lacks the parts that are summed by " +
                                    namesOf({machines.begin(), machines.end()}));
     return machines.size() > 1 ? late : std::move(late).withWorker(state_.names[*machines.begin()]);
   }

@@ -76,8 +76,8 @@ class Pump {
 
   // The data of a worker becomes the sum of the data of all workers; nobody else touches it until the future is ready.
   // To cancel the future has no effect: other workers count on the data. Throws ArgumentError for a tensor that was not
-  // declared, or data of another size; StateError on a machine that is no worker, where a sum of the tensor is under
-  // way, and after `leave`.
+  // declared, or data of another size or that is not aligned for its type; StateError on a machine that is no worker,
+  // where a sum of the tensor is under way, and after `leave`.
   Future<void> sum(size_t tensor, MutableBytes data);
 
   // This worker makes no more sums. Those under way end first; then it reports to the other machines that it leaves.

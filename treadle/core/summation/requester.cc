@@ -78,21 +78,43 @@ Status Requester::granted(Machine machine, const Frame& grant) {
 Status Requester::released(Machine machine, const Frame& release) {
   const std::optional<size_t> part = declaration_.partBegunBy(release, machine);
   if (!part) return neverSent("the release of a part that it does not sum");
-  const State& state = states_[*part];
-  const bool isNext = release.round == state.round;
-  const bool isDue = state.isMoving ? isNext || (release.round + 1 == state.round && state.hasCopyOfLast())
-                                    : isNext && state.hasCopyOfLast() && !state.isAgain;
-  if (!isDue) return neverSent("the release of a part that is not due");
+  if (!isDue(states_[*part], release.round)) return neverSent("the release of a part that is not due");
   this->release(*part, release.round);
   return {};
+}
+
+// The count of another worker may be a lie.
+Status Requester::releasedOwn(size_t part, uint64_t round) {
+  if (!isDue(states_[part], round)) return dataLoss("a worker reports that it lacks a sum which all workers have");
+  release(part, round);
+  return {};
+}
+
+bool Requester::isDue(const State& state, uint64_t releasedRound) const {
+  const bool isNext = releasedRound == state.round;
+  if (!state.isMoving) return isNext && state.hasCopyOfLast() && !state.isAgain;
+  return isNext || (releasedRound + 1 == state.round && state.hasCopyOfLast());
 }
 
 void Requester::release(size_t part, uint64_t round) {
   State& state = states_[part];
   const bool isLacking = round != state.round;  // others lack the sum of the round before
+  const bool isMoved = std::exchange(state.isMoving, false);
+  if (isLacking && state.awaitsAll) return undo(part);
   if (!isLacking && state.hasCopyOfLast()) giveBack(&state.copy);
-  if (!std::exchange(state.isMoving, false)) return;
+  if (!isLacking && std::exchange(state.awaitsAll, false)) return finish(part);
+  if (!isMoved) return;
   state.isAgain = isLacking;
+  offerIfReady(part);
+}
+
+// Another sum takes the place of the one that is there.
+void Requester::undo(size_t part) {
+  State& state = states_[part];
+  std::ranges::copy(state.copy.first(state.data.size()), state.data.begin());
+  giveBack(&state.copy);
+  state.awaitsAll = false;
+  --state.round;
   offerIfReady(part);
 }
 
@@ -133,9 +155,14 @@ void Requester::ended(size_t part) {
     return offerIfReady(part);
   }
   ++state.round;
+  if (isKept(part)) haves_[declaration_.parts[part].machine].insert(part);
+  mayBeMadeAnew(part) ? void(state.awaitsAll = true) : finish(part);
+}
+
+void Requester::finish(size_t part) {
+  State& state = states_[part];
   state.isUnderWay = false;
   state.data = {};
-  if (isKept(part)) haves_[declaration_.parts[part].machine].insert(part);
   done_.push_back(part);
 }
 

@@ -11,6 +11,10 @@
 // (kRelease): the one that the worker makes, or the one before, where others lack its sum. Then the worker announces
 // its copy, and drops the sum.
 //
+// A part that a server sums, and whose sum would not be the same on another machine (Packing::hasKeptSums), is done
+// only when all workers have the sum: until then each can give its data back what it was, and take another sum in place
+// of this one.
+//
 // After std::bad_alloc, which any function may throw, it is of no use any more.
 
 #include <optional>
@@ -33,6 +37,7 @@ class Requester {
   // The data of a part is there. Until `isDone` nobody else touches it.
   void announce(size_t part, MutableBytes data);
   bool isDone(size_t part) const { return !states_[part].isUnderWay; }
+  bool isHere(size_t part) const { return isDone(part) || states_[part].awaitsAll; }
   // The parts for which isDone has become true since the last call.
   std::vector<size_t> takeDone() { return std::exchange(done_, {}); }
 
@@ -60,8 +65,8 @@ class Requester {
     MutableBytes data = {};  // that is announced; none: the worker has the sums of the rounds before
   };
   std::vector<Own> takeOwn() { return std::exchange(own_, {}); }
-  // What it answers: that this round is next, or that the sum is in the data.
-  void releasedOwn(size_t part, uint64_t round) { release(part, round); }
+  // What it answers: that this round is next, or that the sum is in the data. DataLoss: the round cannot be next.
+  Status releasedOwn(size_t part, uint64_t round);
   void summedOwn(size_t part) { ended(part); }
 
  private:
@@ -69,6 +74,7 @@ class Requester {
     uint64_t round = 0;  // that is under way, or the next one: this worker has the sums of those before
     MutableBytes data = {};
     bool isUnderWay = false;
+    bool awaitsAll = false;   // the sum of the round before is there, and not known to be on all workers
     bool isMoving = false;    // its machine has not said yet which round is next
     bool isAgain = false;     // the round before is summed again
     MutableBytes copy = {};   // of the round before; or of what the sum of this one has replaced
@@ -89,10 +95,16 @@ class Requester {
   bool isKept(size_t part) const {
     return declaration_.parts[part].machine >= declaration_.workers && !declaration_.mode.isAsynchronous;
   }
+  bool mayBeMadeAnew(size_t part) const {
+    return isKept(part) && declaration_.tensors[declaration_.parts[part].tensor].packing.hasKeptSums();
+  }
   void offerIfReady(size_t part);
+  bool isDue(const State& state, uint64_t releasedRound) const;
   void release(size_t part, uint64_t round);
   void restore(size_t part);
   void ended(size_t part);
+  void finish(size_t part);
+  void undo(size_t part);
   void giveBack(MutableBytes* memory);
 
   const Declaration& declaration_;

@@ -21,12 +21,36 @@ using group::ProcessGroup;
 
 namespace {
 
-std::string inWords(const Declaration::Tensor& tensor) {
-  return "'" + tensor.name + "', " + std::to_string(tensor.bytes / sizeOf(tensor.type)) + " " +
-         std::string(nameOf(tensor.type));
+constexpr std::string_view kNotCompressed = "an asynchronous summation service compresses nothing";
+
+std::string inWords(const Packing& packing) {
+  switch (packing.form) {
+    case Compression::Form::kNone: break;
+    case Compression::Form::kFloat16: return " as float16";
+    case Compression::Form::kBFloat16: return " as bfloat16";
+    case Compression::Form::kOneBit: return " as one bit";
+    case Compression::Form::kTopK: return " as 16 of " + std::to_string(packing.chunkElements);
+  }
+  return {};
 }
 
-Result<std::vector<Declaration::Tensor>> declaredTensors(const std::vector<SummationTensor>& tensors) {
+std::string inWords(const Declaration::Tensor& tensor) {
+  return "'" + tensor.name + "', " + std::to_string(tensor.dataBytes() / sizeOf(tensor.type)) + " " +
+         std::string(nameOf(tensor.type)) + inWords(tensor.packing);
+}
+
+Result<Packing> packingOf(const SummationTensor& tensor, const Compression& compression) {
+  const bool canBe = tensor.type == group::DataType::kFloat32;
+  if (!tensor.compression) return canBe ? Packing::of(compression, tensor.elements) : Packing();
+  TREADLE_RETURN_IF_ERROR(tensor.compression->validate().withContext("'" + tensor.name + "'"));
+  if (!canBe && tensor.compression->form != Compression::Form::kNone)
+    return invalidArgument("'" + tensor.name + "' is of " + std::string(nameOf(tensor.type)) +
+                           "; only float32 can be compressed");
+  return Packing::of(*tensor.compression, tensor.elements);
+}
+
+Result<std::vector<Declaration::Tensor>> declaredTensors(const std::vector<SummationTensor>& tensors,
+                                                         const Compression& compression) {
   std::vector<Declaration::Tensor> declared;
   std::set<std::string_view> names;
   for (const SummationTensor& tensor : tensors) {
@@ -37,7 +61,10 @@ Result<std::vector<Declaration::Tensor>> declaredTensors(const std::vector<Summa
       return invalidArgument("two tensors of a summation service are called '" + tensor.name + "'");
     if (tensor.elements > UINT64_MAX / sizeOf(tensor.type))
       return invalidArgument("'" + tensor.name + "' is too large");
-    declared.push_back({tensor.type, tensor.elements * sizeOf(tensor.type), tensor.name});
+    const Result<Packing> packing = packingOf(tensor, compression);
+    if (!packing.ok()) return packing.status();
+    const uint64_t bytes = packing->isPacked() ? packing->bytes() : tensor.elements * sizeOf(tensor.type);
+    declared.push_back({tensor.type, bytes, tensor.name, *packing});
   }
   return declared;
 }
@@ -96,7 +123,7 @@ Status compare(const std::vector<Declaration::Tensor>& own, SumMode ownMode, con
     return invalidArgument(ownName + " declares " + std::to_string(own.size()) + " tensors, and " + otherName + " " +
                            std::to_string(others.size()));
   for (size_t i = 0; i < own.size(); ++i)
-    if (own[i].type != others[i].type || own[i].bytes != others[i].bytes || own[i].name != others[i].name)
+    if (own[i] != others[i])
       return invalidArgument("tensor " + std::to_string(i) + " is declared by " + ownName + " as " + inWords(own[i]) +
                              ", and by " + otherName + " as " + inWords(others[i]));
   return {};
@@ -113,7 +140,9 @@ class Meeting {
     const auto self = static_cast<size_t>(group_.rank());
     if (self >= workers && !tensorsHere.empty())
       raise(invalidArgument(options.servers[self - workers] + " is a server of the summation service and has tensors"));
-    const std::vector<Declaration::Tensor> tensors = valueOrThrow(declaredTensors(tensorsHere));
+    const std::vector<Declaration::Tensor> tensors = valueOrThrow(declaredTensors(tensorsHere, options.compression));
+    const bool isCompressed = std::ranges::any_of(tensors, [](const auto& one) { return one.packing.isPacked(); });
+    if (options.asynchronous && isCompressed) raise(invalidArgument(std::string(kNotCompressed)));
     std::vector<std::byte> first;
     if (self == 0) {
       Declaration own = valueOrThrow(Declaration::of(tensors, sharesOf(options)));
@@ -192,6 +221,8 @@ std::shared_ptr<Participant> begun(Services& services, const ProcessGroup& group
 Status SummationOptions::validate() const {
   TREADLE_RETURN_IF_ERROR(group::checkTimeout(timeout));
   TREADLE_RETURN_IF_ERROR(checkName(name));
+  TREADLE_RETURN_IF_ERROR(compression.validate());
+  if (asynchronous && compression.form != Compression::Form::kNone) return invalidArgument(std::string(kNotCompressed));
   if (staleness && !asynchronous)
     return invalidArgument("only an asynchronous summation service has a staleness (SummationOptions::asynchronous)");
   if (!workers.empty() && !bandwidths.empty() && bandwidths.size() != workers.size() + servers.size())

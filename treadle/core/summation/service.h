@@ -23,6 +23,7 @@
 #include "treadle/core/base/status.h"
 #include "treadle/core/group/data_type.h"
 #include "treadle/core/io/future.h"
+#include "treadle/core/summation/compression.h"
 #include "treadle/core/summation/job.h"
 
 namespace treadle::summation {
@@ -43,6 +44,14 @@ struct SummationOptions {
   // Then: how many sums of a tensor a worker may be ahead of any other one that has not left; its sum waits for that
   // one. None: it waits for nobody.
   std::optional<uint64_t> staleness = {};
+  // In which form the data of float32 tensors travels, and the sums back; others travel as they are. All workers give
+  // the same. What packing loses of a worker's data is added to its next data for the tensor, and with kOneBit and
+  // kTopK what it loses of a sum to the next sum of the part (error feedback), so that over time all of the data
+  // arrives; sums of 16-bit floats are rounded. Numbers that are not finite make sums that are not, as numbers and sums
+  // that are too large for kFloat16 do. Until the service ends that takes memory: on a worker a float32 for each number
+  // and what travels; with kOneBit and kTopK a float32 for each number on who sums it. Such a sum on a server ends when
+  // it is known that all workers have it, one round trip later. Not in an asynchronous service.
+  Compression compression = {};
   // What each machine can send, and receive at the same time, in any unit: workers and servers in the order above. The
   // shares follow from the first worker's list. Empty: all alike.
   std::vector<double> bandwidths = {};
@@ -54,6 +63,7 @@ struct SummationTensor {
   std::string name;
   group::DataType type = group::DataType::kFloat32;
   uint64_t elements = 0;
+  std::optional<Compression> compression = {};  // of a float32 tensor, in place of SummationOptions::compression
 };
 
 class SummationService {
@@ -77,13 +87,15 @@ class SummationService {
   // on all others. Sums of several tensors may be called in any order and be under way together; those of tensors that
   // were declared first go first. 16-bit floats are added as float32, in the order of the workers, and rounded once.
   // The data belongs to the service until the future is ready; to cancel the future has no effect, as the other workers
-  // count on the data. NotFoundError: no such tensor. ArgumentError: another type or size. StateError: a sum of the
-  // tensor is under way, this machine is a server, or after `leave`. The future fails with TimeoutError naming the
-  // workers that have not begun the sum, with PeerLostError naming a lost worker, and then all later ones do; the data
-  // is undefined. A lost server delays it: the sum begins again with the machines that are left, and has the same bits.
-  // In an asynchronous service the data becomes the sum of all that has come for the tensor by then, this data
-  // included, in the order in which it came; parts of at most 4 MiB of a tensor, whole, have their own orders. 16-bit
-  // floats are rounded at each addition, so small changes get lost. A lost server fails all sums.
+  // count on the data. NotFoundError: no such tensor. ArgumentError: another type or size, or not aligned. StateError:
+  // a sum of the tensor is under way, this machine is a server, or after `leave`. The future fails with TimeoutError
+  // naming the workers that have not begun the sum, with PeerLostError naming a lost worker, and then all later ones
+  // do; the data is undefined. A lost server delays it: the sum begins again with the machines that are left, and has
+  // the same bits. Sums with kOneBit and kTopK then lack what that server had kept of earlier ones, so they have other
+  // bits than without the loss, and all workers the same. In an asynchronous service the data becomes the sum of all
+  // that has come for the tensor by then, this data included, in the order in which it came; parts of at most 4 MiB of
+  // a tensor, whole, have their own orders. 16-bit floats are rounded at each addition, so small changes get lost. A
+  // lost server fails all sums.
   Future<void> sum(std::string_view tensor, MutableBytes data, group::DataType type);
 
   template <group::Reducible T>

@@ -10,7 +10,7 @@ namespace {
 
 constexpr uint8_t kSynchronous = 0, kAsynchronous = 1;
 constexpr size_t kTextBytes = 4096, kWorkerBytes = 127;  // of a failure
-constexpr size_t kLeastTensorBytes = 13, kPartBytes = 24, kLeastNameBytes = 4, kMachineBytes = 4;
+constexpr size_t kLeastTensorBytes = 26, kPartBytes = 24, kLeastNameBytes = 4, kMachineBytes = 4;
 
 enum class Kind : uint8_t { kFailure = 1, kInvitation = 2, kLoss = 3, kMove = 4 };
 
@@ -21,6 +21,9 @@ Declaration::Tensor readTensor(wire::Reader& reader) {
   tensor.type = static_cast<group::DataType>(type);
   tensor.bytes = reader.number<uint64_t>();
   tensor.name = reader.string(kMostNameBytes);
+  tensor.packing.form = static_cast<Compression::Form>(reader.number<uint8_t>());
+  tensor.packing.chunkElements = reader.number<uint32_t>();
+  tensor.packing.elements = reader.number<uint64_t>();
   return tensor;
 }
 
@@ -101,6 +104,9 @@ std::vector<std::byte> encode(const Declaration& declaration) {
     writer.number(static_cast<uint8_t>(tensor.type));
     writer.number(tensor.bytes);
     writer.string(tensor.name);
+    writer.number(static_cast<uint8_t>(tensor.packing.form));
+    writer.number(tensor.packing.chunkElements);
+    writer.number(tensor.packing.elements);
   }
   writer.number(static_cast<uint32_t>(declaration.parts.size()));
   for (const Part& part : declaration.parts) {

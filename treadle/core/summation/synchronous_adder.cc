@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "treadle/core/base/check.h"
+#include "treadle/core/summation/packing.h"
 #include "treadle/core/summation/sum.h"
 
 namespace treadle::summation {
@@ -77,8 +78,11 @@ void SynchronousAdder::releaseIfAllHave(size_t part) {
       !std::all_of(state.has.begin(), state.has.end(), [](const auto& one) { return one.has_value(); }))
     return;
   const uint64_t round = std::min_element(state.has.begin(), state.has.end())->value();
-  if (!std::exchange(state.isMoving, false) && round != state.nextRound) return;
+  const bool isMoved = std::exchange(state.isMoving, false);
+  if (!isMoved && round != state.nextRound) return;
   state.nextRound = state.released = round;
+  // Who has the lost server's sum gives it up for the one that is made here.
+  if (isMoved && packingOf(part).hasKeptSums()) std::ranges::fill(state.has, round);
   for (size_t worker = 0; worker < declaration_.workers; ++worker)
     if (!isOwn(worker)) releases_[worker].insert(part);
   if (!isServer(machine_)) releasedOwn_.emplace_back(part, round);
@@ -117,6 +121,8 @@ void SynchronousAdder::open(size_t part) {
   State& state = states_[part];
   const size_t workers = declaration_.workers;
   const uint64_t bytes = declaration_.parts[part].bytes();
+  if (const Packing& packing = packingOf(part); packing.hasKeptSums())
+    state.kept.resize(packing.elementsIn(declaration_.parts[part].begin, declaration_.parts[part].end));
   std::vector<MutableBytes> addends;
   for (size_t worker = 0; worker < workers; ++worker)
     addends.push_back(isOwn(worker) ? state.own : memory_.take(bytes));
@@ -166,9 +172,22 @@ void SynchronousAdder::addPiece(size_t part, uint64_t piece) {
   const State& state = states_[part];
   addends_.clear();
   for (const MutableBytes& one : state.addends) addends_.push_back(declaration_.pieceOf(part, piece, one).data());
-  const group::DataType type = declaration_.tensors[declaration_.parts[part].tensor].type;
+  const Declaration::Tensor& tensor = declaration_.tensors[declaration_.parts[part].tensor];
   const MutableBytes result = declaration_.pieceOf(part, piece, sumOf(state));
-  sum(type, addends_, result.size() / sizeOf(type), result.data());
+  if (tensor.packing.hasKeptSums()) return addChunks(part, piece, result);
+  sum(tensor.summedAs(), addends_, result.size() / sizeOf(tensor.summedAs()), result.data());
+}
+
+void SynchronousAdder::addChunks(size_t part, uint64_t piece, MutableBytes result) {
+  const Part& where = declaration_.parts[part];
+  const Packing& packing = packingOf(part);
+  const uint64_t ofPart = where.begin / kChunkBytes, first = declaration_.beginOf(part, piece) / kChunkBytes;
+  for (uint64_t chunk = first; chunk < first + result.size() / kChunkBytes; ++chunk) {
+    const uint64_t keptAt = (chunk - ofPart) * packing.chunkElements;
+    addPacked(packing, addends_, std::span(states_[part].kept).subspan(keptAt, packing.elementsOf(chunk)),
+              result.data() + (chunk - first) * kChunkBytes);
+    for (const std::byte*& addend : addends_) addend += kChunkBytes;
+  }
 }
 
 std::vector<std::pair<size_t, uint64_t>> SynchronousAdder::awaited() const {

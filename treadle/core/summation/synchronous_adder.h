@@ -10,10 +10,14 @@
 // part that a lost server summed begins anew on another machine: when each worker has said which rounds it has, the
 // machine says which one is next.
 //
+// What is lost where sums are packed (Packing::hasKeptSums) is kept here and added to the next sum of the part (Tang et
+// al., "DoubleSqueeze", ICML 2019).
+//
 // Budget of a piece: one search among the parts, one in the order of a worker; no allocation but that of an entry
 // there.
 
 #include <set>
+#include <span>
 
 #include "treadle/core/summation/adder.h"
 #include "treadle/core/summation/part_memory.h"
@@ -55,6 +59,8 @@ class SynchronousAdder final : public Adder {
     std::vector<MutableBytes> addends;              // by worker
     std::vector<uint64_t> arrived, taken, written;  // pieces, by worker
     uint64_t summed = 0;                            // pieces
+    // What earlier sums have lost, of a part with Packing::hasKeptSums; it is lost with this machine.
+    std::vector<float> kept;
   };
 
   bool isServer(Machine machine) const { return machine >= declaration_.workers; }
@@ -64,7 +70,9 @@ class SynchronousAdder final : public Adder {
   void grantMore();
   void open(size_t part);
   void advance(size_t part);
+  const Packing& packingOf(size_t part) const { return declaration_.tensors[declaration_.parts[part].tensor].packing; }
   void addPiece(size_t part, uint64_t piece);
+  void addChunks(size_t part, uint64_t piece, MutableBytes result);
   void closeIfWritten(size_t part);
   // Where the sum is: in the data of the worker on this machine, or of the first one.
   MutableBytes sumOf(const State& state) const { return state.addends[machine_ < declaration_.workers ? machine_ : 0]; }
