@@ -32,6 +32,7 @@ HEADERS = [
     ("treadle/core/group/group.h", ["ProcessGroup"], [], True),
     ("treadle/core/group/options.h", [], ["GroupOptions", "PushPullOptions"], False),
     ("treadle/core/summation/compression.h", [], ["Compression"], False),
+    ("treadle/core/summation/times.h", [], ["SummationTimes"], False),
     ("treadle/core/summation/service.h", ["SummationService"], ["SummationOptions", "SummationTensor"], False),
     ("treadle/core/base/error.h", ["Error", "RemoteError"], [], True),
     # What the headers with tensors (treadle/rpc.h, autograd.h, nn.h, optim.h, group.h, ddp.h, amp.h, checkpoint.h) add.

@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "treadle/cli/explanation.h"
 #include "treadle/cli/measure.h"
 #include "treadle/cli/numbers.h"
 #include "treadle/cli/place.h"
@@ -36,6 +37,7 @@ constexpr const char* kPlanExplanation = R"(Examples:
   treadle run -n 4 -- treadle plan --measure          by those of a job, for its members and hosts
   treadle plan --workers 8 --servers 4 --bandwidth 25Gbit --bytes 100000000    what CPU machines that sum would gain
   treadle plan --workers 3 --servers 1 --bandwidth 1Gbit,1Gbit,500Mbit --server-bandwidth 10Gbit --model gpt2
+  treadle plan --explain times --bandwidth 10Gbit     where the time of a run with TREADLE_RECORD=times has gone
 
 Prints for each algorithm what a member sends, how many messages wait for one another and how long it takes by
 the costs of links, or why it cannot do the operation; an arrow marks the one that a group takes.
@@ -54,7 +56,12 @@ it divides the bytes of one sum among all machines, what each of them moves, and
 parameter servers. --bandwidth is then that of each worker's network, one for all or one for each with commas between
 them: 25 (MB/s), 200Mbit, 10Gbit. A file of --tensors has a line for each tensor, which begins with its bytes.
 
-Exit code 2: wrong usage, or a forced algorithm that cannot do the operation; 1: it could not measure.)";
+A run whose workers and servers have TREADLE_RECORD=FOLDER in their environment leaves a file in that folder for each
+machine and summation service; take an empty folder for each run. --explain prints where the time of their sums has gone, also with the files of some
+machines only, and with --bandwidth how that compares with the least time that the network allows.
+
+Exit code 2: wrong usage, or a forced algorithm that cannot do the operation; 1: it could not measure, or the folder of
+--explain has no times, or cannot be read.)";
 
 struct PlanChoice {
   std::string operation = "allReduce", members, size = "1048576", type = "float32", reduction = "sum", algorithm,
@@ -164,8 +171,41 @@ int runServicePlan(ServiceChoice choice, const std::string& bandwidth, bool json
   return 0;
 }
 
+// The bandwidths are those of the run's machines.
+int runExplanation(ServiceChoice choice, const std::string& bandwidth, bool json) {
+  if (!(choice.workers + choice.servers + choice.bytes + choice.model + choice.tensors).empty())
+    return refuse(
+        invalidArgument("--explain has the machines and bytes of its run: leave --workers, --servers, "
+                        "--bytes, --model and --tensors out"));
+  if (bandwidth.empty() && !choice.serverBandwidth.empty())
+    return refuse(invalidArgument("--server-bandwidth is given, and not --bandwidth"));
+  Result<std::vector<ServiceRun>> runs = readRuns(choice.explain);
+  if (!runs.ok()) return complain(kPlanCommand, runs.status().message(), kExitCannotStart);
+  choice.bandwidth = bandwidth;
+  std::vector<std::optional<summation::Bandwidths>> all;
+  for (const ServiceRun& run : *runs) {
+    if (bandwidth.empty()) {
+      all.emplace_back();
+      continue;
+    }
+    choice.workers = std::to_string(run.front().workers.size());
+    choice.servers = std::to_string(run.front().servers.size());
+    Result<summation::Bandwidths> bandwidths = readBandwidths(choice);
+    if (!bandwidths.ok()) return refuse(bandwidths.status().withContext("service '" + run.front().service + "'"));
+    all.emplace_back(std::move(*bandwidths));
+  }
+  if (json) {
+    std::cout << explanationJson(*runs, all) << std::flush;
+    return 0;
+  }
+  for (size_t i = 0; i < runs->size(); ++i) std::cout << (i == 0 ? "" : "\n") << explanationTable((*runs)[i], all[i]);
+  std::cout << explanationLegend() << std::flush;
+  return 0;
+}
+
 int runPlan(const PlanChoice& choice, const CommandLine& line) try {
   if (line.separated) return refuse(invalidArgument("it starts no program"));
+  if (!choice.service.explain.empty()) return runExplanation(choice.service, choice.bandwidth, choice.json);
   if (choice.service.given()) return runServicePlan(choice.service, choice.bandwidth, choice.json);
   Result<Request> request = readRequest(choice);
   if (!request.ok()) return refuse(request.status());
@@ -249,7 +289,14 @@ void addPlanCommand(CLI::App& app, const CommandLine& line, int* exitCode) {
   const Options ofOperation = addOperationOptions(command, choice.get());
   addTextOptions(command, {{"--bandwidth", &choice->bandwidth,
                             "on one host, in MB/s (6000); of a worker's network (1180)", "MB/S"}});
-  for (CLI::Option* one : addServiceOptions(command, &choice->service)) {
+  Options ofService = addServiceOptions(command, &choice->service);
+  ofService.push_back(
+      command
+          ->add_option("--explain", choice->service.explain, "where the time of a run went that wrote its times there")
+          ->type_name("FOLDER")
+          ->check(
+              [](const std::string& text) { return text.empty() ? std::string("it needs a folder") : std::string(); }));
+  for (CLI::Option* one : ofService) {
     for (CLI::Option* other : ofOperation) one->excludes(other);
   }
   command->add_flag("--json", choice->json, "the same as JSON");

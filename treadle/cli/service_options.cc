@@ -47,24 +47,6 @@ Result<std::vector<double>> bandwidthsIn(const std::string& option, const std::s
                          " machines; give one for each, or one for all");
 }
 
-Result<summation::Bandwidths> readBandwidths(const ServiceChoice& choice) {
-  Result<size_t> workers = countIn("--workers", choice.workers.empty() ? "4" : choice.workers, 1);
-  if (!workers.ok()) return std::move(workers).status();
-  Result<size_t> servers = countIn("--servers", choice.servers.empty() ? "0" : choice.servers, 0);
-  if (!servers.ok()) return std::move(servers).status();
-  const std::string& given = choice.bandwidth.empty() ? kDefaultBandwidth : choice.bandwidth;
-  Result<std::vector<double>> ofWorkers = bandwidthsIn("--bandwidth", given, *workers);
-  if (!ofWorkers.ok()) return std::move(ofWorkers).status();
-  summation::Bandwidths bandwidths{std::move(*ofWorkers), {}};
-  if (choice.serverBandwidth.empty() && *servers > 0 && given.find(',') != std::string::npos)
-    return invalidArgument("--bandwidth is of each worker: give --server-bandwidth too");
-  Result<std::vector<double>> ofServers =
-      bandwidthsIn("--server-bandwidth", choice.serverBandwidth.empty() ? given : choice.serverBandwidth, *servers);
-  if (!ofServers.ok()) return std::move(ofServers).status();
-  bandwidths.servers = std::move(*ofServers);
-  return bandwidths;
-}
-
 // A line for each tensor: its bytes, and whatever follows them, such as its name. Lines that begin with # count as
 // none.
 Result<std::vector<uint64_t>> readTensors(const std::string& path) {
@@ -96,6 +78,24 @@ Result<std::vector<uint64_t>> readSizes(const ServiceChoice& choice) {
 }
 
 }  // namespace
+
+Result<summation::Bandwidths> readBandwidths(const ServiceChoice& choice) {
+  Result<size_t> workers = countIn("--workers", choice.workers.empty() ? "4" : choice.workers, 1);
+  if (!workers.ok()) return std::move(workers).status();
+  Result<size_t> servers = countIn("--servers", choice.servers.empty() ? "0" : choice.servers, 0);
+  if (!servers.ok()) return std::move(servers).status();
+  const std::string& given = choice.bandwidth.empty() ? kDefaultBandwidth : choice.bandwidth;
+  Result<std::vector<double>> ofWorkers = bandwidthsIn("--bandwidth", given, *workers);
+  if (!ofWorkers.ok()) return std::move(ofWorkers).status();
+  summation::Bandwidths bandwidths{std::move(*ofWorkers), {}};
+  if (choice.serverBandwidth.empty() && *servers > 0 && given.find(',') != std::string::npos)
+    return invalidArgument("--bandwidth is of each worker: give --server-bandwidth too");
+  Result<std::vector<double>> ofServers =
+      bandwidthsIn("--server-bandwidth", choice.serverBandwidth.empty() ? given : choice.serverBandwidth, *servers);
+  if (!ofServers.ok()) return std::move(ofServers).status();
+  bandwidths.servers = std::move(*ofServers);
+  return bandwidths;
+}
 
 Result<ServicePlan> readServicePlan(const ServiceChoice& choice) {
   Result<summation::Bandwidths> bandwidths = readBandwidths(choice);

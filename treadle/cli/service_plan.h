@@ -18,12 +18,15 @@ struct ServicePlan {
 // As typed; an empty text was not given.
 struct ServiceChoice {
   std::string workers, servers, bandwidth, serverBandwidth, bytes, model, tensors;
+  std::string explain;  // a folder: the times of a run, and no plan
 
   // Whether an option was given that asks for this plan. The bandwidth alone does not.
   bool given() const { return !(workers + servers + serverBandwidth + bytes + model + tensors).empty(); }
 };
 
-// InvalidArgument names the option; the file of `tensors` is read.
+// InvalidArgument names the option.
+Result<summation::Bandwidths> readBandwidths(const ServiceChoice& choice);
+// The same; the file of `tensors` is read.
 Result<ServicePlan> readServicePlan(const ServiceChoice& choice);
 
 std::string serviceTable(const ServicePlan& plan);

@@ -661,6 +661,51 @@ TEST(PumpWithAStranger, BlamesTheConnectionThatEndedWhereNoCauseComes) {
   EXPECT_EQ("machine1", why.worker());
 }
 
+// A worker that is 100 ms late lets the other one wait as long.
+TEST(Pump, CountsWhatItsTimeIsSpentWith) {
+  constexpr Duration kDelay = std::chrono::milliseconds(100), kMayDiffer = kDelay / 2;
+  Numbers first(1'000'000, 1), second(1'000'000, 2);
+  Machines machines(declared({1'000'000}, 2, 1), 1);
+  const Future<void> ofFirst = machines[0].sum(0, bytesOf(first));
+  ASSERT_TRUE(test::eventually([&] { return machines.bytesReceived(1) > 0; }));
+  std::this_thread::sleep_for(kDelay);
+  const Future<void> ofSecond = machines[1].sum(0, bytesOf(second));
+  EXPECT_TRUE(failureOf(ofFirst).ok());
+  EXPECT_TRUE(failureOf(ofSecond).ok());
+  EXPECT_EQ(1u, machines[0].times().sums);  // at once
+  for (Machine machine = 0; machine < 2; ++machine) machines[machine].leave();
+  for (Machine machine = 0; machine < 3; ++machine) EXPECT_TRUE(failureOf(machines[machine].ended()).ok());
+  const SummationTimes early = machines[0].times(), late = machines[1].times(), server = machines[2].times();
+  EXPECT_GE(early.waiting, kMayDiffer);
+  for (const SummationTimes& one : {early, late}) {
+    EXPECT_EQ(1u, one.sums);
+    EXPECT_EQ(4'000'000u, one.bytes);
+    EXPECT_GT(one.computing, Duration::zero());
+    EXPECT_GT(one.bytesSent, 2'900'000u);  // 3/4 of the bytes, as n = 2 and k = 1
+    EXPECT_GT(one.bytesReceived, 2'900'000u);
+  }
+  EXPECT_GT(server.computing, Duration::zero());
+  EXPECT_EQ(Duration::zero(), server.waiting);
+  EXPECT_EQ(0u, server.sums);
+}
+
+// Though the machine that sums the part has granted it.
+TEST(AsynchronousPump, CountsThatItWaitsForAWorkerThatIsBehind) {
+  constexpr Duration kDelay = std::chrono::milliseconds(100), kMayDiffer = kDelay / 2;
+  Declaration declaration = declared({1'000'000}, 2, 1);
+  declaration.mode = {.isAsynchronous = true, .staleness = 0};
+  for (Part& part : declaration.parts) part.machine = 2;
+  Numbers first(1'000'000, 1), second(1'000'000, 2);
+  Machines machines(declaration, 1);
+  const Future<void> ofFirst = machines[0].sum(0, bytesOf(first));
+  ASSERT_TRUE(test::eventually([&] { return machines.bytesReceived(2) > 4'000'000; }));
+  std::this_thread::sleep_for(kDelay);
+  const Future<void> ofSecond = machines[1].sum(0, bytesOf(second));
+  EXPECT_TRUE(failureOf(ofFirst).ok());
+  EXPECT_TRUE(failureOf(ofSecond).ok());
+  EXPECT_GE(machines[0].times().waiting, kMayDiffer);
+}
+
 // Nothing else happens that would wake the pump.
 TEST(Pump, LeavesAsSoonAsItsLastSumHasEnded) {
   for (const size_t servers : {0, 1}) {

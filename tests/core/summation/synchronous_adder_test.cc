@@ -118,6 +118,9 @@ void expectSums(Random& random, size_t workers, size_t servers, const std::funct
     idle = service.step(random) ? 0 : idle + 1;
     ASSERT_LT(idle, 10'000) << "nothing can happen any more";
   }
+  while (service.step(random)) continue;
+  for (Machine machine = 0; machine < workers + servers; ++machine)
+    EXPECT_FALSE(service.isAlive(machine) && service.machine(machine).dataMayMove()) << "machine " << machine;
 }
 
 TEST(Sums, AreExactAndAllEndInAnyOrderOfEvents) {

@@ -189,6 +189,25 @@ TEST(SummationService, CompressesFloats) {
   }
 }
 
+TEST(SummationService, CountsItsTimes) {
+  ServiceJob job(2, 1);
+  job.options.name = "counted";
+  job.job.onAll([&](Worker& worker) {
+    SummationService service = job.make(worker, kTensors);
+    if (service.isServer()) return service.ended().wait(kPatience);
+    EXPECT_EQ(Duration::zero(), service.times().underWay());
+    sumAndCheck(service, worker.self().rank, 2);
+    service.leave().wait(kPatience);
+    const SummationTimes times = service.times();
+    EXPECT_EQ("counted", times.service);
+    EXPECT_EQ(worker.self().name, times.worker);
+    EXPECT_EQ(job.options.workers, times.workers);
+    EXPECT_EQ(job.options.servers, times.servers);
+    EXPECT_EQ(12u, times.sums);
+    EXPECT_GT(times.underWay(), Duration::zero());
+  });
+}
+
 // Each worker takes its own number of steps, at its own pace: the parameters have all changes in the end.
 TEST(SummationService, KeepsTheLatestParametersWhereItIsAsynchronous) {
   ServiceJob job(3, 2);

@@ -51,6 +51,8 @@ class Adder {
   virtual void hadOwn(size_t part, uint64_t round) = 0;
   std::vector<std::pair<size_t, uint64_t>> takeReleasedOwn() { return std::exchange(releasedOwn_, {}); }
 
+  // Whether data of some part could come, or its sum go.
+  virtual bool dataMayMove() const = 0;
   // How many sums of parts have been made and sent to their workers.
   uint64_t sums() const { return sumsMade_; }
 

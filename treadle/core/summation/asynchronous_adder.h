@@ -15,6 +15,7 @@
 //
 // Budget of a part: one sum and one copy of it. Memory: the sums, and those limits.
 
+#include <algorithm>
 #include <cstdint>
 #include <set>
 
@@ -35,6 +36,9 @@ class AsynchronousAdder final : public Adder {
   void adopt(size_t part) override;
   void announceOwn(size_t part, MutableBytes data) override;
   void hadOwn(size_t part, uint64_t round) override;
+  bool dataMayMove() const override {
+    return std::any_of(openBytes_.begin(), openBytes_.end(), [](uint64_t bytes) { return bytes > 0; });
+  }
   std::vector<std::pair<size_t, uint64_t>> awaited() const override;
   std::vector<size_t> missing(size_t part) const override;
   std::optional<size_t> waitsInVain() const override;

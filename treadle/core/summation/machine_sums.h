@@ -36,6 +36,8 @@ class MachineSums {
   bool isDone(size_t part) const { return requester_.isDone(part); }
   // This worker has its sum, whether or not others do.
   bool isHere(size_t part) const { return requester_.isHere(part); }
+  // Whether data could move, with other machines or of them.
+  bool dataMayMove() const { return requester_.dataMayMove() || adder_->dataMayMove(); }
   // The parts for which isDone has become true since the last call.
   std::vector<size_t> takeDone() { return requester_.takeDone(); }
 

@@ -3,26 +3,19 @@
 #include <algorithm>
 #include <cfenv>
 #include <new>
-#include <set>
 #include <string>
 #include <system_error>
 #include <utility>
 
 #include "treadle/core/base/check.h"
-#include "treadle/core/base/listed.h"
 #include "treadle/core/io/serving.h"
 #include "treadle/core/summation/pump_connection.h"
+#include "treadle/core/summation/record.h"
 
 namespace treadle::summation {
 namespace {
 
 constexpr size_t kWrittenPerTurn = size_t{256} << 10;
-
-// How often the pump looks for what is late.
-Duration lookInterval(Duration timeout) {
-  constexpr int kLooks = 8;
-  return std::clamp<Duration>(timeout / kLooks, std::chrono::milliseconds(1), std::chrono::seconds(1));
-}
 
 PumpOptions withBandwidths(PumpOptions options, size_t workers, size_t machines) {
   if (options.bandwidths.workers.empty()) options.bandwidths = Bandwidths::even(workers, machines - workers, 1);
@@ -60,7 +53,9 @@ Pump::Pump(Declaration declaration, Machine self, std::vector<std::string> names
       noMemory_(noMemory()),
       allHaveLeft_(failedPrecondition("all workers have left the summation service")),
       isTaken_(state_.declaration().tensors.size()),
-      isWithout_(state_.names.size()) {
+      isWithout_(state_.names.size()),
+      times_(options_.times) {
+  times_.isAsynchronous = state_.declaration().mode.isAsynchronous;
   const size_t others = (state_.isWorker(self) ? state_.names.size() - 1 : state_.declaration().workers);
   TREADLE_CHECK(peers.size() == others, "a pump has a peer for each machine that it exchanges bytes with");
   sharedStateOf(whenEnded_)->endsByItself = true;
@@ -197,7 +192,9 @@ Status Pump::turn() {
     if (!failure_.ok()) return failure_;
     begun_.swap(requests_);
     mayLeave_ = leaves_;
+    publishTimes();
   }
+  become(isBusy() || !begun_.empty() ? Activity::Kind::kComputing : Activity::Kind::kIdle);
   beginAll();
   do {
     leaveIfDone();
@@ -207,8 +204,28 @@ Status Pump::turn() {
   TREADLE_RETURN_IF_ERROR(lossOrFailure());
   if (isOver()) return {};
   if (std::exchange(state_.isActive, false)) watch();
+  const Activity::Kind waits = state_.sums.dataMayMove() ? Activity::Kind::kMoving : Activity::Kind::kWaiting;
+  become(isBusy() ? waits : Activity::Kind::kIdle);
   state_.reactor->poll();
   return {};
+}
+
+// A sum of this worker is under way, or a part of this server.
+bool Pump::isBusy() const { return state_.isWorker(state_.self) ? !underWay_.empty() : state_.sums.dataMayMove(); }
+
+void Pump::publishTimes() {
+  times_.sums = sumsDone_;
+  times_.bytes = bytesDone_;
+  times_.bytesSent = state_.bytesSent;
+  times_.bytesReceived = state_.bytesReceived;
+  times_.waiting = state_.activity.spent(Activity::Kind::kWaiting);
+  times_.moving = state_.activity.spent(Activity::Kind::kMoving);
+  times_.computing = state_.activity.spent(Activity::Kind::kComputing);
+}
+
+SummationTimes Pump::times() const {
+  MutexLock lock(mutex_);
+  return times_;
 }
 
 Status Pump::lossOrFailure() {
@@ -316,13 +333,22 @@ void Pump::partDone(size_t tensor) {
   const auto found = underWay_.find(tensor);
   if (--found->second.parts > 0) return;
   state_.sums.finish(tensor);
+  ++sumsDone_;
+  bytesDone_ += state_.declaration().tensors[tensor].bytes;
   Outcome outcome = std::move(found->second.outcome);
   underWay_.erase(found);
+  become(Activity::Kind::kComputing);
   {
     MutexLock lock(mutex_);
     isTaken_[tensor] = false;
+    publishTimes();
   }
   outcome.end({});
+}
+
+void Pump::recordTimes() const try {
+  if (!options_.recordFolder.empty()) record(times(), options_.recordFolder);
+} catch (const std::bad_alloc&) {  // then there is no record
 }
 
 PumpConnection* Pump::connectionTo(Machine machine) const {
@@ -343,82 +369,11 @@ void Pump::write() {
   }
 }
 
-// A worker that has begun more sums than another one had when that left waits in vain; of running sums one that waits
-// for the first values.
-Status Pump::checkCounts() const {
-  if (const std::optional<size_t> part = state_.sums.adder().waitsInVain()) {
-    const std::string& first = state_.names.front();
-    return failedPrecondition(first + " has left the summation service, and has not given " +
-                              state_.declaration().textOf(state_.declaration().parts[*part].tensor) +
-                              ", with whose values all begin")
-        .withWorker(first);
-  }
-  if (underWay_.empty() || state_.declaration().mode.isAsynchronous) return {};
-  const std::optional<Machine> worker = state_.departures.leftBefore(sums_);
-  if (!worker) return {};
-  const std::string& name = state_.names[*worker];
-  return failedPrecondition(name + " has left the summation service, and " + state_.names[state_.self] +
-                            " waits for its data in the sum of " +
-                            state_.declaration().textOf(underWay_.begin()->first) + " (sums begun: " +
-                            std::to_string(state_.departures.sumsOf(*worker)) + " and " + std::to_string(sums_) + ")")
-      .withWorker(name);
-}
-
-void Pump::watch() {
-  if (watches_ || options_.timeout == kNoTimeout) return;
-  watches_ = true;
-  state_.reactor->at(deadlineAfter(lookInterval(options_.timeout)), [this] { look(); });
-}
-
-void Pump::look() {
-  watches_ = false;
-  Status late = overdueHere();
-  if (late.ok()) late = overdueElsewhere();
-  if (!late.ok() && state_.failure.ok()) state_.failure = std::move(late);
-  if (!late.ok()) return;
-  if (!underWay_.empty() || !state_.sums.adder().awaited().empty()) watch();
-}
-
-std::string Pump::namesOf(const std::vector<Machine>& machines) const {
-  constexpr size_t kMost = 8;
-  return listed(machines, kMost, [this](Machine machine) { return state_.names[machine]; });
-}
-
-// A part that this machine sums, and that some workers have not begun.
-Status Pump::overdueHere() {
-  const auto late = overdue_.look(state_.sums.adder().awaited(), Clock::now());
-  if (!late) return {};
-  const std::vector<size_t> missing = state_.sums.adder().missing(late->first);
-  return deadlineExceeded("the sum of " + state_.declaration().textOf(state_.declaration().parts[late->first].tensor) +
-                          " was not begun in " + toText(options_.timeout) + " by " + namesOf(missing))
-      .withWorker(state_.names[missing.front()]);
-}
-
-// A sum that does not end, while nothing comes or goes.
-Status Pump::overdueElsewhere() {
-  const TimePoint now = Clock::now();
-  if (std::exchange(framesAtLook_, state_.frames) != state_.frames) lastFrame_ = now;
-  for (const auto& [tensor, sum] : underWay_) {
-    if (now - std::max(sum.begun, lastFrame_) - 3 * lookInterval(options_.timeout) < options_.timeout) continue;
-    const auto [first, end] = state_.declaration().partsOf(tensor);
-    std::set<Machine> machines;
-    for (size_t part = first; part < end; ++part) {
-      if (!state_.sums.isHere(part)) machines.insert(state_.declaration().parts[part].machine);
-    }
-    const std::string what =
-        "the sum of " + state_.declaration().textOf(tensor) + " was not done in " + toText(options_.timeout);
-    if (machines.empty()) return deadlineExceeded(what + ": it is here, and some other worker has not reported it");
-    Status late = deadlineExceeded(what + ": it lacks the parts that are summed by " +
-                                   namesOf({machines.begin(), machines.end()}));
-    return machines.size() > 1 ? late : std::move(late).withWorker(state_.names[*machines.begin()]);
-  }
-  return {};
-}
-
 // Nothing is read or written any more. There may be no memory.
 void Pump::end(Status failure) {
   for (const auto& one : connections_) state_.reactor->remove(one->fd());
   connections_.clear();
+  become(Activity::Kind::kIdle);
   const bool hasEnded = failure.ok();
   const Status* why = nullptr;
   std::vector<Request> requests;
@@ -427,6 +382,7 @@ void Pump::end(Status failure) {
     if (hasEnded) failure_ = std::move(allHaveLeft_);
     if (failure_.ok()) failure_ = std::move(failure);
     why = &failure_;
+    publishTimes();
     requests.swap(requests_);
   }
   for (auto& [tensor, underWay] : underWay_) underWay.outcome.end(*why);
@@ -435,6 +391,7 @@ void Pump::end(Status failure) {
     for (Request& request : *some) request.outcome.end(*why);
     some->clear();
   }
+  recordTimes();
   hasEnded ? ended_.end({}) : ended_.end(*why);
 }
 

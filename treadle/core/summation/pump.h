@@ -14,7 +14,7 @@
 //
 // Budget of a piece: one system call to read it with the header of the next; to write it one, or where the link is
 // slower, two and a wait; a checksum when it is written, and when it is read from TCP without TLS; the reactor's lock
-// and that of TLS, which nobody else holds; no copy but the kernel's.
+// and that of TLS, which nobody else holds; no copy but the kernel's. Of a turn: up to three readings of the clock.
 
 #include <functional>
 #include <map>
@@ -31,6 +31,7 @@
 #include "treadle/core/summation/bandwidths.h"
 #include "treadle/core/summation/overdue.h"
 #include "treadle/core/summation/pump_state.h"
+#include "treadle/core/summation/times.h"
 #include "treadle/core/summation/traffic.h"
 
 namespace treadle::summation {
@@ -64,6 +65,8 @@ struct PumpOptions {
   PumpOutbox outbox = {};
   io::ContinueOn continueOn = {};                                  // runs what is made of the pump's futures
   std::shared_ptr<Traffic> traffic = std::make_shared<Traffic>();  // counts what this pump does, too
+  SummationTimes times = {};      // which service and machine it is, as Pump::times says
+  std::string recordFolder = {};  // its times are written there at its end; empty: nowhere
 };
 
 class Pump {
@@ -93,6 +96,8 @@ class Pump {
   void lostElsewhere(Machine server, const Status& why);
   // The first worker has said that the server is lost: MachineSums::move. Returns at once.
   void move(Machine server, std::vector<Machine> machines);
+  // Of this machine, until about now.
+  SummationTimes times() const;
   // This machine goes on without the server.
   bool isWithout(Machine server) const;
   // As `fail`; returns when nothing here touches their data any more. One thread at a time, and not from what runs when
@@ -138,6 +143,9 @@ class Pump {
   Status checkCounts() const;
   std::string namesOf(const std::vector<Machine>& machines) const;
   void countSums();
+  bool isBusy() const;
+  void become(Activity::Kind kind) { state_.activity.become(kind, Clock::now()); }
+  void publishTimes() TREADLE_REQUIRES(mutex_);
   void watch();
   Status lossOrFailure();
   Status hearNews();
@@ -147,17 +155,19 @@ class Pump {
   Status overdueHere();
   Status overdueElsewhere();
   void end(Status failure);
+  void recordTimes() const;
 
   const PumpOptions options_;
 
   // Of the thread.
   PumpState state_;
   std::vector<std::shared_ptr<PumpConnection>> connections_;
-  std::map<size_t, UnderWay> underWay_;  // by tensor
-  std::vector<Request> begun_;           // are about to begin
-  uint64_t sums_ = 0;                    // that have begun
-  uint64_t countedSums_ = 0;             // of state_.adder, in the traffic
-  TimePoint wakesAt_{};                  // for a loss that counts then
+  std::map<size_t, UnderWay> underWay_;    // by tensor
+  std::vector<Request> begun_;             // are about to begin
+  uint64_t sums_ = 0;                      // that have begun
+  uint64_t countedSums_ = 0;               // of state_.adder, in the traffic
+  uint64_t sumsDone_ = 0, bytesDone_ = 0;  // of tensors
+  TimePoint wakesAt_{};                    // for a loss that counts then
   bool mayLeave_ = false, hasLeft_ = false, watches_ = false;
   Overdue overdue_;
   uint64_t framesAtLook_ = 0;  // state_.frames at the last look
@@ -172,6 +182,7 @@ class Pump {
   std::vector<std::pair<Machine, Status>> lost_ TREADLE_GUARDED_BY(mutex_), lostElsewhere_ TREADLE_GUARDED_BY(mutex_);
   std::vector<std::pair<Machine, std::vector<Machine>>> moves_ TREADLE_GUARDED_BY(mutex_);
   std::vector<bool> isWithout_ TREADLE_GUARDED_BY(mutex_);  // by machine
+  SummationTimes times_ TREADLE_GUARDED_BY(mutex_);
   bool leaves_ TREADLE_GUARDED_BY(mutex_) = false;
   Status failure_ TREADLE_GUARDED_BY(mutex_);  // set for good when the thread ends
   std::thread thread_;

@@ -38,6 +38,7 @@ size_t PumpConnection::write() {
   }
   state_.order.sent(machine_, *bytes);
   state_.traffic->bytesSent += *bytes;
+  state_.bytesSent += *bytes;
   // TLS takes bytes before the socket does, and loses them with it.
   const std::optional<Outgoing> frame = stream_.flushed() ? writer_.takeWritten() : std::nullopt;
   if (frame) {
@@ -72,6 +73,7 @@ void PumpConnection::setWritable(bool isWritable) {
 
 void PumpConnection::onEvents(uint32_t events) {
   if (hasEnded_) return;
+  state_.work();
   if ((events & EPOLLOUT) != 0) setWritable(true);
   if ((events & ~uint32_t{EPOLLOUT}) == 0) return;
   if (const Status status = reader_.readFrom(stream_, *this); !status.ok()) end(status);
@@ -101,6 +103,7 @@ Result<MutableBytes> PumpConnection::roomFor(const Frame& frame) { return state_
 Status PumpConnection::arrived(const Frame& frame) {
   ++state_.frames;
   state_.traffic->bytesReceived += kFrameHeaderBytes + frame.sizeBytes;
+  state_.bytesReceived += kFrameHeaderBytes + frame.sizeBytes;
   if (frame.kind == FrameKind::kLeave) return state_.left(machine_, frame);
   if (frame.kind == FrameKind::kAnnounce || frame.kind == FrameKind::kAddend) state_.isActive = true;
   return state_.sums.arrived(machine_, frame);

@@ -43,6 +43,12 @@ Status PumpState::move(Machine lost, const std::vector<Machine>& machines) {
   return {};
 }
 
+void PumpState::work() {
+  const Activity::Kind kind = activity.kind();
+  if (kind == Activity::Kind::kWaiting || kind == Activity::Kind::kMoving)
+    activity.become(Activity::Kind::kComputing, Clock::now());
+}
+
 Status PumpState::left(Machine worker, const Frame& leave) {
   TREADLE_RETURN_IF_ERROR(departures.left(worker, leave));
   sums.left(worker);

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "treadle/core/io/reactor.h"
+#include "treadle/core/summation/activity.h"
 #include "treadle/core/summation/departures.h"
 #include "treadle/core/summation/losses.h"
 #include "treadle/core/summation/machine_sums.h"
@@ -26,6 +27,9 @@ struct PumpState {
   // The worker makes no more sums. DataLoss: what no worker sends.
   Status left(Machine worker, const Frame& leave);
 
+  // The thread has something to do: what waits for that time is over, unless nothing was under way.
+  void work();
+
   const Machine self;
   const std::vector<std::string> names;
   const std::unique_ptr<io::Reactor> reactor;
@@ -34,7 +38,9 @@ struct PumpState {
   SendOrder order;
   Departures departures;
   Losses losses;
-  uint64_t frames = 0;    // that have come or gone
+  uint64_t frames = 0;  // that have come or gone
+  uint64_t bytesSent = 0, bytesReceived = 0;
+  Activity activity;
   bool isActive = false;  // something has begun to be waited for
   Status failure;         // of the service here
 };

@@ -56,6 +56,15 @@ void Requester::restore(size_t part) {
   if (!state.hasCopyOfLast()) giveBack(&state.copy);
   giveBack(&state.spare);
   state.isAgain = false;
+  endExchange(state);
+}
+
+void Requester::setInMotion(State& state, bool isInMotion) {
+  if (std::exchange(state.exchange.isInMotion, isInMotion) != isInMotion) isInMotion ? ++inMotion_ : --inMotion_;
+}
+
+void Requester::endExchange(State& state) {
+  setInMotion(state, false);
   state.exchange = {};
 }
 
@@ -71,6 +80,7 @@ Status Requester::granted(Machine machine, const Frame& grant) {
   if (!state.exchange.isAnnounced || state.exchange.isGranted || grant.round != state.offeredRound() || !mayKeep)
     return neverSent("a grant of a part that this worker has not announced");
   state.exchange.isGranted = true;
+  setInMotion(state, true);
   grants_[machine].insert(*part);
   return {};
 }
@@ -127,6 +137,7 @@ Result<MutableBytes> Requester::roomFor(Machine machine, const Frame& sum) {
   if (!exchange.isGranted || sum.round != state.offeredRound() || exchange.arrived >= exchange.written ||
       !declaration_.isPiece(sum, *part, exchange.arrived))
     return neverSent("another piece of a sum than the next one");
+  setInMotion(state, true);
   if (state.isAgain) {
     if (state.spare.empty()) state.spare = memory_.take(declaration_.parts[*part].bytes());
     return declaration_.pieceOf(*part, exchange.arrived, state.spare);
@@ -148,7 +159,7 @@ void Requester::arrived(const Frame& sum) {
 // The machine has summed what this worker offered.
 void Requester::ended(size_t part) {
   State& state = states_[part];
-  state.exchange = {};
+  endExchange(state);
   if (std::exchange(state.isAgain, false)) {
     giveBack(&state.spare);
     if (!isKept(part)) giveBack(&state.copy);
@@ -190,7 +201,10 @@ std::optional<Outgoing> Requester::take(Machine machine) {
 }
 
 void Requester::written(const Outgoing& frame) {
-  if (frame.frame.kind == FrameKind::kAddend) ++states_[frame.part].exchange.written;
+  if (frame.frame.kind != FrameKind::kAddend) return;
+  State& state = states_[frame.part];
+  const bool isLast = ++state.exchange.written == declaration_.piecesOf(frame.part);
+  if (isLast && declaration_.mode.isAsynchronous) setInMotion(state, false);  // the answer may wait for other workers
 }
 
 }  // namespace treadle::summation

@@ -38,6 +38,8 @@ class Requester {
   void announce(size_t part, MutableBytes data);
   bool isDone(size_t part) const { return !states_[part].isUnderWay; }
   bool isHere(size_t part) const { return isDone(part) || states_[part].awaitsAll; }
+  // Whether data of some part could go, or its sum come.
+  bool dataMayMove() const { return inMotion_ > 0; }
   // The parts for which isDone has become true since the last call.
   std::vector<size_t> takeDone() { return std::exchange(done_, {}); }
 
@@ -80,7 +82,7 @@ class Requester {
     MutableBytes copy = {};   // of the round before; or of what the sum of this one has replaced
     MutableBytes spare = {};  // where a sum goes that this worker has
     struct Exchange {         // with the machine
-      bool isAnnounced = false, isGranted = false;
+      bool isAnnounced = false, isGranted = false, isInMotion = false;
       uint64_t taken = 0, written = 0, arrived = 0;  // pieces
       uint64_t copied = 0;                           // pieces that the sum has replaced, or is about to
     };
@@ -103,6 +105,8 @@ class Requester {
   void release(size_t part, uint64_t round);
   void restore(size_t part);
   void ended(size_t part);
+  void setInMotion(State& state, bool isInMotion);
+  void endExchange(State& state);
   void finish(size_t part);
   void undo(size_t part);
   void giveBack(MutableBytes* memory);
@@ -113,6 +117,7 @@ class Requester {
   std::vector<std::set<size_t>> haves_;          // by machine: parts of which it is to hear
   std::vector<std::set<size_t>> announcements_;  // likewise
   std::vector<std::set<size_t>> grants_;         // by machine: parts with pieces to take
+  size_t inMotion_ = 0;                          // parts whose data may go, or sum come
   std::vector<Own> own_;
   std::vector<size_t> done_;
   PartMemory memory_;

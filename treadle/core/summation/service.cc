@@ -213,7 +213,7 @@ std::shared_ptr<Participant> begun(Services& services, const ProcessGroup& group
   std::vector<WorkerInfo> machines;
   for (int member = 0; member < link.size(); ++member) machines.push_back(link.member(member));
   return services.begin(link.group(), std::move(machines), options.workers.size(), static_cast<Machine>(group.rank()),
-                        options.timeout, bandwidthsOf(options));
+                        options.timeout, bandwidthsOf(options), options.name);
 }
 
 }  // namespace
@@ -327,5 +327,7 @@ void SummationService::fail(const Status& why) {
 }
 
 Future<void> SummationService::ended() const { return handle().participant->pump().ended(); }
+
+SummationTimes SummationService::times() const { return handle().participant->pump().times(); }
 
 }  // namespace treadle::summation

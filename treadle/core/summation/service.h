@@ -25,6 +25,7 @@
 #include "treadle/core/io/future.h"
 #include "treadle/core/summation/compression.h"
 #include "treadle/core/summation/job.h"
+#include "treadle/core/summation/times.h"
 
 namespace treadle::summation {
 
@@ -110,6 +111,9 @@ class SummationService {
   // Ready when all workers have left: no machine needs this one any more. Fails as the service does. Servers wait for
   // it.
   Future<void> ended() const;
+  // What this machine's part has spent its time with until about now. If the environment has TREADLE_RECORD, each
+  // machine writes it to a file in that folder when the service ends or fails, for `treadle plan --explain`.
+  SummationTimes times() const;
 
  private:
   struct Handle;

@@ -1,11 +1,15 @@
 #include "treadle/core/summation/services.h"
 
 #include <algorithm>
+#include <filesystem>
+#include <optional>
 #include <utility>
 
+#include "treadle/core/base/environment.h"
 #include "treadle/core/base/error.h"
 #include "treadle/core/base/listed.h"
 #include "treadle/core/base/log.h"
+#include "treadle/core/summation/record.h"
 
 namespace treadle::summation {
 namespace {
@@ -13,25 +17,46 @@ namespace {
 // A report takes longer than this on a job's connections only where they are very busy: then a loss has another reason.
 constexpr Duration kPatience = std::chrono::seconds(2);
 
+// Absolute, as the program may change its folder.
+std::string recordFolderHere() {
+  const std::optional<std::string> folder = base::environment("TREADLE_RECORD");
+  std::error_code error;
+  const std::filesystem::path path = folder ? std::filesystem::absolute(*folder, error) : std::filesystem::path();
+  return error ? *folder : path.string();
+}
+
+// None yet.
+SummationTimes timesOf(std::string name, uint64_t number, const std::vector<WorkerInfo>& machines, size_t workers,
+                       Machine self) {
+  SummationTimes times{.service = std::move(name), .number = number, .worker = machines[self].name};
+  for (Machine machine = 0; machine < machines.size(); ++machine)
+    (machine < workers ? times.workers : times.servers).push_back(machines[machine].name);
+  return times;
+}
+
 }  // namespace
 
 Services::Services(cluster::Membership& membership, io::ContinueOn continueOn, Dial dial)
     : continueOn_(std::move(continueOn)),
       dial_(std::move(dial)),
+      recordFolder_(recordFolderHere()),
       outbox_(std::make_shared<Outbox>(membership)),
       keeper_(std::make_shared<Keeper>(continueOn_)) {}
 
 Services::~Services() { close(cancelled("this worker has left the job")); }
 
 std::shared_ptr<Participant> Services::begin(uint64_t number, std::vector<WorkerInfo> machines, size_t workers,
-                                             Machine self, Duration timeout, Bandwidths bandwidths) {
+                                             Machine self, Duration timeout, Bandwidths bandwidths, std::string name) {
   auto report = [outbox = outbox_, number, machines](const Status& why) { outbox->report(number, machines, why); };
   const PumpOptions options{.timeout = timeout,
                             .patience = kPatience,
                             .bandwidths = std::move(bandwidths),
                             .outbox = outbox_->forPump(number, machines, workers),
                             .continueOn = continueOn_,
-                            .traffic = traffic_};
+                            .traffic = traffic_,
+                            .times = timesOf(std::move(name), number, machines, workers, self),
+                            .recordFolder = recordFolder_};
+  if (!recordFolder_.empty()) removeRecord(options.times, recordFolder_);
   auto participant = std::make_shared<Participant>(std::move(machines), workers, self, options, std::move(report));
   MutexLock lock(mutex_);
   throwIfError(closed_);

@@ -46,7 +46,7 @@ class Services final : public cluster::MessageHandler {
   // From now on connections for this service are taken; as Participant's constructor. Throws what `close` was given,
   // after it.
   std::shared_ptr<Participant> begin(uint64_t number, std::vector<WorkerInfo> machines, size_t workers, Machine self,
-                                     Duration timeout, Bandwidths bandwidths = {});
+                                     Duration timeout, Bandwidths bandwidths = {}, std::string name = {});
   Result<io::Stream> dial(int rank, uint64_t number, TimePoint deadline) const { return dial_(rank, number, deadline); }
 
   // ---- who is in the job
@@ -104,6 +104,7 @@ class Services final : public cluster::MessageHandler {
   const Dial dial_;
   Serve serve_;  // empty on a worker that is no server
   const std::shared_ptr<Traffic> traffic_ = std::make_shared<Traffic>();
+  const std::string recordFolder_;  // of the services' times; empty: nowhere
   const std::shared_ptr<Outbox> outbox_;
   const std::shared_ptr<Keeper> keeper_;
   mutable Mutex mutex_;

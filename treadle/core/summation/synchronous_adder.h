@@ -36,6 +36,7 @@ class SynchronousAdder final : public Adder {
   void adopt(size_t part) override;
   void announceOwn(size_t part, MutableBytes data) override;
   void hadOwn(size_t part, uint64_t round) override;
+  bool dataMayMove() const override { return openBytes_ > 0; }
   std::vector<std::pair<size_t, uint64_t>> awaited() const override;
   std::vector<size_t> missing(size_t part) const override;
   std::optional<size_t> waitsInVain() const override { return {}; }
