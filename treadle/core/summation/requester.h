@@ -12,7 +12,7 @@
 // its copy, and drops the sum.
 //
 // A part that a server sums, and whose sum would not be the same on another machine (Packing::hasKeptSums), is done
-// only when all workers have the sum: until then each can give its data back what it was, and take another sum in place
+// only when all workers have the sum: until then each can restore its data, and take another sum in place
 // of this one.
 //
 // After std::bad_alloc, which any function may throw, it is of no use any more.
