@@ -20,9 +20,9 @@ class StagedBatchTest : public ::testing::Test {
   StagedBatchTest() { std::iota(values_.begin(), values_.end(), 1.0F); }
 
   std::shared_ptr<OfferedTensor> tensor(size_t first, size_t count) {
-    return std::make_shared<OfferedTensor>("t" + std::to_string(first),
-                                           Signature{DataType::kFloat32, ReduceOp::kSum, {count}},
-                                           reinterpret_cast<std::byte*>(values_.data() + first), kNoTimeout);
+    return std::make_shared<OfferedTensor>(
+        "t" + std::to_string(first), Signature{DataType::kFloat32, ReduceOp::kSum, {count}},
+        reinterpret_cast<std::byte*>(values_.data() + first), group::OfferLimit{kNoTimeout});
   }
   StagedBatch batchOfAll() {
     return {{{a_, {0, 3}}, {none_, {0, 0}}, {b_, {0, 4}}}, std::make_shared<BatchMemory>(), "worker 'w'"};
@@ -64,8 +64,9 @@ TEST_F(StagedBatchTest, LeavesOutATensorThatIsReleasedMeanwhile) {
 
 TEST_F(StagedBatchTest, FailsWithoutMemory) {
   if (test::kSanitized) GTEST_SKIP() << "a sanitizer ends a program that asks for so much";
-  const auto huge = std::make_shared<OfferedTensor>(
-      "huge", Signature{DataType::kFloat32, ReduceOp::kSum, {uint64_t{1} << 58}}, nullptr, kNoTimeout);
+  const auto huge =
+      std::make_shared<OfferedTensor>("huge", Signature{DataType::kFloat32, ReduceOp::kSum, {uint64_t{1} << 58}},
+                                      nullptr, group::OfferLimit{kNoTimeout});
   StagedBatch batch({{huge, {0, uint64_t{1} << 58}}}, std::make_shared<BatchMemory>(), "worker 'w'");
   const Status why = batch.fill().status();
   EXPECT_EQ(why.code(), Code::kResourceExhausted);
@@ -78,7 +79,7 @@ TEST_F(StagedBatchTest, ReleaseWaitsForACopy) {
     auto memory = std::make_unique<std::vector<float>>(10'000, 1.0F);
     const auto shared =
         std::make_shared<OfferedTensor>("t", Signature{DataType::kFloat32, ReduceOp::kSum, {memory->size()}},
-                                        reinterpret_cast<std::byte*>(memory->data()), kNoTimeout);
+                                        reinterpret_cast<std::byte*>(memory->data()), group::OfferLimit{kNoTimeout});
     std::thread copies([&shared, size = memory->size()] {
       StagedBatch batch({{shared, {0, size}}}, std::make_shared<BatchMemory>(), "worker 'w'");
       if (batch.fill().ok()) batch.putBack();

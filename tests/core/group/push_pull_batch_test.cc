@@ -52,6 +52,22 @@ TEST_F(BatchTest, GoesOnWithoutATensorThatIsLate) {
   EXPECT_EQ(*a_, std::vector<float>(10, 1)) << "its memory is the caller's again";
 }
 
+TEST_F(BatchTest, MayHaveALimitThatEndsWhenAllHaveOfferedATensor) {
+  const ProcessGroup limited = group_.withTimeout(std::chrono::milliseconds(500));
+  futureOfA_ = pushPull(limited, "a", std::span(*a_), {.timeoutUntilMatched = true});
+  futureOfB_ = pushPull(group_, "b", std::span(b_));
+  orderTogether();
+  const group::Message start = nextStart();
+  EXPECT_THROW(futureOfA_.wait(std::chrono::seconds(2)), TimeoutError);
+  EXPECT_FALSE(futureOfA_.ready()) << "it goes on";
+  answer(start, std::vector<float>(20, 100));
+  futureOfA_.wait(test::kPatience);
+  EXPECT_EQ(*a_, std::vector<float>(10, 101));
+  // And one that nobody else offers has it.
+  const Status why = failureOf(pushPull(limited, "c", std::span(*a_), {.timeoutUntilMatched = true}));
+  EXPECT_EQ(why.code(), Code::kDeadlineExceeded) << why.toString();
+}
+
 TEST_F(BatchTest, GoesOnWithoutATensorThatIsCancelled) {
   offerBoth();
   orderTogether();

@@ -46,9 +46,9 @@ Fusion::Fusion(Setup setup)
   if (link_.self() == 0) root_ = std::make_unique<FusionRoot>(namesOfMembers(link_), group_);
 }
 
-Future<void> Fusion::offer(std::string name, Signature signature, void* data, Duration timeout) {
+Future<void> Fusion::offer(std::string name, Signature signature, void* data, OfferLimit limit) {
   auto offered =
-      std::make_shared<OfferedTensor>(std::move(name), std::move(signature), static_cast<std::byte*>(data), timeout);
+      std::make_shared<OfferedTensor>(std::move(name), std::move(signature), static_cast<std::byte*>(data), limit);
   offered->state->executor = pool_;
   offered->state->endsByItself = true;
   offered->state->cancelHook = [weak = weak_from_this(), weakOffered = std::weak_ptr(offered)] {
@@ -201,6 +201,7 @@ void Fusion::startBatch(const std::vector<Part>& parts) {
   for (const Part& part : parts) {
     const Offered& offered = offered_.at(part.number);
     ++offered->parts;
+    if (offered->limit.untilMatched) offered->due = kNever;
     batch.tensors.push_back(offered);
     own.push_back({offered, part.elements});
   }

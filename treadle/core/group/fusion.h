@@ -40,7 +40,7 @@ class Fusion final : public std::enable_shared_from_this<Fusion> {
   explicit Fusion(Setup setup);
 
   // StateError: a tensor of this name is in flight. ResourceError: kMostOpenOffers are.
-  Future<void> offer(std::string name, Signature signature, void* data, Duration timeout);
+  Future<void> offer(std::string name, Signature signature, void* data, OfferLimit limit);
 
   // Offers or orders, on the reading thread. DataLoss for what no member sends: cut the sender off.
   Status onMessage(int member, Message message);

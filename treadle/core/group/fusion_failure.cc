@@ -69,7 +69,7 @@ void Fusion::onTimer() {
 // Rank 0 knows which members have not offered it, and notifies all; a batch knows which have not begun it. If no answer
 // comes in time, this member gives up alone.
 void Fusion::onLate(const Offered& offered) {
-  const std::string limit = toText(offered->timeout),
+  const std::string limit = toText(offered->limit.timeout),
                     late = textOf(offered->name, group_) + " was not done in " + limit + ": ";
   const bool isOpen = book_.isOpen(offered->number);
   if (isOpen && offered->withdrawn)

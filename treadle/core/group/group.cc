@@ -5,6 +5,7 @@
 #include "treadle/core/base/error.h"
 #include "treadle/core/group/batch_cutter.h"
 #include "treadle/core/group/group_service.h"
+#include "treadle/core/group/offered_tensor.h"
 
 namespace treadle::group {
 
@@ -67,8 +68,8 @@ Future<void> ProcessGroup::startWith(int peer, Stream stream, Call call) const {
   return core().startWith(peer, stream, std::move(call), timeout_);
 }
 
-Future<void> ProcessGroup::offer(std::string name, Signature signature, void* data) const {
-  return core().offer(std::move(name), std::move(signature), data, timeout_);
+Future<void> ProcessGroup::offer(std::string name, Signature signature, void* data, bool timeoutUntilMatched) const {
+  return core().offer(std::move(name), std::move(signature), data, {timeout_, timeoutUntilMatched});
 }
 
 GroupCore& ProcessGroup::core() const {
@@ -268,7 +269,7 @@ Future<void> pushPull(const ProcessGroup& group, std::string_view name, void* da
     raise(invalidArgument("pushPull of '" + std::string(name) + "': " + std::to_string(count) +
                           " elements were given for the shape of " + describe(signature)));
   checkFusable(group, signature);
-  return group.offer(std::string(name), std::move(signature), data);
+  return group.offer(std::string(name), std::move(signature), data, options.timeoutUntilMatched);
 }
 
 }  // namespace treadle::group

@@ -81,7 +81,7 @@ class ProcessGroup {
   Job& job() const;  // in which the group was made; it must still live
   Future<void> start(Call call) const;
   Future<void> startWith(int peer, Stream stream, Call call) const;
-  Future<void> offer(std::string name, Signature signature, void* data) const;
+  Future<void> offer(std::string name, Signature signature, void* data, bool timeoutUntilMatched) const;
 
  private:
   ProcessGroup(Job& job, std::shared_ptr<GroupCore> core);

@@ -37,6 +37,7 @@ inline constexpr Duration kAnswerTime = std::chrono::seconds(1);  // for what ot
 
 class BatchMemory;
 class Fusion;
+struct OfferLimit;
 struct Signature;
 
 class GroupCore final : public OperationHost, public std::enable_shared_from_this<GroupCore> {
@@ -58,7 +59,7 @@ class GroupCore final : public OperationHost, public std::enable_shared_from_thi
   // the group.
   Future<void> startWith(int peer, Stream stream, Call call, Duration timeout);
   // pushPull (group.h) of checked arguments.
-  Future<void> offer(std::string name, Signature signature, void* data, Duration timeout);
+  Future<void> offer(std::string name, Signature signature, void* data, OfferLimit limit);
 
   // From the job's rank `jobRank`; on the reading thread. DataLoss for what no member sends: cut the sender off.
   Status onMessage(int jobRank, Message message);

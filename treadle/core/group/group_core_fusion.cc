@@ -5,7 +5,7 @@
 
 namespace treadle::group {
 
-Future<void> GroupCore::offer(std::string name, Signature signature, void* data, Duration timeout) {
+Future<void> GroupCore::offer(std::string name, Signature signature, void* data, OfferLimit limit) {
   const base::Gate::Use inside(gate_);
   if (!inside) return readyFuture(failure());
   std::shared_ptr<Fusion> names;
@@ -14,7 +14,7 @@ Future<void> GroupCore::offer(std::string name, Signature signature, void* data,
     if (!failure_.ok() || link_.size() == 1) return readyFuture(failure_);
     names = fusion();
   }
-  return names->offer(std::move(name), std::move(signature), data, timeout);
+  return names->offer(std::move(name), std::move(signature), data, limit);
 }
 
 // Named like a stream of two, it fails with the group.

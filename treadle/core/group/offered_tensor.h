@@ -15,15 +15,20 @@
 
 namespace treadle::group {
 
+struct OfferLimit {
+  Duration timeout{};
+  bool untilMatched = false;  // PushPullOptions::timeoutUntilMatched
+};
+
 class OfferedTensor {
  public:
   using State = io::FutureState<io::Unit>;
 
-  OfferedTensor(std::string itsName, Signature itsSignature, std::byte* data, Duration itsTimeout)
+  OfferedTensor(std::string itsName, Signature itsSignature, std::byte* data, OfferLimit itsLimit)
       : name(std::move(itsName)),
         signature(std::move(itsSignature)),
-        timeout(itsTimeout),
-        due(deadlineAfter(itsTimeout)),
+        limit(itsLimit),
+        due(deadlineAfter(itsLimit.timeout)),
         data_(data) {}
   ~OfferedTensor() { state->complete(cancelled("this worker has left the job")); }
   OfferedTensor(const OfferedTensor&) = delete;
@@ -45,7 +50,7 @@ class OfferedTensor {
 
   const std::string name;
   const Signature signature;
-  const Duration timeout;
+  const OfferLimit limit;
   const std::shared_ptr<State> state = std::make_shared<State>();
 
   // In the turn of Fusion's inbox.

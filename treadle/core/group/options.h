@@ -33,6 +33,9 @@ struct PushPullOptions {
   ReduceOp op = ReduceOp::kSum;
   // Sizes of the dimensions, for comparison between the members. None: one dimension of all elements.
   std::vector<uint64_t> shape = {};
+  // The time limit holds until all members have offered the name; the data then takes as long as it needs, or until a
+  // member is lost.
+  bool timeoutUntilMatched = false;
 };
 
 // InvalidArgument: not positive.
