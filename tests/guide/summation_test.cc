@@ -27,6 +27,22 @@ TEST(SummationGuide, MachinesThatOnlySum) {
   });
 }
 
+TEST(SummationGuide, Teams) {
+  treadle::test::WorkerJob job({"a0", "a1", "b0", "b1", "server4"}, {},
+                               [](treadle::JoinOptions& options) { options.launch->servers = 1; });
+  job.onAll([&](treadle::Worker& worker) {
+    if (worker.self().name == "server4") return;
+    std::vector<float> weight(1'000'000, 1);
+    // [teams]
+    auto service = treadle::SummationService::make(worker, {.teams = {{"a0", "a1"}, {"b0", "b1"}}},
+                                                   {{"weight", treadle::group::DataType::kFloat32, 1'000'000}});
+    // [/teams]
+    service.sum("weight", std::span(weight)).wait();
+    service.leave().wait();
+    EXPECT_EQ(weight, std::vector<float>(1'000'000, 4));
+  });
+}
+
 TEST(SummationGuide, CompressedTensors) {
   treadle::test::WorkerJob job({"worker0", "worker1", "server2"}, {},
                                [](treadle::JoinOptions& options) { options.launch->servers = 1; });

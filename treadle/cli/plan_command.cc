@@ -53,7 +53,7 @@ blocks together.
 
 --workers, --servers, --bytes, --model, --tensors and --server-bandwidth ask for the plan of a summation service: how
 it divides the bytes of one sum among all machines, what each of them moves, and how long that takes beside a ring and
-parameter servers. --bandwidth is then that of each worker's network, one for all or one for each with commas between
+parameter servers. Workers of one host count as one, as they sum among themselves first. --bandwidth is then that of each worker's network, one for all or one for each with commas between
 them: 25 (MB/s), 200Mbit, 10Gbit. A file of --tensors has a line for each tensor, which begins with its bytes.
 
 A run whose workers and servers have TREADLE_RECORD=FOLDER in their environment leaves a file in that folder for each

@@ -63,7 +63,14 @@ cluster::Costs GroupService::costs() const {
   return costs_;
 }
 
-Placement GroupService::placementOf(const std::vector<WorkerInfo>& members) const {
+Result<Placement> GroupService::placementOf(const std::vector<std::string>& members) const {
+  const Result<std::vector<WorkerInfo>> infos = infosOf(members);
+  if (!infos.ok()) return infos.status();
+  MutexLock lock(mutex_);
+  return placementLocked(*infos);
+}
+
+Placement GroupService::placementLocked(const std::vector<WorkerInfo>& members) const {
   std::map<std::string, int> numbers;
   std::vector<int> hosts;
   for (const WorkerInfo& member : members)
@@ -119,7 +126,7 @@ Result<std::shared_ptr<GroupCore>> GroupService::make(const std::vector<std::str
     key.number(made_[{reinterpret_cast<const char*>(key.bytes().data()), key.size()}]++);
     uint64_t id = hashOf(key.bytes());
     if (groups_.contains(id)) return internalError("two groups of this worker have one id; give one of them a name");
-    Surroundings surroundings{placementOf(*infos), costs_};
+    Surroundings surroundings{placementLocked(*infos), costs_};
     MemberLink link(membership_, id, std::move(*infos), static_cast<int>(self - members.begin()));
     std::string text = textOf(options, members);
     group = std::make_shared<GroupCore>(shared_, std::move(link), std::move(options), std::move(text),

@@ -29,6 +29,8 @@ class GroupService final : public cluster::MessageHandler {
   using HostOf = std::function<std::string(int rank)>;
   void setCosts(const cluster::Costs& costs, HostOf hostOf);
   cluster::Costs costs() const;
+  // On which hosts these workers are. NotFound: nobody has a name; InvalidArgument: a name twice, or none.
+  Result<Placement> placementOf(const std::vector<std::string>& members) const;
 
   // ProcessGroup::make (group.h), as a Result. InvalidArgument: a name twice, this worker not among them, bad options.
   // NotFound: nobody has a name.
@@ -57,7 +59,7 @@ class GroupService final : public cluster::MessageHandler {
   };
 
   Result<std::vector<WorkerInfo>> infosOf(const std::vector<std::string>& members) const;
-  Placement placementOf(const std::vector<WorkerInfo>& members) const TREADLE_REQUIRES(mutex_);
+  Placement placementLocked(const std::vector<WorkerInfo>& members) const TREADLE_REQUIRES(mutex_);
   // Ranks to cut off for what they sent.
   using Violations = std::vector<std::pair<int, Status>>;
   static void handOver(std::vector<Early> early, GroupCore& group, Violations& violations);

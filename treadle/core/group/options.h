@@ -33,8 +33,8 @@ struct PushPullOptions {
   ReduceOp op = ReduceOp::kSum;
   // Sizes of the dimensions, for comparison between the members. None: one dimension of all elements.
   std::vector<uint64_t> shape = {};
-  // The time limit holds until all members have offered the name; the data then takes as long as it needs, or until a
-  // member is lost.
+  // The time limit holds until all members have offered the name and the sum of its data begins, which may wait for
+  // other data. It then takes as long as it needs, or until a member is lost.
   bool timeoutUntilMatched = false;
 };
 

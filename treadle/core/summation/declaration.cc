@@ -40,6 +40,11 @@ Status checkTensors(const std::vector<Declaration::Tensor>& tensors) {
   return {};
 }
 
+bool isAligned(Bytes data, group::DataType type) {
+  const bool isComplex = type == group::DataType::kComplex64 || type == group::DataType::kComplex128;
+  return data.empty() || reinterpret_cast<uintptr_t>(data.data()) % (sizeOf(type) / (isComplex ? 2 : 1)) == 0;
+}
+
 }  // namespace
 
 Result<Declaration> Declaration::of(std::vector<Tensor> tensors, const Shares& shares) {
@@ -74,6 +79,19 @@ Status Declaration::check(size_t machines) const {
   }
   skipCovered();
   return tensor == tensors.size() ? Status() : invalidArgument("some tensors are not placed");
+}
+
+Status Declaration::checkData(size_t tensor, Bytes data) const {
+  if (tensor >= tensors.size())
+    return invalidArgument("there is no tensor " + std::to_string(tensor) + "; " + std::to_string(tensors.size()) +
+                           " were declared");
+  const uint64_t bytes = tensors[tensor].dataBytes();
+  if (data.size() != bytes)
+    return invalidArgument(textOf(tensor) + " was declared with " + std::to_string(bytes) +
+                           " bytes, and its data has " + std::to_string(data.size()));
+  if (!isAligned(data, tensors[tensor].type))
+    return invalidArgument("the data of " + textOf(tensor) + " is not aligned for its type");
+  return {};
 }
 
 std::string Declaration::textOf(size_t tensor) const {

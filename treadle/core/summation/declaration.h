@@ -63,6 +63,9 @@ struct Declaration {
   // chunk, more than placing makes, or that do not cover each byte once, in order.
   Status check(size_t machines) const;
 
+  // InvalidArgument: no tensor of that number has such data, by its size and alignment.
+  Status checkData(size_t tensor, Bytes data) const;
+
   // For messages: its name, or its number where it has none.
   std::string textOf(size_t tensor) const;
 

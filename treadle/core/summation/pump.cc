@@ -22,11 +22,6 @@ PumpOptions withBandwidths(PumpOptions options, size_t workers, size_t machines)
   return options;
 }
 
-bool isAligned(Bytes data, group::DataType type) {
-  const bool isComplex = type == group::DataType::kComplex64 || type == group::DataType::kComplex128;
-  return data.empty() || reinterpret_cast<uintptr_t>(data.data()) % (sizeOf(type) / (isComplex ? 2 : 1)) == 0;
-}
-
 Status noMemory() { return resourceExhausted("there is no memory for the parts that this machine sums"); }
 
 }  // namespace
@@ -75,16 +70,7 @@ Pump::~Pump() { close(cancelled("the summation service has ended")); }
 
 Status Pump::checkSum(size_t tensor, MutableBytes data) const {
   if (!state_.isWorker(state_.self)) return failedPrecondition("a machine that is no worker has no data to sum");
-  const auto& tensors = state_.declaration().tensors;
-  if (tensor >= tensors.size())
-    return invalidArgument("there is no tensor " + std::to_string(tensor) + "; " + std::to_string(tensors.size()) +
-                           " were declared");
-  const uint64_t bytes = tensors[tensor].dataBytes();
-  if (data.size() == bytes && !isAligned(data, tensors[tensor].type))
-    return invalidArgument("the data of " + state_.declaration().textOf(tensor) + " is not aligned for its type");
-  if (data.size() == bytes) return {};
-  return invalidArgument(state_.declaration().textOf(tensor) + " was declared with " + std::to_string(bytes) +
-                         " bytes, and its data has " + std::to_string(data.size()));
+  return state_.declaration().checkData(tensor, data);
 }
 
 Future<void> Pump::sum(size_t tensor, MutableBytes data) {

@@ -16,12 +16,10 @@ void serve(Job& job, const Invitation& invitation) try {
   const std::string what =
       "a summation service of " + listed(invitation.workers, kNamed, [](const std::string& name) { return name; });
   try {
-    const SummationService service = SummationService::takePart(job,
-                                                                {.workers = invitation.workers,
-                                                                 .servers = invitation.servers,
-                                                                 .name = invitation.name,
-                                                                 .timeout = invitation.timeout},
-                                                                {});
+    const SummationService service = SummationService::serve(job, {.workers = invitation.workers,
+                                                                   .servers = invitation.servers,
+                                                                   .name = invitation.name,
+                                                                   .timeout = invitation.timeout});
     logDebug(self, "this server takes part in " + what);
     service.ended().wait();
     logDebug(self, what + " has ended");

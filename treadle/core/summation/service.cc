@@ -1,9 +1,9 @@
 #include "treadle/core/summation/service.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <new>
-#include <set>
 #include <utility>
 
 #include "treadle/core/base/error.h"
@@ -11,9 +11,11 @@
 #include "treadle/core/group/group_core.h"
 #include "treadle/core/group/group_service.h"
 #include "treadle/core/io/serving.h"
+#include "treadle/core/summation/meeting.h"
 #include "treadle/core/summation/service_messages.h"
 #include "treadle/core/summation/services.h"
-#include "treadle/core/summation/shares.h"
+#include "treadle/core/summation/team_sums.h"
+#include "treadle/core/summation/teams.h"
 
 namespace treadle::summation {
 
@@ -21,84 +23,19 @@ using group::ProcessGroup;
 
 namespace {
 
-constexpr std::string_view kNotCompressed = "an asynchronous summation service compresses nothing";
-
-std::string inWords(const Packing& packing) {
-  switch (packing.form) {
-    case Compression::Form::kNone: break;
-    case Compression::Form::kFloat16: return " as float16";
-    case Compression::Form::kBFloat16: return " as bfloat16";
-    case Compression::Form::kOneBit: return " as one bit";
-    case Compression::Form::kTopK: return " as 16 of " + std::to_string(packing.chunkElements);
-  }
-  return {};
-}
-
-std::string inWords(const Declaration::Tensor& tensor) {
-  return "'" + tensor.name + "', " + std::to_string(tensor.dataBytes() / sizeOf(tensor.type)) + " " +
-         std::string(nameOf(tensor.type)) + inWords(tensor.packing);
-}
-
-Result<Packing> packingOf(const SummationTensor& tensor, const Compression& compression) {
-  const bool canBe = tensor.type == group::DataType::kFloat32;
-  if (!tensor.compression) return canBe ? Packing::of(compression, tensor.elements) : Packing();
-  TREADLE_RETURN_IF_ERROR(tensor.compression->validate().withContext("'" + tensor.name + "'"));
-  if (!canBe && tensor.compression->form != Compression::Form::kNone)
-    return invalidArgument("'" + tensor.name + "' is of " + std::string(nameOf(tensor.type)) +
-                           "; only float32 can be compressed");
-  return Packing::of(*tensor.compression, tensor.elements);
-}
-
-Result<std::vector<Declaration::Tensor>> declaredTensors(const std::vector<SummationTensor>& tensors,
-                                                         const Compression& compression) {
-  std::vector<Declaration::Tensor> declared;
-  std::set<std::string_view> names;
-  for (const SummationTensor& tensor : tensors) {
-    if (tensor.name.empty() || tensor.name.size() > kMostNameBytes)
-      return invalidArgument("a tensor of a summation service has a name of 1 to " + std::to_string(kMostNameBytes) +
-                             " bytes");
-    if (!names.insert(tensor.name).second)
-      return invalidArgument("two tensors of a summation service are called '" + tensor.name + "'");
-    if (tensor.elements > UINT64_MAX / sizeOf(tensor.type))
-      return invalidArgument("'" + tensor.name + "' is too large");
-    const Result<Packing> packing = packingOf(tensor, compression);
-    if (!packing.ok()) return packing.status();
-    const uint64_t bytes = packing->isPacked() ? packing->bytes() : tensor.elements * sizeOf(tensor.type);
-    declared.push_back({tensor.type, bytes, tensor.name, *packing});
-  }
-  return declared;
-}
-
-Bandwidths bandwidthsOf(const SummationOptions& options) {
-  if (options.bandwidths.empty()) return Bandwidths::even(options.workers.size(), options.servers.size(), 1);
-  const auto servers = options.bandwidths.begin() + static_cast<std::ptrdiff_t>(options.workers.size());
-  return {{options.bandwidths.begin(), servers}, {servers, options.bandwidths.end()}};
-}
-
 Status checkName(const std::string& name) {
   if (name.size() <= kMostServiceNameBytes) return {};
   return invalidArgument("the name of a summation service has " + std::to_string(name.size()) + " bytes; at most " +
                          std::to_string(kMostServiceNameBytes) + " are possible");
 }
 
-// Where workers go at their own pace, none waits for one that is slow and sums.
-Shares sharesOf(const SummationOptions& options) {
-  const Bandwidths bandwidths = bandwidthsOf(options);
-  return options.asynchronous && !options.servers.empty() ? serverShares(bandwidths) : bestShares(bandwidths);
-}
-
-SumMode modeOf(const SummationOptions& options) {
-  return {options.asynchronous, options.staleness.value_or(SumMode::kAnyStaleness)};
-}
-
-std::string inWords(const SumMode& mode) {
-  if (!mode.isAsynchronous) return "a synchronous service";
-  if (mode.staleness == SumMode::kAnyStaleness) return "an asynchronous service of any staleness";
-  return "an asynchronous service of staleness " + std::to_string(mode.staleness);
+// A timeout that is none is replaced, so that the group can report it.
+Duration timeoutOf(const SummationOptions& options) {
+  return group::checkTimeout(options.timeout).ok() ? options.timeout : SummationOptions().timeout;
 }
 
 // The group of all machines. Servers of the job are invited whatever becomes of the service, so that they count the
-// services as the workers do. A timeout that is none is replaced, so that the group can report it.
+// services as the workers do.
 ProcessGroup gathered(Job& job, const SummationOptions& options) {
   throwIfError(checkName(options.name));
   std::vector<std::string> names = options.workers;
@@ -106,83 +43,11 @@ ProcessGroup gathered(Job& job, const SummationOptions& options) {
   // With the number of workers: machines that take others for workers must not meet.
   const std::string name = "summation service '" + options.name + "' of " + std::to_string(options.workers.size()) +
                            (options.workers.size() == 1 ? " worker" : " workers");
-  const Duration timeout = group::checkTimeout(options.timeout).ok() ? options.timeout : SummationOptions().timeout;
+  const Duration timeout = timeoutOf(options);
   ProcessGroup group = ProcessGroup::makeWithServers(job, names, {.name = name, .timeout = timeout});
   if (group.rank() == 0) job.services().invite({options.workers, options.servers, options.name, timeout});
   return group;
 }
-
-// The first difference between what two workers declare.
-Status compare(const std::vector<Declaration::Tensor>& own, SumMode ownMode, const std::string& ownName,
-               const Declaration& declared, const std::string& otherName) {
-  if (ownMode != declared.mode)
-    return invalidArgument(ownName + " makes " + inWords(ownMode) + ", and " + otherName + " " +
-                           inWords(declared.mode));
-  const std::vector<Declaration::Tensor>& others = declared.tensors;
-  if (own.size() != others.size())
-    return invalidArgument(ownName + " declares " + std::to_string(own.size()) + " tensors, and " + otherName + " " +
-                           std::to_string(others.size()));
-  for (size_t i = 0; i < own.size(); ++i)
-    if (own[i] != others[i])
-      return invalidArgument("tensor " + std::to_string(i) + " is declared by " + ownName + " as " + inWords(own[i]) +
-                             ", and by " + otherName + " as " + inWords(others[i]));
-  return {};
-}
-
-// How the machines of a service come together: by operations of their group, all of them before the deadline.
-class Meeting {
- public:
-  Meeting(ProcessGroup group, TimePoint deadline) : group_(std::move(group)), deadline_(deadline) {}
-
-  // All machines take connections from now on, and know the tensors of the first worker, which are those of all.
-  Declaration agree(const SummationOptions& options, const std::vector<SummationTensor>& tensorsHere) const {
-    const size_t workers = options.workers.size();
-    const auto self = static_cast<size_t>(group_.rank());
-    if (self >= workers && !tensorsHere.empty())
-      raise(invalidArgument(options.servers[self - workers] + " is a server of the summation service and has tensors"));
-    const std::vector<Declaration::Tensor> tensors = valueOrThrow(declaredTensors(tensorsHere, options.compression));
-    const bool isCompressed = std::ranges::any_of(tensors, [](const auto& one) { return one.packing.isPacked(); });
-    if (options.asynchronous && isCompressed) raise(invalidArgument(std::string(kNotCompressed)));
-    std::vector<std::byte> first;
-    if (self == 0) {
-      Declaration own = valueOrThrow(Declaration::of(tensors, sharesOf(options)));
-      own.mode = modeOf(options);
-      first = encode(own);
-    }
-    barrier(inTime()).wait();
-    Declaration declaration =
-        valueOrThrow(parseDeclaration(ofFirst(std::move(first)), workers, static_cast<size_t>(group_.size())));
-    if (self < workers)
-      throwIfError(compare(tensors, modeOf(options), options.workers[self], declaration, options.workers.front()));
-    barrier(inTime()).wait();  // or the difference on another machine
-    return declaration;
-  }
-
-  void connect(const Services& services, Participant& participant) const {
-    const auto dial = [&](int rank) { return services.dial(rank, group_.core().link().group(), deadline_); };
-    participant.dialOthers(dial, deadline_);
-    participant.awaitDialers(deadline_);
-    barrier(inTime()).wait();  // all are connected
-  }
-
- private:
-  ProcessGroup inTime() const {
-    if (deadline_ == kNever) return group_;
-    return group_.withTimeout(std::max<Duration>(deadline_ - Clock::now(), std::chrono::milliseconds(1)));
-  }
-  std::vector<std::byte> ofFirst(std::vector<std::byte> bytes) const {
-    uint64_t size = bytes.size();
-    broadcast(inTime(), std::span(&size, 1), 0).wait();
-    if (size > kMostDeclarationBytes)
-      raise(resourceExhausted("the tensors of a summation service are too many to declare"));
-    bytes.resize(size);
-    broadcast(inTime(), MutableBytes(bytes), 0).wait();
-    return bytes;
-  }
-
-  const ProcessGroup group_;
-  const TimePoint deadline_;
-};
 
 // Of the exception that is being handled.
 Status whyNotMade() {
@@ -208,6 +73,39 @@ Status withAdvice(const Status& why, const Services& services, const SummationOp
       .withWorker(why.worker());
 }
 
+// Each worker is alone if the options have a mistake, which `validate` reports, or name unknown workers, which the
+// group reports.
+Teams teamsIn(Job& job, const SummationOptions& options) {
+  const Teams alone = valueOrThrow(teamsOf(options.workers, Teams()));
+  if (options.asynchronous) return alone;
+  if (!options.teams.empty()) {
+    const Result<Teams> named = teamsOf(options.workers, options.teams);
+    return named.ok() ? *named : alone;
+  }
+  if (!options.teamsByHost) return alone;
+  const Result<group::Placement> placement = job.groups().placementOf(options.workers);
+  return placement.ok() ? teamsByHost(options.workers, *placement) : alone;
+}
+
+// Of the service of the teams' first workers. Its timeout is longer, so that the team reports a late sum: it knows
+// which of its workers is late.
+SummationOptions amongFirsts(SummationOptions options, const Teams& teams) {
+  constexpr Duration kTeamsReportFirst = std::chrono::seconds(5);  // pushPull's answers take up to four
+  if (teams.size() == options.workers.size()) return options;      // without teams
+  const std::vector<std::string> all = std::exchange(options.workers, {});
+  const std::vector<double> bandwidths = std::exchange(options.bandwidths, {});
+  for (const std::vector<std::string>& team : teams) options.workers.push_back(team.front());
+  if (bandwidths.size() == all.size() + options.servers.size()) {
+    for (size_t worker = 0; worker < all.size(); ++worker)
+      if (std::ranges::count(options.workers, all[worker]) > 0) options.bandwidths.push_back(bandwidths[worker]);
+    options.bandwidths.insert(options.bandwidths.end(), bandwidths.begin() + static_cast<std::ptrdiff_t>(all.size()),
+                              bandwidths.end());
+  }
+  options.teams.clear();
+  if (options.timeout < kNoTimeout - kTeamsReportFirst) options.timeout += kTeamsReportFirst;
+  return options;
+}
+
 std::shared_ptr<Participant> begun(Services& services, const ProcessGroup& group, const SummationOptions& options) {
   const group::MemberLink& link = group.core().link();
   std::vector<WorkerInfo> machines;
@@ -222,13 +120,16 @@ Status SummationOptions::validate() const {
   TREADLE_RETURN_IF_ERROR(group::checkTimeout(timeout));
   TREADLE_RETURN_IF_ERROR(checkName(name));
   TREADLE_RETURN_IF_ERROR(compression.validate());
-  if (asynchronous && compression.form != Compression::Form::kNone) return invalidArgument(std::string(kNotCompressed));
+  if (asynchronous && compression.form != Compression::Form::kNone) return asynchronousAndCompressed();
   if (staleness && !asynchronous)
     return invalidArgument("only an asynchronous summation service has a staleness (SummationOptions::asynchronous)");
   if (!workers.empty() && !bandwidths.empty() && bandwidths.size() != workers.size() + servers.size())
     return invalidArgument("a summation service of " + std::to_string(workers.size()) + " workers and " +
                            std::to_string(servers.size()) + " servers has " + std::to_string(bandwidths.size()) +
                            " bandwidths");
+  if (asynchronous && !teams.empty())
+    return invalidArgument("an asynchronous summation service has no teams (SummationOptions::teams)");
+  if (!workers.empty()) TREADLE_RETURN_IF_ERROR(teamsOf(workers, teams).status());
   constexpr double kMost = 1e100;  // so that sums of them and of what they take are finite
   for (const double bandwidth : bandwidths)
     if (!(bandwidth >= 1 / kMost && bandwidth <= kMost))
@@ -242,7 +143,10 @@ struct SummationService::Handle {
   // A thread that polls or reads, as that of the pump, leaves the waiting to another one.
   ~Handle() {
     const Status why = cancelled("it has dropped its part in the summation service");
-    if (!io::Serving::here()) {
+    const bool mayWait = !io::Serving::here();
+    if (team) mayWait ? team->close(why) : team->fail(why);
+    if (!participant) return;
+    if (mayWait) {
       participant->close(why);
     } else {
       participant->fail(why);
@@ -252,11 +156,84 @@ struct SummationService::Handle {
   Handle(const Handle&) = delete;
   Handle& operator=(const Handle&) = delete;
 
-  std::shared_ptr<Participant> participant;
+  // `check` runs when the other machines hear what it throws.
+  static std::shared_ptr<Handle> make(Job& job, const SummationOptions& options,
+                                      const std::vector<SummationTensor>& tensors, const std::function<void()>& check);
+  // `team`: of this worker. The first worker of a team takes part for all of them, and the others hear of its failure
+  // as it does of theirs.
+  static std::shared_ptr<Handle> makeInTeam(Job& job, const SummationOptions& options, const Teams& teams,
+                                            const std::vector<std::string>& team,
+                                            const std::vector<SummationTensor>& tensors);
+
+  void declare(const Declaration& declaration) {
+    for (const Declaration::Tensor& tensor : declaration.tensors) {
+      places.emplace(tensor.name, types.size());
+      types.push_back(tensor.type);
+    }
+  }
+
+  std::shared_ptr<Participant> participant;  // null on workers whose team's first worker has one
+  std::shared_ptr<TeamSums> team;            // null on machines that are in no team
   const std::shared_ptr<Services::Keeper> keeper;
   std::vector<group::DataType> types;
   std::map<std::string, size_t, std::less<>> places;  // of tensors, by name
 };
+
+std::shared_ptr<SummationService::Handle> SummationService::Handle::make(Job& job, const SummationOptions& options,
+                                                                         const std::vector<SummationTensor>& tensors,
+                                                                         const std::function<void()>& check) {
+  const ProcessGroup group = gathered(job, options);
+  std::shared_ptr<Handle> handle;
+  try {
+    check();
+    handle = std::make_shared<Handle>(begun(job.services(), group, options), job.services().keeper());
+    const Meeting meeting(group, deadlineAfter(options.timeout));
+    Declaration declaration = meeting.agree(options, tensors);
+    handle->declare(declaration);
+    meeting.connect(job.services(), *handle->participant);
+    handle->participant->start(std::move(declaration));
+  } catch (...) {
+    Status why = whyNotMade();
+    if (handle) why = handle->participant->giveUp(withAdvice(why, job.services(), options));
+    group.core().abandon(why);
+    raise(std::move(why));
+  }
+  return handle;
+}
+
+std::shared_ptr<SummationService::Handle> SummationService::Handle::makeInTeam(
+    Job& job, const SummationOptions& options, const Teams& teams, const std::vector<std::string>& team,
+    const std::vector<SummationTensor>& tensors) {
+  throwIfError(checkName(options.name));
+  const TeamGroups groups = TeamGroups::make(job, team, options, timeoutOf(options));
+  std::shared_ptr<Handle> handle;
+  try {
+    Declaration declaration;
+    const auto agree = [&] {
+      throwIfError(options.validate());
+      SummationOptions ofTeam = options;
+      ofTeam.workers = team;
+      ofTeam.servers.clear();
+      ofTeam.bandwidths.clear();
+      declaration = Meeting(groups.sums, deadlineAfter(options.timeout)).agree(ofTeam, tensors);
+    };
+    if (groups.isFirst()) {
+      handle = make(job, amongFirsts(options, teams), tensors, agree);
+    } else {
+      agree();
+      handle = std::make_shared<Handle>(nullptr, job.services().keeper());
+      handle->declare(declaration);
+    }
+    barrier(groups.results).wait();  // the first worker is connected, or has failed
+    handle->team = TeamSums::make(groups, std::move(declaration), handle->participant, job.services());
+  } catch (...) {
+    Status why = whyNotMade();
+    if (handle && handle->participant) why = handle->participant->giveUp(why);
+    groups.abandon(why);
+    raise(std::move(why));
+  }
+  return handle;
+}
 
 SummationService SummationService::make(Job& job, SummationOptions options, std::vector<SummationTensor> tensors) {
   Services& services = job.services();
@@ -266,31 +243,19 @@ SummationService SummationService::make(Job& job, SummationOptions options, std:
                              "itself: start `treadle server` with this rank"));
   if (options.workers.empty() && options.servers.empty()) options.servers = services.servers();
   if (options.workers.empty()) options.workers = services.workers();
-  return takePart(job, options, tensors);
+  std::vector<std::string> machines = options.workers;
+  machines.insert(machines.end(), options.servers.begin(), options.servers.end());
+  throwIfError(job.groups().placementOf(machines).status());  // who is named wrongly is so on all alike
+  const Teams teams = teamsIn(job, options);
+  for (const std::vector<std::string>& team : teams)
+    if (team.size() > 1 && std::ranges::count(team, services.self().name) > 0)
+      return SummationService(Handle::makeInTeam(job, options, teams, team, tensors));
+  const auto check = [&] { throwIfError(options.validate()); };
+  return SummationService(Handle::make(job, amongFirsts(options, teams), tensors, check));
 }
 
-SummationService SummationService::takePart(Job& job, const SummationOptions& options,
-                                            const std::vector<SummationTensor>& tensors) {
-  const ProcessGroup group = gathered(job, options);
-  std::shared_ptr<Handle> handle;
-  try {
-    throwIfError(options.validate());
-    handle = std::make_shared<Handle>(begun(job.services(), group, options), job.services().keeper());
-    const Meeting meeting(group, deadlineAfter(options.timeout));
-    Declaration declaration = meeting.agree(options, tensors);
-    for (size_t i = 0; i < declaration.tensors.size(); ++i) {
-      handle->types.push_back(declaration.tensors[i].type);
-      handle->places.emplace(declaration.tensors[i].name, i);
-    }
-    meeting.connect(job.services(), *handle->participant);
-    handle->participant->start(std::move(declaration));
-  } catch (...) {
-    Status why = withAdvice(whyNotMade(), job.services(), options);
-    if (handle) why = handle->participant->giveUp(why);
-    group.core().abandon(why);
-    raise(std::move(why));
-  }
-  return SummationService(handle);
+SummationService SummationService::serve(Job& job, const SummationOptions& options) {
+  return SummationService(Handle::make(job, options, {}, [&] { throwIfError(options.validate()); }));
 }
 
 SummationService::Handle& SummationService::handle() const {
@@ -299,11 +264,14 @@ SummationService::Handle& SummationService::handle() const {
 }
 
 bool SummationService::isServer() const {
-  const Participant& participant = *handle().participant;
-  return !participant.isWorker(participant.self());
+  const Participant* participant = handle().participant.get();
+  return participant != nullptr && !participant->isWorker(participant->self());
 }
 
-bool SummationService::isFirst() const { return handle().participant->self() == 0; }
+bool SummationService::isFirst() const {
+  const Participant* participant = handle().participant.get();
+  return participant != nullptr && participant->self() == 0;
+}
 
 Future<void> SummationService::sum(std::string_view tensor, MutableBytes data, group::DataType type) {
   const Handle& here = handle();
@@ -313,21 +281,29 @@ Future<void> SummationService::sum(std::string_view tensor, MutableBytes data, g
   if (type != declared)
     raise(invalidArgument("'" + std::string(tensor) + "' was declared as " + std::string(nameOf(declared)) + ", not " +
                           std::string(nameOf(type))));
-  return here.participant->pump().sum(found->second, data);
+  return here.team ? here.team->sum(found->second, data) : here.participant->pump().sum(found->second, data);
 }
 
 Future<void> SummationService::leave() {
-  Pump& pump = handle().participant->pump();
-  pump.leave();
-  return pump.ended();
+  const Handle& here = handle();
+  here.team ? here.team->leave() : here.participant->pump().leave();
+  return ended();
 }
 
 void SummationService::fail(const Status& why) {
-  if (!ended().ready()) handle().participant->giveUp(why).ignore();
+  if (ended().ready()) return;
+  const Handle& here = handle();
+  here.team ? here.team->fail(why) : here.participant->giveUp(why).ignore();
 }
 
-Future<void> SummationService::ended() const { return handle().participant->pump().ended(); }
+Future<void> SummationService::ended() const {
+  const Handle& here = handle();
+  return here.team ? here.team->ended() : here.participant->pump().ended();
+}
 
-SummationTimes SummationService::times() const { return handle().participant->pump().times(); }
+SummationTimes SummationService::times() const {
+  const Participant* participant = handle().participant.get();
+  return participant != nullptr ? participant->pump().times() : SummationTimes();
+}
 
 }  // namespace treadle::summation

@@ -37,7 +37,8 @@ struct SummationOptions {
   // Worker::servers), also lost ones, with which no service can be made. Only `workers` empty: all workers.
   std::vector<std::string> workers = {}, servers = {};
   std::string name = {};  // for messages; another name means another service. At most 64 bytes
-  // To make it; of a sum, until all workers that it waits for have begun it. kNoTimeout: until a worker is lost.
+  // To make it; of a sum, until all workers that it waits for have begun it. kNoTimeout: until a worker is lost. With
+  // teams it holds for the team first, until its sum of the data begins, and for the sum among teams, 5 s longer, then.
   Duration timeout = std::chrono::seconds(60);
   // Each worker has answers for itself, whatever the others do: `sum` gives a change of a tensor, and yields the sum of
   // all that has come for it. Servers then sum all; without servers the workers do, each a share.
@@ -54,8 +55,17 @@ struct SummationOptions {
   // it is known that all workers have it, one round trip later. Not in an asynchronous service.
   Compression compression = {};
   // What each machine can send, and receive at the same time, in any unit: workers and servers in the order above. The
-  // shares follow from the first worker's list. Empty: all alike.
+  // shares follow from the first worker's list, and of a team from its first worker. Empty: all alike.
   std::vector<double> bandwidths = {};
+  // Workers that sum among themselves first. The first one of each team, in the order above, then exchanges the team's
+  // sum with the other teams and the servers, so the network of a host, or of a rack, moves it once. A worker in no
+  // team is alone. All workers give the same, or `make` fails with TimeoutError, and only another `name` makes a
+  // service again. Not in an asynchronous service, whose workers wait for nobody. Empty: see teamsByHost.
+  std::vector<std::vector<std::string>> teams = {};
+  // If `teams` is empty: the workers of each host are a team, where they are on several hosts. Workers whose first TCP
+  // address beyond the loopback is the same are on one host. So containers with addresses of their own are hosts, and
+  // workers behind one proxy are on one host: give `teams`, or false.
+  bool teamsByHost = true;
 
   Status validate() const;
 };
@@ -86,11 +96,14 @@ class SummationService {
 
   // The data of the tensor becomes the sum of the data of all workers: the n-th sum of a tensor on one meets the n-th
   // on all others. Sums of several tensors may be called in any order and be under way together; those of tensors that
-  // were declared first go first. 16-bit floats are added as float32, in the order of the workers, and rounded once.
+  // were declared first go first, but within a team. Data is added in the order of the workers; each team adds its own
+  // first, and then these sums are added in the order of the teams' first workers. 16-bit floats are added as float32
+  // and rounded once, and by a team once more.
   // The data belongs to the service until the future is ready; to cancel the future has no effect, as the other workers
   // count on the data. NotFoundError: no such tensor. ArgumentError: another type or size, or not aligned. StateError:
-  // a sum of the tensor is under way, this machine is a server, or after `leave`. The future fails with TimeoutError
-  // naming the workers that have not begun the sum, with PeerLostError naming a lost worker, and then all later ones
+  // a sum of the tensor is under way, this machine is a server, or after `leave`. ResourceError: 8,192 sums of a worker
+  // in a team are under way. The future fails with TimeoutError naming the workers that have not begun the sum, or the
+  // first workers of their teams, with PeerLostError naming a lost worker, and then all later ones
   // do; the data is undefined. A lost server delays it: the sum begins again with the machines that are left, and has
   // the same bits. Sums with kOneBit and kTopK then lack what that server had kept of earlier ones, so they have other
   // bits than without the loss, and all workers the same. In an asynchronous service the data becomes the sum of all
@@ -111,15 +124,15 @@ class SummationService {
   // Ready when all workers have left: no machine needs this one any more. Fails as the service does. Servers wait for
   // it.
   Future<void> ended() const;
-  // What this machine's part has spent its time with until about now. If the environment has TREADLE_RECORD, each
-  // machine writes it to a file in that folder when the service ends or fails, for `treadle plan --explain`.
+  // What this machine's part has spent its time with until about now, but for the time within a team; nothing on other
+  // workers of a team than its first. If the environment has TREADLE_RECORD, each machine writes it to a file in that
+  // folder when the service ends or fails, for `treadle plan --explain`.
   SummationTimes times() const;
 
  private:
   struct Handle;
   friend void serve(Job& job, const Invitation& invitation);
-  static SummationService takePart(Job& job, const SummationOptions& options,
-                                   const std::vector<SummationTensor>& tensors);
+  static SummationService serve(Job& job, const SummationOptions& options);
   explicit SummationService(std::shared_ptr<Handle> handle) : handle_(std::move(handle)) {}
   Handle& handle() const;
 

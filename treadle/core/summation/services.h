@@ -42,6 +42,7 @@ class Services final : public cluster::MessageHandler {
     std::vector<std::shared_ptr<Participant>> kept_ TREADLE_GUARDED_BY(mutex_);
   };
   const std::shared_ptr<Keeper>& keeper() const { return keeper_; }
+  const io::ContinueOn& continueOn() const { return continueOn_; }
 
   // From now on connections for this service are taken; as Participant's constructor. Throws what `close` was given,
   // after it.

@@ -9,8 +9,10 @@ namespace treadle::summation {
 
 // Counters at about the same moment.
 struct SummationCounters {
-  size_t services = 0;  // that this worker takes part in now, and that have begun
-  size_t clients = 0;   // workers of them, other than this one; one that is in several services counts in each
+  // That this worker takes part in now, and that have begun; not on other workers of a team than its first.
+  size_t services = 0;
+  // Workers of them, other than this one, of a team the first; one that is in several services counts in each.
+  size_t clients = 0;
   uint64_t bytesReceived = 0, bytesSent = 0;
   uint64_t sums = 0;  // of parts of tensors, of at most 4 MiB each, that this worker has made
 };

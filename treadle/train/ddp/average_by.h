@@ -15,7 +15,8 @@ enum class AverageBy {
   kAutomatic,
   kGroup,  // all-reduces of the group
   // A summation service of the ranks and the servers of the job (core/summation/service.h). Without servers the ranks
-  // sum for each other, each its share. One rank alone needs none.
+  // sum for each other, each its share. Ranks of one host sum among themselves first
+  // (SummationOptions::teamsByHost). One rank alone needs none.
   kService,
 };
 

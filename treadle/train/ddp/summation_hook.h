@@ -1,8 +1,9 @@
 #pragma once
 // Averages gradients by a summation service of the ranks and servers (AverageBy::kService). Each parameter is a tensor
 // of the service, so that its sums do not depend on the plan of buckets; those of the last layers, which come first, go
-// first. A rank divides its gradients by the number of ranks before it sends them, so those of 16 bits are rounded
-// twice, and what is below the smallest number of float16 is lost.
+// first, but among ranks of one host. A rank divides its gradients by the number of ranks before it sends them, so
+// those of 16 bits are rounded twice, once more where ranks share a host, and what is below the smallest number of
+// float16 is lost.
 //
 // Used as CommHook says. The service and the group fail together, each with the reason of the other: what one of them
 // waits for may never come once the other has failed.
