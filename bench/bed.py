@@ -151,9 +151,23 @@ class Service:
     def ring_seconds(self, size):
         shared = {"WORLD_SIZE": self.workers, "MASTER_ADDR": self.bed.address(0), "MASTER_PORT": PORT,
                   "TREADLE_JOB_KEY": secrets.token_hex(16)}
-        ring = [self.programs / "treadle_netbed_ring", "--bytes", size, "--rounds", self.rounds + 1]
         machines = [
-            self.bed.start(m, *ring, "--listen", f"tcp://{self.bed.address(m)}:0", environment={**shared, "RANK": m})
+            self.bed.start(m, *self.job(size), "--listen", f"tcp://{self.bed.address(m)}:0", environment={**shared, "RANK": m})
             for m in range(self.workers)
         ]
         return rounds_of(machines, self.workers, self.rounds)
+
+    def seconds_of_hosts(self, size, per_host):
+        """Of a job with so many workers on each machine that has some."""
+        workers = self.workers * per_host
+        shared = {"TREADLE_WORLD_SIZE": workers + self.servers, "TREADLE_MASTER": f"{self.bed.address(0)}:{PORT}",
+                  "TREADLE_JOB_KEY": secrets.token_hex(16), "TREADLE_SERVERS": self.servers}
+        machines = []
+        for rank in range(workers + self.servers):
+            machine = rank // per_host if rank < workers else self.workers + rank - workers
+            program = [*self.job(size), "--service"] if rank < workers else [self.programs.parent / "bin" / "treadle", "server"]
+            machines.append(self.bed.start(machine, *program, environment={**shared, "TREADLE_RANK": rank}))
+        return rounds_of(machines, workers, self.rounds)
+
+    def job(self, size):
+        return [self.programs / "treadle_netbed_job", "--bytes", size, "--rounds", self.rounds + 1]

@@ -5,7 +5,8 @@ second out of it and into it (root only).
 
 B is the goodput of one long TCP stream each way at the same time in the same bed. Seconds are the median of the rounds after the
 first. Rows: a service, over the least time that the network allows (treadle/core/summation/shares.h), with the gain over our own
-ring all-reduce in the same bed; services with the tensors of models; all sums on the servers, as plain parameter servers do.
+ring all-reduce in the same bed; services with the tensors of models; all sums on the servers, as plain parameter servers do;
+services of whole jobs with two workers on each host, over the least time of one worker per host.
 Without --workers all pairs and models are measured, in about 20 minutes. Writes build/bench/netbed.json and netbed.png, and ends
 with `netbed: ok|FAILED rows=... over=... worst=...`.
 """
@@ -24,7 +25,8 @@ PAIRS = [(3, 0), (3, 1), (4, 1), (4, 2), (4, 4), (6, 3)] + [(8, servers) for ser
 MODELS = ["resnet50", "vgg16", "bert-large", "gpt2", "transformer"]
 MODEL_PAIRS, MODEL_BYTES = [(4, 2), (8, 4)], 64_000_000
 ON_SERVERS_PAIRS = [(4, 1), (4, 2), (4, 4), (8, 4)]
-BAR, MODEL_BAR = 1.05, 1.07
+PER_HOST, HOSTS_PAIRS, HOSTS_BYTES = 2, [(3, 1), (4, 2)], 64_000_000
+BAR, MODEL_BAR, HOSTS_BAR = 1.05, 1.07, 1.15
 GAIN_WITHIN = 0.05
 
 
@@ -57,9 +59,9 @@ class Measurements:
         self.workers, self.servers = service.workers, service.servers
         self.bandwidth = service.bed.goodput()
 
-    def row(self, kind, size, least, bar, *more):
+    def row(self, kind, size, least, bar, *more, measure=None):
         with Idle() as idle:
-            seconds = self.service.seconds(size, *more)
+            seconds = measure() if measure else self.service.seconds(size, *more)
         median = statistics.median(seconds)
         return {"kind": kind, "workers": self.workers, "servers": self.servers, "bytes": size, "rate": self.rate,
                 "bandwidth": self.bandwidth, "seconds": seconds, "median": median, "least": least, "ratio": median / least,
@@ -77,24 +79,36 @@ class Measurements:
         least = least_time(self.workers, self.servers, size, self.bandwidth)
         return self.row(name, size, least, MODEL_BAR, "--model", name)
 
+    def of_hosts(self, size):
+        least = least_time(self.workers, self.servers, size, self.bandwidth)
+        return self.row(f"{PER_HOST} per host", size, least, HOSTS_BAR, measure=lambda: self.service.seconds_of_hosts(size, PER_HOST))
+
     def on_servers(self, size):
         least = on_servers_time(self.workers, self.servers, size, self.bandwidth)
         return self.row("on servers", size, least, BAR, "--on-servers")
 
 
+def rows_of_service(options, here):
+    pair = (here.workers, here.servers)
+    for size in options.bytes:
+        yield here.of_service(size, beside_ring=size == options.bytes[0])
+    if not options.workers and pair in MODEL_PAIRS:
+        for name in MODELS:
+            yield here.of_model(name, MODEL_BYTES)
+    if here.servers > 0 and (options.workers or pair in ON_SERVERS_PAIRS):
+        yield here.on_servers(options.bytes[0])
+
+
 def rows_of(options):
     """Yields each row when it is there."""
-    pairs = [(options.workers, options.servers)] if options.workers else PAIRS
-    for workers, servers in pairs:
-        with Service(options.build, workers, servers, options.rate, options.rounds) as service:
+    pairs = [(options.workers, options.servers)] if options.workers else HOSTS_PAIRS if options.per_host else PAIRS
+    for pair in pairs:
+        with Service(options.build, *pair, options.rate, options.rounds) as service:
             here = Measurements(options, service)
-            for size in options.bytes:
-                yield here.of_service(size, beside_ring=size == options.bytes[0])
-            if not options.workers and (workers, servers) in MODEL_PAIRS:
-                for name in MODELS:
-                    yield here.of_model(name, MODEL_BYTES)
-            if servers > 0 and (options.workers or (workers, servers) in ON_SERVERS_PAIRS):
-                yield here.on_servers(options.bytes[0])
+            if not options.per_host:
+                yield from rows_of_service(options, here)
+            if options.per_host or (not options.workers and pair in HOSTS_PAIRS):
+                yield here.of_hosts(HOSTS_BYTES)
 
 
 def text_of(row):
@@ -124,6 +138,7 @@ def main():
     parser.add_argument("--bytes", type=sizes, default=[32_000_000, 64_000_000], help="with commas between them")
     parser.add_argument("--rate", default="200mbit")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--per-host", action="store_true", help=f"only the rows with {PER_HOST} workers on each host")
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build" / "release")
     options = parser.parse_args()
     if options.workers is not None and not (options.workers >= 2 and options.servers >= 0):
