@@ -33,7 +33,8 @@ def draw_gains(axes, rows):
         axes.plot(servers, best, "--", color=drawn.get_color(), linewidth=1)
     axes.set_xlabel("servers")
     axes.set_ylabel("times as fast as our ring (dashed: at best)")
-    axes.legend(frameon=False)
+    if rows:
+        axes.legend(frameon=False)
 
 
 def draw(rows, path):

@@ -47,7 +47,7 @@ Sums byService(treadle::Worker& worker, uint64_t elements) {
 
 int main(int argc, char** argv) try {
   CLI::App app("A worker of a job in the bed that measures the summation service; started by bench/netbed.py");
-  treadle::JoinOptions join{.allowPlaintext = true};
+  treadle::JoinOptions join;
   uint64_t bytes = 0;
   int rounds = 1;
   bool isService = false;
@@ -56,6 +56,7 @@ int main(int argc, char** argv) try {
   app.add_flag("--service", isService, "a summation service with the servers of the job, in place of a ring");
   app.add_option("--listen", join.listenAddress, "tcp://10.0.0.7:0");
   CLI11_PARSE(app, argc, argv);
+  join.allowPlaintext = !isService;  // `treadle server` asks for TLS
   const auto worker = treadle::Worker::join(std::move(join));
   std::vector<std::string> members;
   for (const treadle::WorkerInfo& peer : worker->peers()) members.push_back(peer.name);
