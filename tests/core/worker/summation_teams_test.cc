@@ -455,7 +455,7 @@ TEST(SummationTeams, EndWithTheirWorker) {
   EXPECT_FALSE(failureOf(service.ended()).ok());
 }
 
-// Or who waits there would wait for ever.
+// Otherwise the thread that drops a service there would never return.
 TEST(SummationTeams, LetGoOfTheirDataWithoutAFreeThreadOfThePool) {
   std::vector<std::vector<int64_t>> data(5, std::vector<int64_t>(3, 1));
   test::Gate gate;

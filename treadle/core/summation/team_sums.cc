@@ -222,7 +222,7 @@ void TeamSums::end(const Sum& sum, const Status& how) {
   Status failure;
   {
     MutexLock lock(mutex_);
-    isUnderWay_[sum->tensor] = false;  // who waits for the future may begin another one
+    isUnderWay_[sum->tensor] = false;  // a program may begin another one when the future is ready
     --taken_;
     if (!how.ok()) failure = failure_;
   }
