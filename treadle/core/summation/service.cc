@@ -34,17 +34,21 @@ Duration timeoutOf(const SummationOptions& options) {
   return group::checkTimeout(options.timeout).ok() ? options.timeout : SummationOptions().timeout;
 }
 
+std::vector<std::string> machinesOf(const SummationOptions& options) {
+  std::vector<std::string> names = options.workers;
+  names.insert(names.end(), options.servers.begin(), options.servers.end());
+  return names;
+}
+
 // The group of all machines. Servers of the job are invited whatever becomes of the service, so that they count the
 // services as the workers do.
 ProcessGroup gathered(Job& job, const SummationOptions& options) {
   throwIfError(checkName(options.name));
-  std::vector<std::string> names = options.workers;
-  names.insert(names.end(), options.servers.begin(), options.servers.end());
   // With the number of workers: machines that take others for workers must not meet.
   const std::string name = "summation service '" + options.name + "' of " + std::to_string(options.workers.size()) +
                            (options.workers.size() == 1 ? " worker" : " workers");
   const Duration timeout = timeoutOf(options);
-  ProcessGroup group = ProcessGroup::makeWithServers(job, names, {.name = name, .timeout = timeout});
+  ProcessGroup group = ProcessGroup::makeWithServers(job, machinesOf(options), {.name = name, .timeout = timeout});
   if (group.rank() == 0) job.services().invite({options.workers, options.servers, options.name, timeout});
   return group;
 }
@@ -73,8 +77,7 @@ Status withAdvice(const Status& why, const Services& services, const SummationOp
       .withWorker(why.worker());
 }
 
-// Each worker is alone if the options have a mistake, which `validate` reports, or name unknown workers, which the
-// group reports.
+// Each worker is alone if the options have a mistake, which `validate` reports.
 Teams teamsIn(Job& job, const SummationOptions& options) {
   const Teams alone = valueOrThrow(teamsOf(options.workers, Teams()));
   if (options.asynchronous) return alone;
@@ -83,8 +86,7 @@ Teams teamsIn(Job& job, const SummationOptions& options) {
     return named.ok() ? *named : alone;
   }
   if (!options.teamsByHost) return alone;
-  const Result<group::Placement> placement = job.groups().placementOf(options.workers);
-  return placement.ok() ? teamsByHost(options.workers, *placement) : alone;
+  return teamsByHost(options.workers, valueOrThrow(job.groups().placementOf(options.workers)));
 }
 
 // Of the service of the teams' first workers. Its timeout is longer, so that the team reports a late sum: it knows
@@ -243,9 +245,7 @@ SummationService SummationService::make(Job& job, SummationOptions options, std:
                              "itself: start `treadle server` with this rank"));
   if (options.workers.empty() && options.servers.empty()) options.servers = services.servers();
   if (options.workers.empty()) options.workers = services.workers();
-  std::vector<std::string> machines = options.workers;
-  machines.insert(machines.end(), options.servers.begin(), options.servers.end());
-  throwIfError(job.groups().placementOf(machines).status());  // who is named wrongly is so on all alike
+  throwIfError(job.groups().placementOf(machinesOf(options)).status());  // a wrong name is refused by all alike
   const Teams teams = teamsIn(job, options);
   for (const std::vector<std::string>& team : teams)
     if (team.size() > 1 && std::ranges::count(team, services.self().name) > 0)

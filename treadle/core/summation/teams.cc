@@ -40,12 +40,15 @@ Result<Teams> teamsOf(const std::vector<std::string>& workers, const Teams& name
 }
 
 Teams teamsByHost(const std::vector<std::string>& workers, const group::Placement& placement) {
-  std::vector<size_t> numbers(workers.size());
-  const std::vector<std::vector<int>> hosts = placement.ranksByHost();
-  for (size_t host = 0; host < hosts.size(); ++host)
-    for (const int worker : hosts[host])
-      numbers[static_cast<size_t>(worker)] = hosts.size() == 1 ? static_cast<size_t>(worker) : host;
-  return gathered(workers, numbers);
+  Teams teams;
+  for (const std::vector<int>& host : placement.ranksByHost()) {
+    teams.emplace_back();
+    for (const int worker : host) teams.back().push_back(workers[static_cast<size_t>(worker)]);
+  }
+  if (teams.size() > 1) return teams;
+  teams.clear();
+  for (const std::string& worker : workers) teams.push_back({worker});
+  return teams;
 }
 
 }  // namespace treadle::summation
