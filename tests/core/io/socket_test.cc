@@ -10,10 +10,12 @@
 
 #include <climits>
 #include <cstring>
+#include <set>
 #include <thread>
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/support/free_port.h"
 #include "tests/support/gate.h"
 #include "tests/support/readable.h"
 #include "treadle/core/base/error.h"
@@ -194,6 +196,16 @@ TEST(Socket, knowsNoUserWithoutANumber) {
   ASSERT_TRUE(WIFEXITED(status));
   if (WEXITSTATUS(status) == 2) GTEST_SKIP() << "this system makes no user namespaces";
   EXPECT_EQ(0, WEXITSTATUS(status));
+}
+
+TEST(FreePort, isNeverOneOfAnotherProcess) {
+  test::PortRange one;
+  test::PortRange another;
+  std::set<uint16_t> ports;
+  for (int i = 0; i < test::PortRange::kPorts / 2; ++i) {
+    EXPECT_TRUE(ports.insert(one.next()).second);
+    EXPECT_TRUE(ports.insert(another.next()).second);
+  }
 }
 
 }  // namespace
