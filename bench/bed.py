@@ -149,25 +149,25 @@ class Service:
         return rounds_of(machines, self.workers, self.rounds)
 
     def ring_seconds(self, size):
-        shared = {"WORLD_SIZE": self.workers, "MASTER_ADDR": self.bed.address(0), "MASTER_PORT": PORT,
-                  "TREADLE_JOB_KEY": secrets.token_hex(16)}
-        machines = [
-            self.bed.start(m, *self.job(size), "--listen", f"tcp://{self.bed.address(m)}:0", environment={**shared, "RANK": m})
-            for m in range(self.workers)
-        ]
-        return rounds_of(machines, self.workers, self.rounds)
+        """Without TLS, as the service that it is compared with."""
+        return self.seconds_of_job(size, 1, "--ring", "--plaintext")
+
+    def group_seconds_of_hosts(self, size, per_host):
+        return self.seconds_of_job(size, per_host)
 
     def seconds_of_hosts(self, size, per_host):
+        return self.seconds_of_job(size, per_host, "--service", servers=self.servers)
+
+    def seconds_of_job(self, size, per_host, *options, servers=0):
         """Of a job with so many workers on each machine that has some."""
         workers = self.workers * per_host
-        shared = {"TREADLE_WORLD_SIZE": workers + self.servers, "TREADLE_MASTER": f"{self.bed.address(0)}:{PORT}",
-                  "TREADLE_JOB_KEY": secrets.token_hex(16), "TREADLE_SERVERS": self.servers}
+        shared = {"TREADLE_WORLD_SIZE": workers + servers, "TREADLE_MASTER": f"{self.bed.address(0)}:{PORT}",
+                  "TREADLE_JOB_KEY": secrets.token_hex(16), "TREADLE_SERVERS": servers}
+        worker = [self.programs / "treadle_netbed_job", "--bytes", size, "--rounds", self.rounds + 1, *options]
         machines = []
-        for rank in range(workers + self.servers):
+        for rank in range(workers + servers):
             machine = rank // per_host if rank < workers else self.workers + rank - workers
-            program = [*self.job(size), "--service"] if rank < workers else [self.programs.parent / "bin" / "treadle", "server"]
+            listen = ["--listen", f"tcp://{self.bed.address(machine)}:0"]
+            program = [*worker, *listen] if rank < workers else [self.programs.parent / "bin" / "treadle", "server"]
             machines.append(self.bed.start(machine, *program, environment={**shared, "TREADLE_RANK": rank}))
         return rounds_of(machines, workers, self.rounds)
-
-    def job(self, size):
-        return [self.programs / "treadle_netbed_job", "--bytes", size, "--rounds", self.rounds + 1]

@@ -6,7 +6,8 @@ second out of it and into it (root only).
 B is the goodput of one long TCP stream each way at the same time in the same bed. Seconds are the median of the rounds after the
 first. Rows: a service, over the least time that the network allows (treadle/core/summation/shares.h), with the gain over our own
 ring all-reduce in the same bed; services with the tensors of models; all sums on the servers, as plain parameter servers do;
-services of whole jobs with two workers on each host, over the least time of one worker per host.
+services of whole jobs with two workers on each host, over the least time of one worker per host, beside the all-reduce that a
+process group of the same workers chooses.
 Without --workers all pairs and models are measured, in about 20 minutes. Writes build/bench/netbed.json and netbed.png, and ends
 with `netbed: ok|FAILED rows=... over=... worst=...`.
 """
@@ -81,7 +82,9 @@ class Measurements:
 
     def of_hosts(self, size):
         least = least_time(self.workers, self.servers, size, self.bandwidth)
-        return self.row(f"{PER_HOST} per host", size, least, HOSTS_BAR, measure=lambda: self.service.seconds_of_hosts(size, PER_HOST))
+        row = self.row(f"{PER_HOST} per host", size, least, HOSTS_BAR, measure=lambda: self.service.seconds_of_hosts(size, PER_HOST))
+        row["group_seconds"] = self.service.group_seconds_of_hosts(size, PER_HOST)
+        return row
 
     def on_servers(self, size):
         least = on_servers_time(self.workers, self.servers, size, self.bandwidth)
@@ -116,6 +119,8 @@ def text_of(row):
     text = (f"({row['workers']},{row['servers']}) {row['kind']:<11} {row['bytes'] / 1e6:.0f} MB  {row['median']:.3f} s  "
             f"{row['ratio']:.3f} of the least time  spread {100 * spread:.1f}%  B {row['bandwidth'] / 1e6:.2f} MB/s  "
             f"idle {100 * row['idle']:.0f}%")
+    if "group_seconds" in row:
+        return text + f"  {statistics.median(row['group_seconds']) / row['median']:.3f} times a process group's all-reduce"
     if "gain" not in row:
         return text
     text += f"  {row['gain']:.3f} times our ring, {row['best_gain']:.3f} at best"

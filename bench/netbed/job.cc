@@ -1,5 +1,5 @@
-// One worker of a job in the bed of bench/netbed.py that sums in rounds, by a ring or by a summation service with the
-// job's servers: prints when each round began and ended, in microseconds of the clock that all namespaces of a host
+// One worker of a job in the bed of bench/netbed.py that sums in rounds, by all-reduces of a process group or by a
+// summation service with the job's servers: prints when each round began and ended, in microseconds of the clock that all namespaces of a host
 // share. Its place in the job is in the environment, as with any launcher.
 
 #include <CLI/CLI.hpp>
@@ -21,7 +21,7 @@ struct Sums {
   std::function<void()> end = [] {};
 };
 
-Sums byRing(const treadle::ProcessGroup& group) {
+Sums byGroup(const treadle::ProcessGroup& group) {
   return {[group](std::span<int32_t> data) { allReduce(group, data).wait(); }};
 }
 
@@ -51,19 +51,23 @@ int main(int argc, char** argv) try {
   uint64_t bytes = 0;
   int rounds = 1;
   bool isService = false;
+  bool isRing = false;
   app.add_option("--bytes", bytes)->required();
   app.add_option("--rounds", rounds);
-  app.add_flag("--service", isService, "a summation service with the servers of the job, in place of a ring");
+  app.add_flag("--service", isService, "a summation service with the servers of the job, in place of all-reduces");
+  app.add_flag("--ring", isRing, "all-reduces by a ring, in place of the algorithm that the group chooses");
+  app.add_flag("--plaintext", join.allowPlaintext, "no TLS");
   app.add_option("--listen", join.listenAddress, "tcp://10.0.0.7:0");
   CLI11_PARSE(app, argc, argv);
-  join.allowPlaintext = !isService;  // `treadle server` asks for TLS
   const auto worker = treadle::Worker::join(std::move(join));
   std::vector<std::string> members;
   for (const treadle::WorkerInfo& peer : worker->peers()) members.push_back(peer.name);
-  const auto group = treadle::ProcessGroup::make(*worker, members, {.algorithm = treadle::group::Algorithm::kRing});
+  using treadle::group::Algorithm;
+  const auto group =
+      treadle::ProcessGroup::make(*worker, members, {.algorithm = isRing ? Algorithm::kRing : Algorithm::kAutomatic});
   const auto size = static_cast<int32_t>(members.size());
   std::vector<int32_t> data(bytes / sizeof(int32_t));
-  const Sums sums = isService ? byService(*worker, data.size()) : byRing(group);
+  const Sums sums = isService ? byService(*worker, data.size()) : byGroup(group);
   for (int round = 0; round < rounds; ++round) {
     std::fill(data.begin(), data.end(), (worker->self().rank + 1) * (round + 1));
     barrier(group).wait();
