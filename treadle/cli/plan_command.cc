@@ -11,8 +11,10 @@
 #include "treadle/cli/numbers.h"
 #include "treadle/cli/place.h"
 #include "treadle/cli/plan.h"
+#include "treadle/cli/plan_help.h"
 #include "treadle/cli/run.h"
 #include "treadle/cli/service_plan.h"
+#include "treadle/cli/topology_plan.h"
 #include "treadle/core/base/error.h"
 #include "treadle/core/cluster/costs.h"
 #include "treadle/core/group/choice.h"
@@ -26,48 +28,13 @@ constexpr int kMostMembers = 1024;
 constexpr uint64_t kMostBytes = uint64_t{1} << 50;
 
 constexpr const char* kPlanCommand = "treadle plan";
-constexpr const char* kPlanExplanation = R"(Examples:
-  treadle plan                                        an all-reduce of 1 MiB among 4 members
-  treadle plan --members 64 --size 400                what 100 floats cost in a large group
-  treadle plan --operation broadcast --size 40000000
-  treadle plan --operation allGather --members 64 --type uint8 --size 262144     blocks of 4 KiB
-  treadle plan --type bfloat16 --algorithm direct     with that algorithm forced, as GroupOptions::algorithm does
-  treadle plan --members 8 --hosts 2 --network-latency 25 --network-bandwidth 10000
-  treadle plan --measure --members 8                  by the costs of this machine
-  treadle run -n 4 -- treadle plan --measure          by those of a job, for its members and hosts
-  treadle plan --workers 8 --servers 4 --bandwidth 25Gbit --bytes 100000000    what CPU machines that sum would gain
-  treadle plan --workers 3 --servers 1 --bandwidth 1Gbit,1Gbit,500Mbit --server-bandwidth 10Gbit --model gpt2
-  treadle plan --explain times --bandwidth 10Gbit     where the time of a run with TREADLE_RECORD=times has gone
-
-Prints for each algorithm what a member sends, how many messages wait for one another and how long it takes by
-the costs of links, or why it cannot do the operation; an arrow marks the one that a group takes.
-
-A job measures its costs when it starts. Its rank 0 prints them as these options with TREADLE_LOG=info. With
---measure this command does the same: under a launcher as the workers of a job, else with a second process that
-it starts here. Without it nothing is started or sent. Latencies and the cost of a message are in microseconds,
-bandwidths in MB (10^6 bytes) per second.
-
-Operations: allReduce, reduce, reduceScatter, broadcast, allGather, gather, scatter, allToAll (of equal blocks),
-barrier. --size is that of the whole data in bytes: of a reduction and of allToAll what each member gives, else all
-blocks together.
-
---workers, --servers, --bytes, --model, --tensors and --server-bandwidth ask for the plan of a summation service: how
-it divides the bytes of one sum among all machines, what each of them moves, and how long that takes beside a ring and
-parameter servers. Workers of one host count as one, as they sum among themselves first. --bandwidth is then that of each worker's network, one for all or one for each with commas between
-them: 25 (MB/s), 200Mbit, 10Gbit. A file of --tensors has a line for each tensor, which begins with its bytes.
-
-A run whose workers and servers have TREADLE_RECORD=FOLDER in their environment leaves a file in that folder for each
-machine and summation service; take an empty folder for each run. --explain prints where the time of their sums has gone, also with the files of some
-machines only, and with --bandwidth how that compares with the least time that the network allows.
-
-Exit code 2: wrong usage, or a forced algorithm that cannot do the operation; 1: it could not measure, or the folder of
---explain has no times, or cannot be read.)";
 
 struct PlanChoice {
   std::string operation = "allReduce", members, size = "1048576", type = "float32", reduction = "sum", algorithm,
               smallBytes, chunkBytes, hosts, latency, bandwidth, networkLatency, networkBandwidth, messageCost, cores;
   bool measure = false, byRank = false, json = false;
   ServiceChoice service;
+  std::string machine;  // a file: the plan is of the GPUs of one machine
 };
 
 Result<uint64_t> bytesIn(const std::string& option, const std::string& text) {
@@ -171,6 +138,13 @@ int runServicePlan(ServiceChoice choice, const std::string& bandwidth, bool json
   return 0;
 }
 
+int runTopologyPlan(const std::string& machine, const std::string& bytes, bool json) {
+  Result<TopologyPlan> plan = readTopologyPlan(machine, bytes);
+  if (!plan.ok()) return refuse(plan.status());
+  std::cout << (json ? topologyJson(*plan) : topologyTable(*plan)) << std::flush;
+  return 0;
+}
+
 // The bandwidths are those of the run's machines.
 int runExplanation(ServiceChoice choice, const std::string& bandwidth, bool json) {
   if (!(choice.workers + choice.servers + choice.bytes + choice.model + choice.tensors).empty())
@@ -205,6 +179,7 @@ int runExplanation(ServiceChoice choice, const std::string& bandwidth, bool json
 
 int runPlan(const PlanChoice& choice, const CommandLine& line) try {
   if (line.separated) return refuse(invalidArgument("it starts no program"));
+  if (!choice.machine.empty()) return runTopologyPlan(choice.machine, choice.service.bytes, choice.json);
   if (!choice.service.explain.empty()) return runExplanation(choice.service, choice.bandwidth, choice.json);
   if (choice.service.given()) return runServicePlan(choice.service, choice.bandwidth, choice.json);
   Result<Request> request = readRequest(choice);
@@ -275,9 +250,23 @@ Options addServiceOptions(CLI::App* command, ServiceChoice* choice) {
       {{"--workers", &choice->workers, "of a summation service (4)", "N"},
        {"--servers", &choice->servers, "machines that only sum (0)", "N"},
        {"--server-bandwidth", &choice->serverBandwidth, "of the servers' networks (that of the workers)", "MB/S"},
-       {"--bytes", &choice->bytes, "that each worker gives to one sum (64000000)", "N"},
+       {"--bytes", &choice->bytes, "that each worker, or GPU, gives to one sum (64000000)", "N"},
        {"--model", &choice->model, "in place of --bytes: its parameters", "NAME"},
        {"--tensors", &choice->tensors, "in place of --bytes: those listed in a file", "FILE"}});
+}
+
+CLI::Option* addFileOption(CLI::App* command, const std::string& name, std::string* path, const char* type,
+                           const std::string& help) {
+  const auto isGiven = [type](const std::string& text) {
+    return text.empty() ? std::string("it needs a ") + type : std::string();
+  };
+  return command->add_option(name, *path, help)->type_name(type)->check(isGiven);
+}
+
+void exclude(const Options& some, const Options& others) {
+  for (CLI::Option* one : some) {
+    for (CLI::Option* other : others) one->excludes(other);
+  }
 }
 
 }  // namespace
@@ -285,20 +274,21 @@ Options addServiceOptions(CLI::App* command, ServiceChoice* choice) {
 void addPlanCommand(CLI::App& app, const CommandLine& line, int* exitCode) {
   auto choice = std::make_shared<PlanChoice>();
   CLI::App* command = app.add_subcommand("plan", "Show how a collective operation or a service's sum moves its data");
-  command->footer(kPlanExplanation);
+  command->footer(kPlanHelp);
   const Options ofOperation = addOperationOptions(command, choice.get());
-  addTextOptions(command, {{"--bandwidth", &choice->bandwidth,
-                            "on one host, in MB/s (6000); of a worker's network (1180)", "MB/S"}});
+  const Options bandwidth = addTextOptions(
+      command,
+      {{"--bandwidth", &choice->bandwidth, "on one host, in MB/s (6000); of a worker's network (1180)", "MB/S"}});
   Options ofService = addServiceOptions(command, &choice->service);
-  ofService.push_back(
-      command
-          ->add_option("--explain", choice->service.explain, "where the time of a run went that wrote its times there")
-          ->type_name("FOLDER")
-          ->check(
-              [](const std::string& text) { return text.empty() ? std::string("it needs a folder") : std::string(); }));
-  for (CLI::Option* one : ofService) {
-    for (CLI::Option* other : ofOperation) one->excludes(other);
-  }
+  ofService.push_back(addFileOption(command, "--explain", &choice->service.explain, "FOLDER",
+                                    "where the time of a run went that wrote its times there"));
+  CLI::Option* machine = addFileOption(command, "--machine", &choice->machine, "FILE",
+                                       "how the GPUs of the machine that it describes would sum");
+  exclude({machine}, ofOperation);
+  exclude({machine}, bandwidth);
+  exclude(ofService, ofOperation);
+  std::erase_if(ofService, [](const CLI::Option* one) { return one->check_name("--bytes"); });  // both have these
+  exclude({machine}, ofService);
   command->add_flag("--json", choice->json, "the same as JSON");
   command->callback([choice, &line, exitCode] { *exitCode = runPlan(*choice, line); });
 }

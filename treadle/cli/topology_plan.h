@@ -1,0 +1,24 @@
+#pragma once
+// `treadle plan --machine FILE`: how the GPUs of one machine would sum, and how long its links need for that. As a
+// table with a picture of the machine, or JSON. Pure, but for the file.
+
+#include <string>
+
+#include "treadle/core/base/status.h"
+#include "treadle/core/summation/local_plan.h"
+
+namespace treadle::cli {
+
+struct TopologyPlan {
+  summation::Topology topology;
+  uint64_t bytes = 0;
+  summation::LocalPlan plan = {};
+};
+
+// InvalidArgument names the file and what is wrong in it, or --bytes, whose empty text stands for the default.
+Result<TopologyPlan> readTopologyPlan(const std::string& file, const std::string& bytes);
+
+std::string topologyTable(const TopologyPlan& plan);
+std::string topologyJson(const TopologyPlan& plan);
+
+}  // namespace treadle::cli
