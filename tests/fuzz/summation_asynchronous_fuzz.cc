@@ -22,7 +22,7 @@ constexpr size_t kMostSteps = 200;                                   // fewer th
 constexpr std::array<uint64_t, 4> kElements = {1, 100, 4096, 4097};  // of a part; a piece has 4096
 constexpr std::array<uint64_t, 4> kStaleness = {0, 1, 3, summation::SumMode::kAnyStaleness};
 constexpr std::array<uint64_t, 3> kGrantBytes = {1, 8 << 10, 256 << 10};
-constexpr std::array kKinds = {FrameKind::kAnnounce, FrameKind::kAddend, FrameKind::kHave};
+constexpr std::array kKinds = {FrameKind::kAnnounce, FrameKind::kAddend, FrameKind::kHave, FrameKind::kVersion};
 
 enum Step : uint8_t { kSend, kSendAny, kTake, kWrite, kOwn, kLeave, kAllMove, kSteps };
 
@@ -36,7 +36,9 @@ struct Progress {
   uint64_t given = 0;  // all pieces of it are there, so many times
   bool isAnnounced = false, isGranted = false;
   uint64_t sent = 0, got = 0;                 // pieces
+  bool hasVersion = false;                    // of the answer that comes
   std::vector<uint64_t> seen = {0, 0, 0, 0};  // by worker: in its answers
+  std::array<uint64_t, 4> version = {};       // likewise, as the frame before the answer says
 };
 
 class Play {
@@ -116,7 +118,7 @@ class Play {
     }
     const size_t from = choices_.below(8) == 0 ? workers_ + choices_.below(200) : worker;
     // As it would be parsed.
-    const bool hasPiece = frame.kind == FrameKind::kAddend;
+    const bool hasPiece = frame.kind == FrameKind::kAddend || frame.kind == FrameKind::kVersion;
     if (hasPiece != (frame.sizeBytes > 0)) return;
     std::optional<size_t> which;
     for (size_t one = 0; from < workers_ && from != self_ && one < parts(); ++one)
@@ -133,6 +135,8 @@ class Play {
     Status taken;
     if (frame.kind == FrameKind::kAnnounce) taken = adder_.announced(worker, frame);
     if (frame.kind == FrameKind::kHave) taken = adder_.had(worker, frame);
+    if (frame.kind == FrameKind::kVersion) taken = adder_.roomFor(worker, frame).status();
+    promise(frame.kind != FrameKind::kVersion || !taken.ok(), "no part moves");
     if (frame.kind == FrameKind::kAddend) {
       const Result<MutableBytes> room = adder_.roomFor(worker, frame);
       taken = room.status();
@@ -174,7 +178,13 @@ class Play {
       promise(so.isAnnounced && !so.isGranted && frame->frame.round == so.given, "a grant is of what was announced");
       so.isGranted = true;
       checkGranted(worker);
+    } else if (frame->frame.kind == FrameKind::kVersion) {
+      promise(self_ == workers_ && !so.hasVersion && so.got == 0 && frame->frame.round + 1 == so.given,
+              "a server sends the version of an answer first");
+      so.hasVersion = true;
+      checkVersion(worker, frame->part, frame->piece);
     } else {
+      promise(so.hasVersion == (self_ == workers_), "an answer has a version where a machine may be lost");
       promise(frame->frame.kind == FrameKind::kSum && hasGivenAll(so, frame->part), "an answer to what was given");
       promise(frame->frame.round + 1 == so.given && frame->frame.offset == offsetOf(frame->part, so.got),
               "the next piece of the answer");
@@ -186,6 +196,14 @@ class Play {
     return true;
   }
 
+  // The pieces of the answer are compared with what is seen here.
+  void checkVersion(size_t worker, size_t part, Bytes piece) {
+    promise(piece.size() == workers_ * sizeof(uint64_t), "a version has a number for each worker");
+    for (size_t other = 0; other < workers_; ++other) {
+      std::memcpy(&progress_[part][worker].version[other], piece.data() + other * sizeof(uint64_t), sizeof(uint64_t));
+    }
+  }
+
   // What an answer contains.
   void check(size_t worker, size_t part, uint64_t answer, bool isFirstPiece) {
     Progress& so = progress_[part][worker];
@@ -194,6 +212,7 @@ class Play {
     for (size_t other = 0; other < workers_; ++other) {
       const uint64_t times = timesOf(answer, other);
       promise(times <= progress_[part][other].given, "nothing is in an answer that nobody gave");
+      promise(!so.hasVersion || times == so.version[other], "an answer contains what its version says");
       promise(isFirstPiece ? times >= so.seen[other] : times == so.seen[other], "nothing is lost or comes in between");
       promise(hasLeft_[other] || so.given <= times || so.given - times <= declaration_.mode.staleness,
               "no answer is too stale");
@@ -222,6 +241,7 @@ class Play {
     if (frame->frame.kind == FrameKind::kSum && so.got == declaration_.piecesOf(frame->part)) {
       so.isAnnounced = so.isGranted = false;
       so.sent = so.got = 0;
+      so.hasVersion = false;
     }
     return true;
   }

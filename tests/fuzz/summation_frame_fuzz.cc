@@ -30,7 +30,8 @@ void feed(Bytes input) {
   if (repaired) repair(header);
   const Result<Frame> frame = summation::parseFrame(header);
   if (!frame.ok()) return;
-  const bool hasPiece = frame->kind == FrameKind::kAddend || frame->kind == FrameKind::kSum;
+  const bool hasPiece =
+      frame->kind == FrameKind::kAddend || frame->kind == FrameKind::kSum || frame->kind == FrameKind::kVersion;
   promise(frame->sizeBytes <= summation::kMostPieceBytes && (frame->sizeBytes > 0) == hasPiece,
           "a piece is where its kind has one, and within the limit");
   const std::vector<std::byte> piece(frame->sizeBytes, std::byte{1});
@@ -45,7 +46,8 @@ Inputs seeds() {
   for (std::byte repaired : {std::byte{0}, std::byte{1}}) {
     for (const Frame& frame : {Frame{FrameKind::kAnnounce, 0, 1, 2, 3}, Frame{FrameKind::kGrant, 0, 1, 2, 3},
                                Frame{FrameKind::kAddend, 100, 4, 5, 6}, Frame{FrameKind::kSum, 65'536, 7, 8, 9},
-                               Frame{FrameKind::kHave, 0, 1, 2, 3}, Frame{FrameKind::kRelease, 0, 1, 2, 3}}) {
+                               Frame{FrameKind::kHave, 0, 1, 2, 3}, Frame{FrameKind::kRelease, 0, 1, 2, 3},
+                               Frame{FrameKind::kVersion, 24, 1, 2, 3}}) {
       const FrameHeader header = summation::encode(frame, std::vector<std::byte>(frame.sizeBytes));
       all.push_back(joined({{repaired}, {header.begin(), header.end()}}));
     }

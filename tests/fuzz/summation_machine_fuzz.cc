@@ -412,7 +412,7 @@ class Play {
       return true;
     }
     const bool isLast = ++so.sums == declaration_.piecesOf(what.part);
-    requester_.arrived(what.frame);
+    promise(requester_.arrived(what.frame).ok(), "a piece that has room is taken");
     promise(requester_.takeDone() == (isLast ? std::vector{what.part} : std::vector<size_t>()),
             "a part has its sum with the last piece");
     if (isLast) endRound(what.part);
@@ -494,6 +494,7 @@ class Play {
         break;
       case FrameKind::kHave: so.hadHeard = frame->frame.round; break;
       case FrameKind::kRelease: break;
+      case FrameKind::kVersion:
       case FrameKind::kLeave: promise(false, "neither an adder nor a requester sends it");
     }
     return true;

@@ -7,11 +7,12 @@ Three workers and two servers, each in a network namespace with 200 Mbit/s, sum 
 
     joined, making, made, second-round, left   a step of the victim's program
     KIND.INDEX.PLACE                           a frame that the victim sends: `before` the INDEX-th of its kind (announce, grant,
-                                               addend, sum, have, release, leave), when `half` of its bytes are sent, or `after` it
+                                               addend, sum, have, release, version, leave), when `half` of its bytes are sent, or `after` it
 
 A killed worker ends the job: all others end by themselves within 10 s, each with an error that names it. A killed server costs a
 pause: the workers end well with the right sums, and so does the other server, within 10 s too (all rounds take about 2 s). So
 it is with stopped ones, which are silent, within 15 s: they are lost to the job after 3 s without a heartbeat, and to the service 2 s later.
+And so it is in an asynchronous service, where workers give as many changes of running sums, and see that these have all changes.
 
 usage: kill_service.py [--build FOLDER] [--only ROLE:MOMENT] [--verbose]. Ends with `kill-service: ok|FAILED kills=... slowest=...`.
 """
@@ -45,6 +46,8 @@ MOMENTS = {
                "release.0.before", "release.0.half", "release.0.after", "release.1.after", "release.5.before", "release.9.half"],
     "silent-worker": ["made", "addend.100.half", "sum.40.after"],
     "silent-server": ["grant.0.after", "sum.31.half", "release.1.after"],
+    "asynchronous-server": ["grant.0.half", "version.0.before", "version.0.after", "version.4.half", "version.7.after",
+                            "sum.0.before", "sum.31.half", "sum.100.half", "sum.150.after"],
 }
 
 
@@ -55,6 +58,7 @@ class Run:
         self.program = build / "tests" / "kill_service_program"
         self.bed, self.moment = bed, moment
         self.is_worker, self.stops = role.endswith("worker"), role.startswith("silent")
+        self.mode = ["asynchronous"] if role.startswith("asynchronous") else []
         self.victim = 1 if self.is_worker else WORKERS
         self.processes = []
 
@@ -64,7 +68,7 @@ class Run:
                   "TREADLE_CHANNELS": "tcp"}
         for rank in range(WORKERS + SERVERS):
             moment = [self.moment, *(["stop"] if self.stops else [])] if rank == self.victim else []
-            self.processes.append(self.bed.start(rank, self.program, *moment, environment={**shared, "TREADLE_RANK": rank}))
+            self.processes.append(self.bed.start(rank, self.program, *self.mode, *moment, environment={**shared, "TREADLE_RANK": rank}))
 
     def is_struck(self):
         process = self.processes[self.victim]

@@ -1,7 +1,8 @@
 // A machine of a job with summation servers that may kill or stop itself at a named moment:
-// kill_service_program [MOMENT [stop]].
+// kill_service_program [asynchronous] [MOMENT [stop]].
 //
-// Workers sum tensors in several rounds, check the sums, and leave. Where a service cannot be made because of a lost
+// Workers sum tensors in several rounds, check the sums, and leave; or they give as many changes of running sums, and
+// leave when these have the changes of all workers. Where a service cannot be made because of a lost
 // server, it is made again without it. A program whose job fails says why on its last line, and ends with 1; with 3
 // where a sum is wrong.
 //
@@ -20,7 +21,9 @@
 #include <cstdio>
 #include <cstring>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "treadle/core.h"
@@ -33,6 +36,7 @@ using summation::FrameKind;
 
 std::string killsAt;  // the moment; empty: never
 int killsBy = SIGKILL;
+bool isAsynchronous = false;
 
 [[noreturn]] void die() {
   ::kill(::getpid(), killsBy);
@@ -45,8 +49,8 @@ void step(const char* name) {
 
 // ---- frames
 
-constexpr std::array<const char*, 8> kKindNames = {"none", "announce", "grant", "addend",
-                                                   "sum",  "leave",    "have",  "release"};
+constexpr std::array<const char*, 9> kKindNames = {"none",  "announce", "grant",   "addend", "sum",
+                                                   "leave", "have",     "release", "version"};
 std::array<std::atomic<int>, kKindNames.size()> framesOfKind{};
 std::atomic<int> lastFd = -1;       // of a frame after which the process dies
 std::atomic<size_t> bytesLeft = 0;  // of it
@@ -130,6 +134,39 @@ bool sumsAreRight(SummationService& service, size_t worker, size_t workers, int 
   return true;
 }
 
+// The tensor's running sum once it has all changes of all workers; those of the first round are the first values.
+std::vector<float> lastOf(const SummationTensor& tensor, size_t workers) {
+  std::vector<float> last(tensor.elements);
+  for (size_t i = 0; i < last.size(); ++i)
+    for (size_t worker = 0; worker < workers; ++worker)
+      for (int round = 0; round < kRounds; ++round) last[i] += element(i, worker, round);
+  return last;
+}
+
+void giveChange(SummationService& service, size_t worker, int round) {
+  std::vector<std::vector<float>> data;
+  for (const SummationTensor& tensor : kTensors) {
+    data.emplace_back(tensor.elements);
+    for (size_t i = 0; i < tensor.elements; ++i) data.back()[i] = element(i, worker, round);
+  }
+  std::vector<Future<void>> sums;
+  for (size_t tensor = 0; tensor < kTensors.size(); ++tensor)
+    sums.push_back(service.sum(kTensors[tensor].name, std::span(data[tensor])));
+  for (Future<void>& sum : sums) sum.wait();
+}
+
+// Does not end where a change is lost, or added twice.
+void waitForAllChanges(SummationService& service, size_t workers) {
+  for (const SummationTensor& tensor : kTensors) {
+    const std::vector<float> last = lastOf(tensor, workers);
+    std::vector<float> now(tensor.elements);
+    while (now != last) {
+      now.assign(tensor.elements, 0);
+      service.sum(tensor.name, std::span(now)).wait();
+    }
+  }
+}
+
 std::vector<std::string> namesOf(const std::vector<WorkerInfo>& workers) {
   std::vector<std::string> names;
   for (const WorkerInfo& one : workers) names.push_back(one.name);
@@ -137,7 +174,8 @@ std::vector<std::string> namesOf(const std::vector<WorkerInfo>& workers) {
 }
 
 SummationService makeService(Worker& worker) {
-  SummationOptions options{.workers = namesOf(worker.peers()), .servers = namesOf(worker.servers())};
+  SummationOptions options{
+      .workers = namesOf(worker.peers()), .servers = namesOf(worker.servers()), .asynchronous = isAsynchronous};
   for (;;) {
     try {
       return SummationService::make(worker, options, kTensors);
@@ -154,10 +192,15 @@ int work(Worker& worker) {
   const auto self = static_cast<size_t>(worker.self().rank);
   for (int round = 0; round < kRounds; ++round) {
     if (round == 1) step("second-round");
+    if (isAsynchronous) {
+      giveChange(service, self, round);
+      continue;
+    }
     if (sumsAreRight(service, self, worker.peers().size(), round)) continue;
     std::fputs("a sum is wrong\n", stderr);
     return 3;
   }
+  if (isAsynchronous) waitForAllChanges(service, worker.peers().size());
   service.leave().wait();
   step("left");
   std::puts("all sums are right");
@@ -191,7 +234,14 @@ extern "C" ssize_t sendmsg(int fd, const msghdr* message, int flags) {
 }
 
 int main(int argc, char** argv) {
-  if (argc > 1) treadle::kill_service::killsAt = argv[1];
-  if (argc > 2) treadle::kill_service::killsBy = SIGSTOP;
+  for (const std::string_view word : std::span(argv, static_cast<size_t>(argc)).subspan(1)) {
+    if (word == "asynchronous") {
+      treadle::kill_service::isAsynchronous = true;
+    } else if (word == "stop") {
+      treadle::kill_service::killsBy = SIGSTOP;
+    } else {
+      treadle::kill_service::killsAt = word;
+    }
+  }
   return treadle::kill_service::run();
 }

@@ -6,13 +6,14 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <functional>
 
+#include "tests/core/summation/asynchronous_adder_alone.h"
 #include "tests/core/summation/simulated_service.h"
 
 namespace treadle::summation::asynchronous_adder_test {
 namespace {
 
-using group::DataType;
 using test::pick;
 using test::Random;
 using test::SimulatedService;
@@ -82,12 +83,14 @@ class Program {
   std::vector<std::vector<uint64_t>> seen_;  // by part and worker: in its last answer
 };
 
-// Workers do as many rounds as each of them likes.
-void expectRunningSums(Random& random, uint64_t staleness) {
+// Workers do as many rounds as each of them likes. `mayKill` is asked whether a server is killed now.
+void expectRunningSums(
+    Random& random, uint64_t staleness, const std::function<bool()>& mayKill = [] { return false; }) {
   const size_t workers = 1 + pick(random, 4), servers = pick(random, 4);
   std::vector<Declaration::Tensor> tensors(1 + pick(random, 4));
   for (auto& tensor : tensors) tensor = {DataType::kInt64, sizeof(int64_t) * (1 + pick(random, 20'000))};
-  Declaration declaration = *Declaration::of(std::move(tensors), bestShares(Bandwidths::even(workers, servers, 1)));
+  Declaration declaration =
+      *Declaration::of(std::move(tensors), serviceShares(Bandwidths::even(workers, servers, 1), pick(random, 4) > 0));
   declaration.mode = {true, staleness};
   SimulatedService service(declaration, servers, pick(random, 2) == 0 ? 1 : 300'000);
   std::vector<Program> programs;
@@ -109,7 +112,12 @@ void expectRunningSums(Random& random, uint64_t staleness) {
       if (::testing::Test::HasFatalFailure()) return;
       if (hasLeft[self] || !programs[self].isDone()) continue;
       hasLeft[self] = true;
-      for (Machine machine = 0; machine < workers + servers; ++machine) service.machine(machine).left(self);
+      for (Machine machine = 0; machine < workers + servers; ++machine)
+        if (service.isAlive(machine)) service.machine(machine).left(self);
+    }
+    if (servers > 0 && mayKill()) {
+      const Machine server = workers + pick(random, servers);
+      if (service.isAlive(server)) service.kill(server);
     }
     if (pick(random, 8) == 0) programs[pick(random, workers)].begin(random);
     idle = service.step(random) ? 0 : idle + 1;
@@ -129,67 +137,15 @@ TEST(RunningSums, AreNoStalerThanTheyMayBe) {
   test::forSeeds(60, [](Random& random) { expectRunningSums(random, pick(random, 4)); });
 }
 
-// ---- one machine, by hand: a server for three workers
+TEST(RunningSums, LoseNothingAndAddNothingTwiceWhereServersAreKilled) {
+  test::forSeeds(100, [](Random& random) {
+    const uint64_t staleness = pick(random, 2) == 0 ? pick(random, 4) : SumMode::kAnyStaleness;
+    const size_t seldom = size_t{20} << pick(random, 6);
+    expectRunningSums(random, staleness, [&] { return pick(random, seldom) == 0; });
+  });
+}
 
-constexpr Machine kServer = 3;
-
-class AsynchronousAdderAlone : public ::testing::Test {
- protected:
-  static constexpr size_t kElements = 2 * kPieceBytes / sizeof(float) + 100;  // three pieces
-  static constexpr uint64_t kBytes = kElements * sizeof(float), kPieces = 3;
-
-  Declaration declared(uint64_t staleness = SumMode::kAnyStaleness) const {
-    return {{{DataType::kFloat32, kBytes}, {DataType::kFloat32, kBytes}},
-            {{0, 0, kBytes, kServer}, {1, 0, kBytes, kServer}},
-            3,
-            {true, staleness}};
-  }
-
-  static Frame frame(FrameKind kind, uint32_t tensor, uint64_t piece, uint64_t round) {
-    const bool hasPiece = kind == FrameKind::kAddend || kind == FrameKind::kSum;
-    const uint64_t offset = piece * kPieceBytes;
-    return {kind, hasPiece ? static_cast<uint32_t>(std::min(kPieceBytes, kBytes - offset)) : 0, tensor, round, offset};
-  }
-  static Frame announce(uint32_t tensor, uint64_t round = 0) { return frame(FrameKind::kAnnounce, tensor, 0, round); }
-
-  // A worker announces the part, hears that it is granted, and sends all of it.
-  static void give(Adder& adder, size_t worker, const std::vector<float>& data, uint64_t round = 0,
-                   uint32_t tensor = 0) {
-    ASSERT_TRUE(adder.announced(worker, announce(tensor, round)).ok());
-    ASSERT_EQ(frame(FrameKind::kGrant, tensor, 0, round), adder.take(worker)->frame);
-    sendAll(adder, worker, data, round, tensor);
-  }
-  static void sendAll(Adder& adder, size_t worker, const std::vector<float>& data, uint64_t round = 0,
-                      uint32_t tensor = 0) {
-    for (uint64_t piece = 0; piece < kPieces; ++piece) {
-      const Frame addend = frame(FrameKind::kAddend, tensor, piece, round);
-      const Result<MutableBytes> room = adder.roomFor(worker, addend);
-      ASSERT_TRUE(room.ok()) << room.status().message();
-      std::ranges::copy(std::as_bytes(std::span(data)).subspan(addend.offset, addend.sizeBytes), room->begin());
-      adder.arrived(worker, addend);
-    }
-  }
-  // All pieces of its answer.
-  static std::vector<float> answerTo(Adder& adder, size_t worker, uint64_t round = 0, uint32_t tensor = 0) {
-    std::vector<float> answer(kElements);
-    for (uint64_t piece = 0; piece < kPieces; ++piece) {
-      const auto sum = adder.take(worker);
-      EXPECT_TRUE(sum && sum->frame == frame(FrameKind::kSum, tensor, piece, round));
-      if (!sum) return answer;
-      std::ranges::copy(sum->piece, std::as_writable_bytes(std::span(answer)).subspan(sum->frame.offset).begin());
-      adder.written(worker, *sum);
-    }
-    return answer;
-  }
-  static std::vector<float> all(float value) { return std::vector<float>(kElements, value); }
-  static void expectRefusal(const Status& status, const std::string& why) {
-    EXPECT_EQ(Code::kDataLoss, status.code());
-    EXPECT_NE(std::string::npos, status.message().find(why)) << status.message();
-  }
-
-  const Declaration declaration_ = declared(), bounded_ = declared(/*staleness=*/1);
-  AsynchronousAdder adder_{declaration_, kServer};
-};
+// ---- one machine, by hand
 
 TEST_F(AsynchronousAdderAlone, AnswersEachWorkerByItself) {
   give(adder_, 0, all(1));
@@ -286,7 +242,14 @@ TEST_F(AsynchronousAdderAlone, AddsTheDataOfItsOwnWorker) {
   give(adder, 0, all(1));
   EXPECT_EQ(all(3), own);
   EXPECT_EQ(std::vector<size_t>{0}, adder.takeDone());
-  EXPECT_EQ(all(3), answerTo(adder, 0));
+  EXPECT_EQ(all(3), answerTo(adder, 0, 0, 0, /*hasVersion=*/false)) << "no worker is lost without the service";
+}
+
+TEST_F(AsynchronousAdderAlone, SaysWhichDataAnAnswerContains) {
+  give(adder_, 0, all(1));
+  give(adder_, 2, all(2));
+  EXPECT_EQ((Version{1, 0, 0}), versionFor(adder_, 0));
+  EXPECT_EQ((Version{1, 0, 1}), versionFor(adder_, 2));
 }
 
 // A worker that does not take its answers takes no memory from others.

@@ -16,8 +16,8 @@ using test::Random;
 Bytes bytesOf(const std::vector<std::byte>& piece) { return {piece.data(), piece.size()}; }
 
 Frame drawnFrame(Random& random) {
-  const auto kind = static_cast<FrameKind>(1 + pick(random, 7));
-  const bool hasPiece = kind == FrameKind::kAddend || kind == FrameKind::kSum;
+  const auto kind = static_cast<FrameKind>(1 + pick(random, 8));
+  const bool hasPiece = kind == FrameKind::kAddend || kind == FrameKind::kSum || kind == FrameKind::kVersion;
   const auto size = static_cast<uint32_t>(hasPiece ? 1 + pick(random, kMostPieceBytes) : 0);
   return {kind, size, static_cast<uint32_t>(random()), random(), random()};
 }
@@ -78,9 +78,12 @@ TEST(Frame, ThatNoMachineSendsIsRefused) {
   EXPECT_TRUE(refusalOf(1, 0, 0).ok());
   EXPECT_TRUE(refusalOf(4, 0, kMostPieceBytes).ok());
   for (const uint8_t kind : {5, 6, 7}) EXPECT_TRUE(refusalOf(kind, 0, 0).ok());
-  for (const Status& why : {refusalOf(0, 0, 0), refusalOf(8, 0, 0), refusalOf(1, 1, 0), refusalOf(1, 0, 1),
-                            refusalOf(2, 0, 1), refusalOf(3, 0, 0), refusalOf(4, 0, kMostPieceBytes + 1),
-                            refusalOf(5, 0, 1), refusalOf(6, 0, 1), refusalOf(7, 0, 1)})
+  EXPECT_TRUE(refusalOf(8, 0, 24).ok());
+  for (const Status& why : {refusalOf(0, 0, 0), refusalOf(9, 0, 0), refusalOf(9, 0, 24)})
+    EXPECT_EQ("a frame of a summation service has an unknown kind", why.message());
+  for (const Status& why :
+       {refusalOf(8, 0, 0), refusalOf(1, 1, 0), refusalOf(1, 0, 1), refusalOf(2, 0, 1), refusalOf(3, 0, 0),
+        refusalOf(4, 0, kMostPieceBytes + 1), refusalOf(5, 0, 1), refusalOf(6, 0, 1), refusalOf(7, 0, 1)})
     EXPECT_EQ(Code::kDataLoss, why.code());
 }
 

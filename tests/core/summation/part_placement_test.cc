@@ -137,12 +137,13 @@ TEST(PlaceAnew, givesThePartsOfALostMachineToThoseThatLackMost) {
   test::forSeeds(200, [](Random& random) {
     const Bandwidths bandwidths = drawnBandwidths(random);
     const size_t workers = bandwidths.workers.size(), machines = workers + bandwidths.servers.size();
-    std::vector<Part> parts = placeBySize(drawnTensors(random), bestShares(bandwidths));
+    const bool isAsynchronous = pick(random, 2) == 0;
+    std::vector<Part> parts = placeBySize(drawnTensors(random), serviceShares(bandwidths, isAsynchronous));
     const std::vector<Part> before = parts;
     std::vector<bool> isLost(machines);
     for (Machine lost = workers; lost < machines; ++lost) {
       isLost[lost] = true;
-      const Shares shares = bestSharesWithout(bandwidths, isLost);
+      const Shares shares = serviceSharesWithout(bandwidths, isAsynchronous, isLost);
       const std::vector<Machine> places = placeAnew(parts, lost, shares, isLost);
       double all = 0, largest = 0;
       size_t next = 0;

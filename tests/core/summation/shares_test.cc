@@ -165,13 +165,24 @@ TEST(SharesOfUnequalMachines, waitForTheSlowestWorkerWhichMustMoveItsOwnData) {
 
 // Those of the machines that are left, in their places.
 TEST(SharesWithoutLostServers, areThoseOfTheOthers) {
-  const Shares without = bestSharesWithout({{1, 2, 3}, {4, 5, 6, 7}}, {false, false, false, true, false, true, false});
+  const Shares without =
+      serviceSharesWithout({{1, 2, 3}, {4, 5, 6, 7}}, false, {false, false, false, true, false, true, false});
   const Shares others = bestShares({{1, 2, 3}, {5, 7}});
   EXPECT_EQ(others.workers, without.workers);
   EXPECT_EQ((std::vector<double>{0, others.servers[0], 0, others.servers[1]}), without.servers);
-  const Shares alone = bestSharesWithout(Bandwidths::even(2, 1, 1), {false, false, true});
+  const Shares alone = serviceSharesWithout(Bandwidths::even(2, 1, 1), false, {false, false, true});
   EXPECT_EQ((std::vector<double>{0.5, 0.5}), alone.workers);
   EXPECT_EQ(std::vector<double>{0}, alone.servers);
+}
+
+TEST(SharesOfAsynchronousServices, areOnServersAsLongAsThereAreSome) {
+  const Bandwidths bandwidths{{1, 2}, {1, 3, 4}};
+  EXPECT_EQ((std::vector<double>{0, 0}), serviceShares(bandwidths, true).workers);
+  const Shares some = serviceSharesWithout(bandwidths, true, {false, false, false, false, true});
+  EXPECT_EQ((std::vector<double>{0, 0}), some.workers);
+  EXPECT_EQ((std::vector<double>{0.25, 0.75, 0}), some.servers);
+  const Shares none = serviceSharesWithout(bandwidths, true, {false, false, true, true, true});
+  EXPECT_EQ(bestShares({{1, 2}, {}}).workers, none.workers);
 }
 
 }  // namespace

@@ -325,6 +325,14 @@ TEST_F(AfterALoss, ASumThatAWorkerLacksBeginsAgain) {
   EXPECT_EQ(frame(FrameKind::kGrant, 0, 0, /*round=*/0), sums_.take(0)->frame);
 }
 
+TEST_F(AfterALoss, AwaitsWhoHasNotReported) {
+  EXPECT_EQ((std::vector<std::pair<size_t, uint64_t>>{{0, Adder::kMoves}, {1, Adder::kMoves}}),
+            sums_.adder().awaited());
+  EXPECT_EQ(std::vector<size_t>{0}, sums_.adder().missing(0));
+  EXPECT_TRUE(sums_.arrived(0, have(0)).ok());
+  EXPECT_EQ((std::vector<std::pair<size_t, uint64_t>>{{1, Adder::kMoves}}), sums_.adder().awaited());
+}
+
 TEST_F(AfterALoss, RefusesCountsThatCannotBe) {
   expectRefusal(sums_.arrived(0, have(2)), "cannot have");
   expectRefusal(sums_.arrived(0, announce(0)), "round 0");  // it has not said what it has
@@ -390,7 +398,7 @@ TEST_F(RequesterAlone, SendsWhatIsGrantedAndTakesTheSum) {
     const Frame sum = frame(FrameKind::kSum, 0, piece);
     EXPECT_EQ(data_.data() + piece * kPieceBytes, requester_.roomFor(kServer, sum)->data());
     EXPECT_FALSE(requester_.isDone(0));
-    requester_.arrived(sum);
+    EXPECT_TRUE(requester_.arrived(sum).ok());
   }
   EXPECT_TRUE(requester_.isDone(0));
   EXPECT_EQ(std::vector<size_t>{0}, requester_.takeDone());
@@ -419,7 +427,7 @@ TEST_F(RequesterAlone, TakesNoGrantOfARoundBeforeTheLastOneIsReleased) {
   for (uint64_t piece = 0; piece < 3; ++piece) {
     requester_.written(requester_.take(kServer).value());
     ASSERT_TRUE(requester_.roomFor(kServer, frame(FrameKind::kSum, 0, piece)).ok());
-    requester_.arrived(frame(FrameKind::kSum, 0, piece));
+    EXPECT_TRUE(requester_.arrived(frame(FrameKind::kSum, 0, piece)).ok());
   }
   requester_.announce(0, data_);
   while (requester_.take(kServer)) continue;

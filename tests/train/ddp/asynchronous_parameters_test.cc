@@ -74,20 +74,22 @@ class OneProcess {
   std::vector<std::vector<at::Tensor>> seen_;  // by worker
 };
 
-// Workers take turns, in the order of `turns`: to the bit.
+// Workers take turns, in the order of `turns`: to the bit, also where a server is lost on the way.
 TEST(AsynchronousParameters, AreThoseOfAsynchronousParallelInTheSameOrder) {
   const std::vector<int> turns = {0, 1, 1, 2, 0, 1, 2, 1, 1, 0, 1, 2};
-  for (const int servers : {0, 1, 2}) {
-    SCOPED_TRACE(std::to_string(servers) + " servers");
+  for (const auto& [servers, isOneLost] :
+       {std::pair(0, false), std::pair(1, false), std::pair(2, false), std::pair(1, true), std::pair(2, true)}) {
+    SCOPED_TRACE(std::to_string(servers) + " servers" + (isOneLost ? ", one is lost" : ""));
     OneProcess alone(3, /*seed=*/0);
     JobWithServers job(3, servers);
-    job.onWorkers([&](Worker& worker) {
+    job.onWorkers([&, mayKill = isOneLost](Worker& worker) {
       const int rank = worker.self().rank;
       Trainer trainer(static_cast<uint64_t>(rank) * 100);
       trainer.net->offset.copy_(Net(0)->offset);  // a buffer, which each worker has for itself
       AsynchronousParameters shared(worker, *trainer.net);
       EXPECT_TRUE(haveSameBits(trainer.net->parameters(), alone.parameters())) << "all begin with the first worker's";
       for (size_t turn = 0; turn < turns.size(); ++turn) {
+        if (mayKill && rank == 0 && turn == turns.size() / 2) job.killServer(0);
         worker.barrier();
         if (rank == 0) alone.step(turns[turn], static_cast<int>(turn));
         if (rank == turns[turn]) {

@@ -22,6 +22,8 @@ namespace treadle::summation {
 
 class Adder {
  public:
+  // In place of a round, of a part that moves to here and lacks the report of some worker.
+  static constexpr uint64_t kMoves = UINT64_MAX;
   // Of each worker, granted at a time; a larger part alone.
   static constexpr uint64_t kGrantBytes = uint64_t{16} << 20;
 
@@ -33,22 +35,25 @@ class Adder {
 
   // From another machine. DataLoss: what no worker sends.
   virtual Status announced(size_t worker, const Frame& announce) = 0;
+  // Which sums it has: kHave, or kVersion when all of its piece is there.
   virtual Status had(size_t worker, const Frame& have) = 0;
-  // Where the bytes of its piece go; then that they are there.
-  virtual Result<MutableBytes> roomFor(size_t worker, const Frame& addend) = 0;
+  // Where the bytes of a piece go. When they are there, `arrived` follows for an addend, and `had` for a version.
+  virtual Result<MutableBytes> roomFor(size_t worker, const Frame& frame) = 0;
   virtual void arrived(size_t worker, const Frame& addend) = 0;
   // It sends no more data, but of what is summed again.
   virtual void left(size_t worker) = 0;
 
-  // The part has this machine in the declaration from now on, as another one is lost.
-  virtual void adopt(size_t part) = 0;
+  // The part has this machine in the declaration from now on, as another one is lost. DataLoss: a worker has reported
+  // what it cannot have.
+  virtual Status adopt(size_t part) = 0;
 
   // ---- with the worker on this machine. It has its data of the part, in which the sum replaces it piece by piece;
   // nobody else writes to it until the part is in `takeDone`: those that have ended since the last call.
   virtual void announceOwn(size_t part, MutableBytes data) = 0;
   std::vector<size_t> takeDone() { return std::exchange(done_, {}); }
-  // It has the sums of the rounds of an adopted part before this one; then, of such parts, which round is next.
-  virtual void hadOwn(size_t part, uint64_t round) = 0;
+  // It has the sums of an adopted part of all rounds before this one. `version`: of the last of them, in running sums.
+  // Then, of adopted parts, which round is next. DataLoss: as `adopt`.
+  virtual Status hadOwn(size_t part, uint64_t round, const Version& version) = 0;
   std::vector<std::pair<size_t, uint64_t>> takeReleasedOwn() { return std::exchange(releasedOwn_, {}); }
 
   // Whether data of some part could come, or its sum go.
@@ -56,7 +61,8 @@ class Adder {
   // How many sums of parts have been made and sent to their workers.
   uint64_t sums() const { return sumsMade_; }
 
-  // Parts that some workers have announced and that wait for others, each with its round; and those others.
+  // Parts that wait for some workers, to begin a round or to go on after a loss, each with its round; and those
+  // workers.
   virtual std::vector<std::pair<size_t, uint64_t>> awaited() const = 0;
   virtual std::vector<size_t> missing(size_t part) const = 0;
   // A part that waits for what the first worker has not given, and never will, as it has left.
@@ -73,6 +79,7 @@ class Adder {
       : declaration_(declaration), machine_(machine), grantBytes_(grantBytes) {}
 
   bool isOwn(size_t worker) const { return worker == machine_; }
+  bool isServer(Machine machine) const { return machine >= declaration_.workers; }
   bool isElsewhere(size_t machine) const { return machine < declaration_.workers && !isOwn(machine); }
 
   const Declaration& declaration_;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <string>
 
+#include "treadle/core/summation/version.h"
+
 namespace treadle::summation {
 namespace {
 
@@ -59,6 +61,8 @@ Status Declaration::check(size_t machines) const {
   const auto isPacked = [](const Tensor& one) { return one.packing.isPacked(); };
   if (mode.isAsynchronous && std::any_of(tensors.begin(), tensors.end(), isPacked))
     return invalidArgument("tensors of an asynchronous service are compressed");
+  if (mode.isAsynchronous && workers > kMostVersionWorkers)
+    return invalidArgument("an asynchronous service has more workers than a version has room for");
   // A machine's share ends within one part, which is cut there.
   uint64_t most = 2 * machines;
   for (const Tensor& one : tensors) most += one.bytes / kMostPartBytes + 1;

@@ -27,7 +27,9 @@ uint32_t crcOf(FrameHeader header, Bytes piece) {
   return wire::crc32c(piece, wire::crc32c(header));
 }
 
-bool hasPiece(FrameKind kind) { return kind == FrameKind::kAddend || kind == FrameKind::kSum; }
+bool hasPiece(FrameKind kind) {
+  return kind == FrameKind::kAddend || kind == FrameKind::kSum || kind == FrameKind::kVersion;
+}
 
 }  // namespace
 
@@ -57,7 +59,7 @@ Result<Frame> parseFrame(const FrameHeader& header) {
   frame.round = reader.number<uint64_t>();
   frame.offset = reader.number<uint64_t>();
   if (check != checkOf(header)) return dataLoss("a frame of a summation service was damaged on the way");
-  if (kind < static_cast<uint8_t>(FrameKind::kAnnounce) || kind > static_cast<uint8_t>(FrameKind::kRelease) ||
+  if (kind < static_cast<uint8_t>(FrameKind::kAnnounce) || kind > static_cast<uint8_t>(FrameKind::kVersion) ||
       zero != 0)
     return dataLoss("a frame of a summation service has an unknown kind");
   frame.kind = static_cast<FrameKind>(kind);

@@ -24,6 +24,7 @@ enum class FrameKind : uint8_t {
   kLeave = 5,     // from a worker: it makes no more sums, and announces only what is summed again
   kHave = 6,      // from a worker: it has the sums of the part of all rounds before this one
   kRelease = 7,   // to a worker: all workers have them, and this round is next
+  kVersion = 8,   // of running sums: the version of the answer that follows; from a worker, of the one that it has
 };
 
 inline constexpr size_t kFrameHeaderBytes = 32;

@@ -37,7 +37,11 @@ Status MachineSums::exchangeHere() {
   for (bool isMore = true; isMore;) {
     isMore = false;
     for (const Requester::Own& one : requester_.takeOwn()) {
-      one.data.empty() ? adder_->hadOwn(one.part, one.round) : adder_->announceOwn(one.part, one.data);
+      if (one.version == nullptr) {
+        adder_->announceOwn(one.part, one.data);
+      } else {
+        TREADLE_RETURN_IF_ERROR(adder_->hadOwn(one.part, one.round, *one.version));
+      }
       isMore = true;
     }
     for (const auto& [part, round] : adder_->takeReleasedOwn()) {
@@ -55,11 +59,11 @@ Status MachineSums::exchangeHere() {
 std::vector<Machine> MachineSums::placesWithout(Machine server, const Bandwidths& bandwidths) const {
   std::vector<bool> isLost = isLost_;
   isLost[server] = true;
-  return placeAnew(declaration_.parts, server, bestSharesWithout(bandwidths, isLost), isLost);
+  return placeAnew(declaration_.parts, server,
+                   serviceSharesWithout(bandwidths, declaration_.mode.isAsynchronous, isLost), isLost);
 }
 
 Status MachineSums::move(Machine lost, const std::vector<Machine>& machines) {
-  if (declaration_.mode.isAsynchronous) return invalidArgument("parts of an asynchronous service move");
   if (lost >= isLost_.size() || isWorker(lost) || isLost_[lost])
     return invalidArgument("parts of a machine move that is no server, or was lost before");
   std::vector<size_t> parts;
@@ -72,7 +76,7 @@ Status MachineSums::move(Machine lost, const std::vector<Machine>& machines) {
   for (size_t i = 0; i < parts.size(); ++i) {
     declaration_.parts[parts[i]].machine = machines[i];
     if (isWorker(self_)) requester_.moved(parts[i], lost);
-    if (machines[i] == self_) adder_->adopt(parts[i]);
+    if (machines[i] == self_) TREADLE_RETURN_IF_ERROR(adder_->adopt(parts[i]));
   }
   return exchangeHere();
 }
@@ -83,9 +87,12 @@ void MachineSums::left(Machine worker) {
 }
 
 Result<MutableBytes> MachineSums::roomFor(Machine from, const Frame& frame) {
-  if (frame.kind == FrameKind::kAddend) return adder_->roomFor(from, frame);
-  if (frame.kind == FrameKind::kSum) return requester_.roomFor(from, frame);
-  return MutableBytes();
+  switch (frame.kind) {
+    case FrameKind::kAddend: return adder_->roomFor(from, frame);
+    case FrameKind::kSum: return requester_.roomFor(from, frame);
+    case FrameKind::kVersion: return isWorker(from) ? adder_->roomFor(from, frame) : requester_.roomFor(from, frame);
+    default: return MutableBytes();
+  }
 }
 
 Status MachineSums::arrived(Machine from, const Frame& frame) {
@@ -96,7 +103,8 @@ Status MachineSums::arrived(Machine from, const Frame& frame) {
     case FrameKind::kAddend: adder_->arrived(from, frame); break;
     case FrameKind::kGrant: status = requester_.granted(from, frame); break;
     case FrameKind::kRelease: status = requester_.released(from, frame); break;
-    case FrameKind::kSum: requester_.arrived(frame); break;
+    case FrameKind::kSum: status = requester_.arrived(frame); break;
+    case FrameKind::kVersion: status = isWorker(from) ? adder_->had(from, frame) : requester_.arrived(frame); break;
     case FrameKind::kLeave: return neverSent("a frame that is about no sum");
   }
   const Status here = exchangeHere();
@@ -110,7 +118,8 @@ std::optional<Outgoing> MachineSums::take(Machine to) {
 
 void MachineSums::written(Machine to, const Outgoing& frame) {
   const FrameKind kind = frame.frame.kind;
-  const bool isOfRequester = kind == FrameKind::kAnnounce || kind == FrameKind::kHave || kind == FrameKind::kAddend;
+  const bool isOfRequester = kind == FrameKind::kAnnounce || kind == FrameKind::kHave || kind == FrameKind::kAddend ||
+                             (kind == FrameKind::kVersion && isWorker(self_));
   isOfRequester ? requester_.written(frame) : adder_->written(to, frame);
   exchangeHere().ignore();
 }

@@ -45,8 +45,8 @@ class MachineSums {
   // machines, lost ones too.
   std::vector<Machine> placesWithout(Machine server, const Bandwidths& bandwidths) const;
   // The server is lost; its parts, in their order, are summed by these machines from now on. No frame of it comes any
-  // more. InvalidArgument: it is no server, or these are not as many as its parts, or no machines that are left, or the
-  // service is asynchronous; nothing has changed then. DataLoss: another machine has sent before what none does.
+  // more. InvalidArgument: it is no server, or these are not as many as its parts, or no machines that are left;
+  // nothing has changed then. DataLoss: another machine has sent before what none does.
   Status move(Machine lost, const std::vector<Machine>& machines);
   bool isLost(Machine machine) const { return isLost_[machine]; }
 

@@ -61,12 +61,6 @@ Result<std::vector<Declaration::Tensor>> declaredTensors(const std::vector<Summa
   return declared;
 }
 
-// Where workers go at their own pace, none waits for one that is slow and sums.
-Shares sharesOf(const SummationOptions& options) {
-  const Bandwidths bandwidths = bandwidthsOf(options);
-  return options.asynchronous && !options.servers.empty() ? serverShares(bandwidths) : bestShares(bandwidths);
-}
-
 SumMode modeOf(const SummationOptions& options) {
   return {options.asynchronous, options.staleness.value_or(SumMode::kAnyStaleness)};
 }
@@ -110,9 +104,13 @@ Declaration Meeting::agree(const SummationOptions& options, const std::vector<Su
   const std::vector<Declaration::Tensor> tensors = valueOrThrow(declaredTensors(tensorsHere, options.compression));
   const bool isCompressed = std::ranges::any_of(tensors, [](const auto& one) { return one.packing.isPacked(); });
   if (options.asynchronous && isCompressed) raise(asynchronousAndCompressed());
+  if (options.asynchronous && workers > kMostVersionWorkers)
+    raise(invalidArgument("an asynchronous summation service has " + std::to_string(workers) + " workers; at most " +
+                          std::to_string(kMostVersionWorkers) + " are possible (SummationOptions::workers)"));
   std::vector<std::byte> first;
   if (self == 0) {
-    Declaration own = valueOrThrow(Declaration::of(tensors, sharesOf(options)));
+    Declaration own =
+        valueOrThrow(Declaration::of(tensors, serviceShares(bandwidthsOf(options), options.asynchronous)));
     own.mode = modeOf(options);
     first = encode(own);
   }

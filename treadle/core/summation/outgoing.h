@@ -3,6 +3,7 @@
 
 #include "treadle/core/summation/declaration.h"
 #include "treadle/core/summation/frame.h"
+#include "treadle/core/summation/version.h"
 
 namespace treadle::summation {
 
@@ -12,10 +13,20 @@ struct Outgoing {
   size_t part = 0;  // of the declaration
 };
 
-// About a part as a whole: an announcement or a grant.
+// About a part as a whole, without a piece.
 inline Outgoing outgoingOfPart(FrameKind kind, const Declaration& declaration, size_t part, uint64_t round) {
   const Part& where = declaration.parts[part];
   return {{kind, 0, static_cast<uint32_t>(where.tensor), round, where.begin}, {}, part};
+}
+
+// Which data a running sum contains.
+inline Outgoing outgoingVersion(const Declaration& declaration, size_t part, uint64_t round, Version& version) {
+  const Part& where = declaration.parts[part];
+  const Bytes bytes = bytesOf(version);
+  return {{FrameKind::kVersion, static_cast<uint32_t>(bytes.size()), static_cast<uint32_t>(where.tensor), round,
+           where.begin},
+          bytes,
+          part};
 }
 
 // With the piece of that number of the part's `data`: an addend or a sum.

@@ -255,9 +255,8 @@ Status Pump::hearNews() {
   return {};
 }
 
-// This machine has noticed it, or it is the first worker and another one has. The latest running sums are nowhere else.
+// This machine has noticed it, or it is the first worker and another one has.
 Status Pump::lose(Machine server, const Status& why) {
-  if (state_.declaration().mode.isAsynchronous) return why;
   drop(server);
   if (state_.self > 0) return options_.outbox.sendLoss(server, why);
   const std::vector<Machine> machines = state_.sums.placesWithout(server, options_.bandwidths);

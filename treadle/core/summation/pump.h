@@ -7,14 +7,16 @@
 // what none does, when a sum is not done in time, and when `fail` says so: all sums fail then, those under way and
 // later ones. Whoever owns the pump passes the failure on to the other machines.
 //
-// A server of a synchronous service may be lost. Its connection ends here, the first worker says which machines sum its
-// parts from then on, and the sums of these begin again. A machine that the first worker has not told yet waits.
+// A server may be lost. Its connection ends here, and the first worker says which machines sum its parts from then on:
+// these begin sums under way again, or go on from the last answer that a worker has. A machine that the first worker
+// has not told yet waits.
 //
 // Any thread may call anything but `close`.
 //
 // Budget of a piece: one system call to read it with the header of the next; to write it one, or where the link is
 // slower, two and a wait; a checksum when it is written, and when it is read from TCP without TLS; the reactor's lock
-// and that of TLS, which nobody else holds; no copy but the kernel's. Of a turn: up to three readings of the clock.
+// and that of TLS, which nobody else holds; no copy but the kernel's, and one by a worker of
+// what a server sends. Of a turn: up to three readings of the clock.
 
 #include <functional>
 #include <map>

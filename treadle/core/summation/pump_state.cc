@@ -40,6 +40,7 @@ PumpState::PumpState(Declaration declared, Machine machine, std::vector<std::str
 Status PumpState::move(Machine lost, const std::vector<Machine>& machines) {
   TREADLE_RETURN_IF_ERROR(sums.move(lost, machines));
   order.setShares(sharesOfConnections(sums.declaration(), self, names.size()));
+  isActive = true;  // reports of workers are waited for
   return {};
 }
 

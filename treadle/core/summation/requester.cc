@@ -39,9 +39,10 @@ void Requester::moved(size_t part, Machine from) {
   restore(part);
   State& state = states_[part];
   state.isMoving = true;
+  state.version.resize(declaration_.workers);
   const Machine machine = declaration_.parts[part].machine;
   if (machine == self_) {
-    own_.push_back({part, state.round});
+    own_.push_back({.part = part, .round = state.round, .version = &state.version});
   } else {
     haves_[machine].insert(part);
   }
@@ -76,7 +77,8 @@ Status Requester::granted(Machine machine, const Frame& grant) {
   const std::optional<size_t> part = declaration_.partBegunBy(grant, machine);
   if (!part) return neverSent("a grant of a part that it does not sum");
   State& state = states_[*part];
-  const bool mayKeep = state.copy.empty() || state.isAgain;  // the copy of the round before would be lost
+  // Or the copy of the round before would be lost.
+  const bool mayKeep = state.copy.empty() || state.isAgain || isAnswered(*part);
   if (!state.exchange.isAnnounced || state.exchange.isGranted || grant.round != state.offeredRound() || !mayKeep)
     return neverSent("a grant of a part that this worker has not announced");
   state.exchange.isGranted = true;
@@ -88,7 +90,8 @@ Status Requester::granted(Machine machine, const Frame& grant) {
 Status Requester::released(Machine machine, const Frame& release) {
   const std::optional<size_t> part = declaration_.partBegunBy(release, machine);
   if (!part) return neverSent("the release of a part that it does not sum");
-  if (!isDue(states_[*part], release.round)) return neverSent("the release of a part that is not due");
+  const bool isAwaited = states_[*part].isMoving || !declaration_.mode.isAsynchronous;
+  if (!isAwaited || !isDue(states_[*part], release.round)) return neverSent("the release of a part that is not due");
   this->release(*part, release.round);
   return {};
 }
@@ -111,7 +114,7 @@ void Requester::release(size_t part, uint64_t round) {
   const bool isLacking = round != state.round;  // others lack the sum of the round before
   const bool isMoved = std::exchange(state.isMoving, false);
   if (isLacking && state.awaitsAll) return undo(part);
-  if (!isLacking && state.hasCopyOfLast()) giveBack(&state.copy);
+  if (!isLacking && state.hasCopyOfLast() && !isAnswered(part)) giveBack(&state.copy);
   if (!isLacking && std::exchange(state.awaitsAll, false)) return finish(part);
   if (!isMoved) return;
   state.isAgain = isLacking;
@@ -134,11 +137,13 @@ Result<MutableBytes> Requester::roomFor(Machine machine, const Frame& sum) {
   if (!part) return neverSent("the sum of a part that it does not sum");
   State& state = states_[*part];
   State::Exchange& exchange = state.exchange;
+  if (sum.kind == FrameKind::kVersion) return roomForVersion(*part, sum);
+  if (isAnswered(*part) && !exchange.hasVersion) return neverSent("an answer without its version");
   if (!exchange.isGranted || sum.round != state.offeredRound() || exchange.arrived >= exchange.written ||
       !declaration_.isPiece(sum, *part, exchange.arrived))
     return neverSent("another piece of a sum than the next one");
   setInMotion(state, true);
-  if (state.isAgain) {
+  if (state.isAgain || isAnswered(*part)) {
     if (state.spare.empty()) state.spare = memory_.take(declaration_.parts[*part].bytes());
     return declaration_.pieceOf(*part, exchange.arrived, state.spare);
   }
@@ -151,9 +156,28 @@ Result<MutableBytes> Requester::roomFor(Machine machine, const Frame& sum) {
   return room;
 }
 
-void Requester::arrived(const Frame& sum) {
+// It comes once all of the data has gone.
+Result<MutableBytes> Requester::roomForVersion(size_t part, const Frame& frame) {
+  State& state = states_[part];
+  State::Exchange& exchange = state.exchange;
+  const bool isDue = isAnswered(part) && exchange.written == declaration_.piecesOf(part) && !exchange.hasVersion;
+  if (!isDue || frame.round != state.offeredRound() || frame.offset != declaration_.parts[part].begin ||
+      frame.sizeBytes != versionBytes(declaration_.workers))
+    return neverSent("the version of an answer that is not due");
+  state.nextVersion.resize(declaration_.workers);
+  return bytesOf(state.nextVersion);
+}
+
+Status Requester::arrived(const Frame& sum) {
   const size_t part = declaration_.partAt(sum.tensor, sum.offset).value();
-  if (++states_[part].exchange.arrived == declaration_.piecesOf(part)) ended(part);
+  State& state = states_[part];
+  if (sum.kind == FrameKind::kVersion) {
+    if (state.nextVersion[self_] != sum.round + 1) return neverSent("an answer without this worker's data");
+    state.exchange.hasVersion = true;
+  } else if (++state.exchange.arrived == declaration_.piecesOf(part)) {
+    ended(part);
+  }
+  return {};
 }
 
 // The machine has summed what this worker offered.
@@ -166,8 +190,21 @@ void Requester::ended(size_t part) {
     return offerIfReady(part);
   }
   ++state.round;
-  if (isKept(part)) haves_[declaration_.parts[part].machine].insert(part);
+  if (isAnswered(part)) {
+    takeAnswer(part);
+  } else if (isKept(part)) {
+    haves_[declaration_.parts[part].machine].insert(part);
+  }
   mayBeMadeAnew(part) ? void(state.awaitsAll = true) : finish(part);
+}
+
+// Only when all of it is there: the machine may be lost until then, and the data is needed again.
+void Requester::takeAnswer(size_t part) {
+  State& state = states_[part];
+  std::ranges::copy(state.spare.first(state.data.size()), state.data.begin());
+  std::swap(state.copy, state.spare);
+  giveBack(&state.spare);
+  state.version.swap(state.nextVersion);
 }
 
 void Requester::finish(size_t part) {
@@ -188,6 +225,8 @@ std::optional<Outgoing> Requester::take(Machine machine) {
     if (parts.empty()) continue;
     const size_t part = parts.extract(parts.begin()).value();
     State& state = states_[part];
+    if (some == &haves_ && declaration_.mode.isAsynchronous)
+      return outgoingVersion(declaration_, part, state.round, state.version);
     if (some == &haves_) return outgoingOfPart(FrameKind::kHave, declaration_, part, state.round);
     state.exchange.isAnnounced = true;
     return outgoingOfPart(FrameKind::kAnnounce, declaration_, part, state.offeredRound());

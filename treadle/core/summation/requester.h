@@ -11,6 +11,11 @@
 // (kRelease): the one that the worker makes, or the one before, where others lack its sum. Then the worker announces
 // its copy, and drops the sum.
 //
+// A server of an asynchronous service may be lost too. So a worker keeps the last answer of each of its parts, with its
+// version: a new one comes beside it, and replaces the data when all of it is there. A part that moves goes on from the
+// last answer that any worker has. It begins with a report of the version. The worker that is released the
+// round before announces its copy, and discards the answer.
+//
 // A part that a server sums, and whose sum would not be the same on another machine (Packing::hasKeptSums), is done
 // only when all workers have the sum: until then each can restore its data, and take another sum in place
 // of this one.
@@ -50,9 +55,9 @@ class Requester {
   // ---- with other machines. DataLoss: what no machine sends
   Status granted(Machine machine, const Frame& grant);
   Status released(Machine machine, const Frame& release);
-  // Where the bytes of a piece of a sum go; then that they are there.
+  // Where the bytes of a sum's piece, or of a version, go; then that they are there.
   Result<MutableBytes> roomFor(Machine machine, const Frame& sum);
-  void arrived(const Frame& sum);
+  Status arrived(const Frame& sum);
 
   // The next frame for a machine; its piece stays where it is until `written`.
   std::optional<Outgoing> take(Machine machine);
@@ -64,7 +69,8 @@ class Requester {
   struct Own {
     size_t part = 0;
     uint64_t round = 0;
-    MutableBytes data = {};  // that is announced; none: the worker has the sums of the rounds before
+    MutableBytes data = {};            // that is announced; none: the worker has the sums of the rounds before
+    const Version* version = nullptr;  // with no data: the version of the last sum that it has
   };
   std::vector<Own> takeOwn() { return std::exchange(own_, {}); }
   // What it answers: that this round is next, or that the sum is in the data. DataLoss: the round cannot be next.
@@ -76,13 +82,15 @@ class Requester {
     uint64_t round = 0;  // that is under way, or the next one: this worker has the sums of those before
     MutableBytes data = {};
     bool isUnderWay = false;
-    bool awaitsAll = false;   // the sum of the round before is there, and not known to be on all workers
-    bool isMoving = false;    // its machine has not said yet which round is next
-    bool isAgain = false;     // the round before is summed again
-    MutableBytes copy = {};   // of the round before; or of what the sum of this one has replaced
-    MutableBytes spare = {};  // where a sum goes that this worker has
-    struct Exchange {         // with the machine
-      bool isAnnounced = false, isGranted = false, isInMotion = false;
+    bool awaitsAll = false;    // the sum of the round before is there, and not known to be on all workers
+    bool isMoving = false;     // its machine has not said yet which round is next
+    bool isAgain = false;      // the round before is summed again
+    MutableBytes copy = {};    // of the round before; or of what the sum of this one has replaced
+    MutableBytes spare = {};   // where a sum goes that this worker has, or the answer that comes
+    Version version = {};      // of the answer in the copy; none before the first one
+    Version nextVersion = {};  // of the answer that comes
+    struct Exchange {          // with the machine
+      bool isAnnounced = false, isGranted = false, isInMotion = false, hasVersion = false;
       uint64_t taken = 0, written = 0, arrived = 0;  // pieces
       uint64_t copied = 0;                           // pieces that the sum has replaced, or is about to
     };
@@ -94,9 +102,8 @@ class Requester {
   };
 
   // Its sums may be needed again.
-  bool isKept(size_t part) const {
-    return declaration_.parts[part].machine >= declaration_.workers && !declaration_.mode.isAsynchronous;
-  }
+  bool isKept(size_t part) const { return declaration_.parts[part].machine >= declaration_.workers; }
+  bool isAnswered(size_t part) const { return isKept(part) && declaration_.mode.isAsynchronous; }
   bool mayBeMadeAnew(size_t part) const {
     return isKept(part) && declaration_.tensors[declaration_.parts[part].tensor].packing.hasKeptSums();
   }
@@ -107,6 +114,8 @@ class Requester {
   void ended(size_t part);
   void setInMotion(State& state, bool isInMotion);
   void endExchange(State& state);
+  Result<MutableBytes> roomForVersion(size_t part, const Frame& frame);
+  void takeAnswer(size_t part);
   void finish(size_t part);
   void undo(size_t part);
   void giveBack(MutableBytes* memory);

@@ -6,7 +6,7 @@
 // A service may be asynchronous (SummationOptions::asynchronous): then the servers keep running sums, such as the
 // latest parameters of a model, and each worker gives its changes and gets the latest values when it likes. The first
 // sum of a tensor on the first worker gives the values that all begin with, and no other worker's sum ends before; so
-// others give zeros first. A lost server ends such a service.
+// others give zeros first. Each worker then keeps a copy of its last values.
 //
 // SummationService is a handle; copies mean the same service. It may outlive its job; all sums fail then. When the last
 // copy is destroyed before `ended` is ready, the service fails on all machines. Any thread may call any function.
@@ -108,8 +108,9 @@ class SummationService {
   // the same bits. Sums with kOneBit and kTopK then lack what that server had kept of earlier ones, so they have other
   // bits than without the loss, and all workers the same. In an asynchronous service the data becomes the sum of all
   // that has come for the tensor by then, this data included, in the order in which it came; parts of at most 4 MiB of
-  // a tensor, whole, have their own orders. 16-bit floats are rounded at each addition, so small changes get lost. A
-  // lost server fails all sums.
+  // a tensor, whole, have their own orders. 16-bit floats are rounded at each addition, so small changes get lost.
+  // Where a server is lost, others go on from the latest values that some worker has, each change is added once, and
+  // changes that no worker has seen may come in another order.
   Future<void> sum(std::string_view tensor, MutableBytes data, group::DataType type);
 
   template <group::Reducible T>

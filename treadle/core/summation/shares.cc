@@ -51,22 +51,26 @@ Shares bestShares(const Bandwidths& bandwidths) {
   return {split(1 - onServers, std::move(room)), split(onServers, bandwidths.servers)};
 }
 
-Shares bestSharesWithout(const Bandwidths& bandwidths, const std::vector<bool>& isLost) {
-  const size_t workers = bandwidths.workers.size();
-  Bandwidths left{bandwidths.workers, {}};
-  for (size_t server = 0; server < bandwidths.servers.size(); ++server)
-    if (!isLost[workers + server]) left.servers.push_back(bandwidths.servers[server]);
-  Shares shares = bestShares(left);
-  for (size_t server = 0; server < bandwidths.servers.size(); ++server)
-    if (isLost[workers + server])
-      shares.servers.insert(shares.servers.begin() + static_cast<std::ptrdiff_t>(server), 0);
-  return shares;
-}
-
 Shares serverShares(const Bandwidths& bandwidths) {
   checkBandwidths(bandwidths);
   TREADLE_CHECK(!bandwidths.servers.empty(), "parameter servers without a server");
   return {std::vector<double>(bandwidths.workers.size(), 0), split(1, bandwidths.servers)};
+}
+
+Shares serviceShares(const Bandwidths& bandwidths, bool isAsynchronous) {
+  return isAsynchronous && !bandwidths.servers.empty() ? serverShares(bandwidths) : bestShares(bandwidths);
+}
+
+Shares serviceSharesWithout(const Bandwidths& bandwidths, bool isAsynchronous, const std::vector<bool>& isLost) {
+  const size_t workers = bandwidths.workers.size();
+  Bandwidths left{bandwidths.workers, {}};
+  for (size_t server = 0; server < bandwidths.servers.size(); ++server)
+    if (!isLost[workers + server]) left.servers.push_back(bandwidths.servers[server]);
+  Shares shares = serviceShares(left, isAsynchronous);
+  for (size_t server = 0; server < bandwidths.servers.size(); ++server)
+    if (isLost[workers + server])
+      shares.servers.insert(shares.servers.begin() + static_cast<std::ptrdiff_t>(server), 0);
+  return shares;
 }
 
 PerMachine traffic(const Shares& shares, double bytes) {

@@ -25,11 +25,15 @@ using Shares = PerMachine;
 // Those that take the least time. Where several do, servers sum as much as they can.
 Shares bestShares(const Bandwidths& bandwidths);
 
-// Likewise, where some machines, numbered workers first, are lost: servers, whose shares are 0.
-Shares bestSharesWithout(const Bandwidths& bandwidths, const std::vector<bool>& isLost);
-
 // Plain parameter servers: all bytes on the servers (at least one), by their bandwidths.
 Shares serverShares(const Bandwidths& bandwidths);
+
+// Of a service: the best ones; in an asynchronous one the servers sum all, if there are any, as workers go at their own
+// pace and none should wait for a slow one that sums.
+Shares serviceShares(const Bandwidths& bandwidths, bool isAsynchronous);
+
+// Likewise, where some machines, numbered workers first, are lost: servers, whose shares are 0.
+Shares serviceSharesWithout(const Bandwidths& bandwidths, bool isAsynchronous, const std::vector<bool>& isLost);
 
 // Bytes that each machine sends, and receives, in a sum of `bytes` per worker. 0 for a worker alone.
 PerMachine traffic(const Shares& shares, double bytes);

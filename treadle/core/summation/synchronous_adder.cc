@@ -61,14 +61,16 @@ bool SynchronousAdder::mayHave(size_t worker, size_t part, uint64_t round) const
          hasComeToIt;
 }
 
-void SynchronousAdder::hadOwn(size_t part, uint64_t round) {
+Status SynchronousAdder::hadOwn(size_t part, uint64_t round, const Version& /*version*/) {
   states_[part].has[machine_] = round;
   releaseIfAllHave(part);
+  return {};
 }
 
-void SynchronousAdder::adopt(size_t part) {
+Status SynchronousAdder::adopt(size_t part) {
   states_[part].isMoving = true;
   releaseIfAllHave(part);
+  return {};
 }
 
 // After the last piece of the sum, which a worker may have had before, has left for all.
@@ -141,6 +143,7 @@ void SynchronousAdder::open(size_t part) {
 }
 
 Result<MutableBytes> SynchronousAdder::roomFor(size_t worker, const Frame& addend) {
+  if (addend.kind == FrameKind::kVersion) return neverSent("the version of a sum that has none");
   if (!isElsewhere(worker)) return neverSent("data, though it is no worker,");
   const std::optional<size_t> part = declaration_.partAt(addend.tensor, addend.offset);
   if (!part || !states_[*part].isOpen || addend.round + 1 != states_[*part].nextRound)
@@ -195,14 +198,16 @@ std::vector<std::pair<size_t, uint64_t>> SynchronousAdder::awaited() const {
   for (size_t part = 0; part < states_.size(); ++part) {
     const State& state = states_[part];
     if (state.announcements > 0 && state.announcements < declaration_.workers) all.emplace_back(part, state.nextRound);
+    if (state.isMoving) all.emplace_back(part, kMoves);
   }
   return all;
 }
 
 std::vector<size_t> SynchronousAdder::missing(size_t part) const {
   std::vector<size_t> workers;
+  const State& state = states_[part];
   for (size_t worker = 0; worker < declaration_.workers; ++worker)
-    if (!states_[part].announced[worker]) workers.push_back(worker);
+    if (state.isMoving ? !state.has[worker] : !state.announced[worker]) workers.push_back(worker);
   return workers;
 }
 

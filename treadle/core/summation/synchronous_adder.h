@@ -33,9 +33,9 @@ class SynchronousAdder final : public Adder {
   Result<MutableBytes> roomFor(size_t worker, const Frame& addend) override;
   void arrived(size_t worker, const Frame& addend) override;
   void left(size_t /*worker*/) override {}
-  void adopt(size_t part) override;
+  Status adopt(size_t part) override;
   void announceOwn(size_t part, MutableBytes data) override;
-  void hadOwn(size_t part, uint64_t round) override;
+  Status hadOwn(size_t part, uint64_t round, const Version& version) override;
   bool dataMayMove() const override { return openBytes_ > 0; }
   std::vector<std::pair<size_t, uint64_t>> awaited() const override;
   std::vector<size_t> missing(size_t part) const override;
@@ -64,7 +64,6 @@ class SynchronousAdder final : public Adder {
     std::vector<float> kept;
   };
 
-  bool isServer(Machine machine) const { return machine >= declaration_.workers; }
   bool mayHave(size_t worker, size_t part, uint64_t round) const;
   void releaseIfAllHave(size_t part);
   void announce(size_t worker, size_t part);

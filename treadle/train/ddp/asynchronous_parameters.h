@@ -42,10 +42,10 @@ class [[nodiscard]] AsynchronousParameters {
   AsynchronousParameters& operator=(const AsynchronousParameters&) = delete;
 
   // Gives what has changed here since the last call, and replaces the parameters by the latest ones; waits for them,
-  // and with a bounded staleness for workers that are too far behind. Throws TimeoutError naming these, PeerLostError
-  // naming a lost machine, StateError naming a parameter that was replaced, unfrozen or added. Whatever it throws, the
-  // service has failed on all machines then, as nobody knows which changes the others have; later calls throw too. The
-  // parameters are as they were, unless writing to them failed.
+  // and with a bounded staleness for workers that are too far behind. A lost server delays it. Throws TimeoutError
+  // naming these workers, PeerLostError naming a lost one, StateError naming a parameter that was replaced, unfrozen or
+  // added. Whatever it throws, the service has failed on all machines then, as nobody knows which changes the others
+  // have; later calls throw too. The parameters are as they were, unless writing to them failed.
   void exchange();
 
  private:
