@@ -88,7 +88,7 @@ TEST(ServicePlan, RefusesWhatItCannotMean) {
       {{"--servers", "2", "--bandwidth", "nan"}, "--bandwidth has 'nan'"},
       {{"--workers", "3", "--bandwidth", "10,20"}, "--bandwidth has 2 bandwidths for 3 machines"},
       {{"--workers", "2", "--servers", "2", "--bandwidth", "10,20"}, "give --server-bandwidth too"},
-      {{"--bytes", "0"}, "--bytes is '0', not a number of bytes"},
+      {{"--bytes", "0"}, "--bytes is '0', not a whole number from 1 to 1125899906842624"},
       {{"--model", "alexnet"}, "there is no model 'alexnet'; there are resnet50"},
       {{"--model", "gpt2", "--bytes", "4"}, "--bytes, --model and --tensors exclude each other"},
       {{"--tensors", "/nowhere"}, "--tensors is '/nowhere', which cannot be read"},

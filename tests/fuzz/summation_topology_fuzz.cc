@@ -1,9 +1,10 @@
-// A machine's description, which `treadle plan --machine` reads, and the ways to sum that follow from it.
+// The description of a machine, which `treadle plan --machine` reads, and the strategies to sum that follow from it.
 
 #include <cmath>
 
 #include "tests/core/summation/local_plan_oracle.h"
 #include "tests/fuzz/fuzzer.h"
+#include "treadle/cli/topology_file.h"
 
 namespace treadle::fuzz::summation_topology_fuzz {
 namespace {
@@ -13,16 +14,17 @@ constexpr size_t kFewGpus = 8;  // the oracle is slow
 
 void feed(Bytes input) {
   const Result<summation::Topology> topology =
-      summation::parseTopology({reinterpret_cast<const char*>(input.data()), input.size()});
+      cli::parseTopology({reinterpret_cast<const char*>(input.data()), input.size()});
   if (!topology.ok())
-    return promise(topology.status().code() == Code::kInvalidArgument, "what is none is refused in one way");
+    return promise(topology.status().code() == Code::kInvalidArgument, "other text is refused in one way");
   promise(!topology->gpus.empty(), "a machine has a GPU");
   for (const auto& gpu : topology->gpus) promise(gpu.underSwitch < topology->switches.size(), "a switch is there");
   const summation::LocalPlan plan = planLocally(*topology, kBytes);
-  for (const summation::LocalWay& way : plan.ways) {
-    promise(std::isfinite(way.seconds()) && plan.chosen().seconds() <= way.seconds(), "the chosen way takes least");
+  for (const summation::LocalStrategy& one : plan.strategies) {
+    promise(std::isfinite(one.seconds()) && plan.chosen().seconds() <= one.seconds(),
+            "the chosen strategy takes least");
     if (topology->gpus.size() > kFewGpus) continue;
-    promise(summation::oracle::faultOf(*topology, way, kBytes).empty(), "each GPU ends with the sum");
+    promise(summation::oracle::faultOf(*topology, one, kBytes).empty(), "each GPU ends with the sum");
   }
 }
 

@@ -25,7 +25,6 @@ namespace {
 
 // The plans of all members are made; a direct one has a transfer for each two of them.
 constexpr int kMostMembers = 1024;
-constexpr uint64_t kMostBytes = uint64_t{1} << 50;
 
 constexpr const char* kPlanCommand = "treadle plan";
 
@@ -38,7 +37,7 @@ struct PlanChoice {
 };
 
 Result<uint64_t> bytesIn(const std::string& option, const std::string& text) {
-  if (auto bytes = numberIn<uint64_t>(text, 0, kMostBytes)) return *bytes;
+  if (auto bytes = numberIn<uint64_t>(text, 0, kMostBytesOfSum)) return *bytes;
   return invalidArgument(option + " is '" + text + "', not a number of bytes");
 }
 
@@ -283,7 +282,7 @@ void addPlanCommand(CLI::App& app, const CommandLine& line, int* exitCode) {
   ofService.push_back(addFileOption(command, "--explain", &choice->service.explain, "FOLDER",
                                     "where the time of a run went that wrote its times there"));
   CLI::Option* machine = addFileOption(command, "--machine", &choice->machine, "FILE",
-                                       "how the GPUs of the machine that it describes would sum");
+                                       "how the GPUs of the machine in FILE would sum (JSON, see below)");
   exclude({machine}, ofOperation);
   exclude({machine}, bandwidth);
   exclude(ofService, ofOperation);

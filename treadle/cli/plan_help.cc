@@ -39,16 +39,17 @@ machine and summation service; take an empty folder for each run. --explain prin
 gone, also with the files of some machines only, and with --bandwidth how that compares with the least time that the
 network allows.
 
---machine reads a file that describes one machine with several GPUs. It prints the ways to sum among these GPUs, what
-each link carries and how long that takes; --bytes is what each GPU has. Nothing runs on a GPU. A
-bandwidth is in GB/s (10^9 bytes) per direction:
+--machine reads a file that describes one machine with several GPUs. It prints the strategies to sum among these GPUs,
+the bytes that each link carries, and how long that takes. --bytes is the size of each GPU's data. Nothing runs on a
+GPU. A bandwidth is in GB/s (10^9 bytes) per direction:
   {"switches": [{"name": "s0", "uplink": 10}, {"name": "s1", "uplink": 10}],
    "gpus":     [{"name": "g0", "switch": "s0", "link": 13.1}, {"name": "g1", "switch": "s1", "link": 13.1}],
    "nics":     [{"name": "n0", "switch": "s0", "link": 12.5}],
    "nvlinks":  [{"gpus": ["g0", "g1"], "link": 25}],
    "memory":   60}
-nics, nvlinks, memory and the link of a NIC may be left out. A NIC without a switch is at the CPU. An entry of nvlinks
-is a link between each two of its GPUs.
+nics, nvlinks, memory and the link of a NIC may be left out. A NIC without a switch is at the CPU. For a GPU at the CPU
+describe a switch of its own, with the GPU's link as its uplink. An entry of nvlinks is a link between each two of its
+GPUs.
 
 Exit code 2: wrong usage, a forced algorithm that cannot do the operation, or a wrong file of --machine; 1: it could not
 measure, or the folder of --explain has no times, or cannot be read.)";

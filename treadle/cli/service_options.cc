@@ -11,7 +11,6 @@ namespace treadle::cli {
 namespace {
 
 constexpr size_t kMostMachines = 1024, kMostTensors = 1'000'000;
-constexpr uint64_t kMostBytesOfSum = uint64_t{1} << 50;
 constexpr const char* kDefaultBandwidth = "1180";
 
 Result<size_t> countIn(const std::string& option, const std::string& text, size_t lowest) {
@@ -72,12 +71,17 @@ Result<std::vector<uint64_t>> readSizes(const ServiceChoice& choice) {
   if (given > 1) return invalidArgument("--bytes, --model and --tensors exclude each other");
   if (!choice.model.empty()) return parametersOf(choice.model);
   if (!choice.tensors.empty()) return readTensors(choice.tensors);
-  const std::string& text = choice.bytes.empty() ? "64000000" : choice.bytes;
-  if (auto bytes = numberIn<uint64_t>(text, 1, kMostBytesOfSum)) return std::vector<uint64_t>{*bytes};
-  return invalidArgument("--bytes is '" + text + "', not a number of bytes");
+  Result<uint64_t> bytes = bytesOfSum(choice.bytes);
+  if (!bytes.ok()) return std::move(bytes).status();
+  return std::vector<uint64_t>{*bytes};
 }
 
 }  // namespace
+
+Result<uint64_t> bytesOfSum(const std::string& text) {
+  if (auto bytes = numberIn<uint64_t>(text.empty() ? "64000000" : text, 1, kMostBytesOfSum)) return *bytes;
+  return invalidArgument("--bytes is '" + text + "', not a whole number from 1 to " + std::to_string(kMostBytesOfSum));
+}
 
 Result<summation::Bandwidths> readBandwidths(const ServiceChoice& choice) {
   Result<size_t> workers = countIn("--workers", choice.workers.empty() ? "4" : choice.workers, 1);

@@ -6,9 +6,12 @@
 #include <vector>
 
 #include "treadle/core/base/status.h"
+#include "treadle/core/summation/local_plan.h"
 #include "treadle/core/summation/part_placement.h"
 
 namespace treadle::cli {
+
+inline constexpr uint64_t kMostBytesOfSum = summation::kMostLocalBytes;
 
 struct ServicePlan {
   summation::Bandwidths bandwidths = summation::Bandwidths::even(4, 0, 1.18e9);
@@ -25,6 +28,7 @@ struct ServiceChoice {
 };
 
 // InvalidArgument names the option.
+Result<uint64_t> bytesOfSum(const std::string& text);  // of --bytes; an empty text stands for the default
 Result<summation::Bandwidths> readBandwidths(const ServiceChoice& choice);
 // The same; the file of `tensors` is read.
 Result<ServicePlan> readServicePlan(const ServiceChoice& choice);

@@ -1,6 +1,6 @@
 #pragma once
-// `treadle plan --machine FILE`: how the GPUs of one machine would sum, and how long its links need for that. As a
-// table with a picture of the machine, or JSON. Pure, but for the file.
+// `treadle plan --machine FILE`: how the GPUs of one machine would sum, and the time that its links need for that. As
+// a table with a picture of the machine, or JSON. Pure, except that `readTopologyPlan` reads the file.
 
 #include <string>
 
@@ -15,7 +15,7 @@ struct TopologyPlan {
   summation::LocalPlan plan = {};
 };
 
-// InvalidArgument names the file and what is wrong in it, or --bytes, whose empty text stands for the default.
+// `bytes` is the text of --bytes. InvalidArgument names the file and the fault in it, or --bytes.
 Result<TopologyPlan> readTopologyPlan(const std::string& file, const std::string& bytes);
 
 std::string topologyTable(const TopologyPlan& plan);

@@ -1,5 +1,5 @@
 #pragma once
-// What the steps of a local plan do, computed in another way than the planner does: each transfer walks the shortest
+// The effect of a local plan's steps, computed differently from the planner: each transfer walks the shortest
 // path through the machine's graph, and each place keeps which GPUs' data it has. The fuzzer uses it too.
 
 #include <algorithm>
@@ -22,7 +22,7 @@ using Loads = std::map<DirectedLink, uint64_t>;
 class MachineGraph {
  public:
   explicit MachineGraph(const Topology& topology) : topology_(topology) {
-    const auto switchName = [&](size_t one) { return "switch " + topology.switches[one].name; };
+    const auto switchName = [&](size_t index) { return "switch " + topology.switches[index].name; };
     connect("cpu", "memory");
     for (const auto& one : topology.switches) connect("switch " + one.name, "cpu");
     for (const auto& gpu : topology.gpus) connect("device " + gpu.name, switchName(gpu.underSwitch));
@@ -30,21 +30,21 @@ class MachineGraph {
       connect("device " + nic.name, nic.underSwitch ? switchName(*nic.underSwitch) : "cpu");
   }
 
-  Loads loadsOf(const LocalWay& way) const {
+  Loads loadsOf(const LocalStrategy& strategy) const {
     Loads loads;
-    for (const LocalStep& step : way.steps)
+    for (const LocalStep& step : strategy.steps)
       for (const LocalTransfer& transfer : step.transfers) walk(transfer, &loads);
     std::erase_if(loads, [](const auto& load) { return load.second == 0; });
     return loads;
   }
 
   // The planner's figures in the same form.
-  Loads plannedLoads(const LocalWay& way) const {
+  Loads plannedLoads(const LocalStrategy& strategy) const {
     Loads loads;
     const size_t gpus = topology_.gpus.size(), firstNic = gpus + topology_.switches.size();
     const size_t memory = firstNic + topology_.nics.size();
-    for (size_t i = 0; i < way.links.size(); ++i) {
-      const LinkLoad& link = way.links[i];
+    for (size_t i = 0; i < strategy.links.size(); ++i) {
+      const LinkLoad& link = strategy.links[i];
       const bool isDevice = i < gpus || (i >= firstNic && i < memory) || i > memory;
       const std::string first = (isDevice ? "device " : i == memory ? "" : "switch ") + link.first;
       const bool isAtCpu = link.second == "cpu" || link.second == "memory";
@@ -106,9 +106,9 @@ using Addends = std::vector<int>;
 
 // Runs the steps over every range of bytes that no transfer divides. Empty: each GPU ends with the data of each GPU
 // once, and so does the network get it, where there is one. Otherwise what is wrong.
-inline std::string faultOf(const Topology& topology, const LocalWay& way, uint64_t bytes) {
+inline std::string faultOf(const Topology& topology, const LocalStrategy& strategy, uint64_t bytes) {
   std::set<uint64_t> bounds = {0};
-  for (const LocalStep& step : way.steps)
+  for (const LocalStep& step : strategy.steps)
     for (const LocalTransfer& transfer : step.transfers) bounds.insert(transfer.begin);
   const Addends all(topology.gpus.size(), 1);
   for (const uint64_t at : bounds) {
@@ -119,7 +119,7 @@ inline std::string faultOf(const Topology& topology, const LocalWay& way, uint64
       values[{LocalPlace::Kind::kGpu, gpu}][gpu] = 1;
     }
     size_t networks = 0;
-    for (const LocalStep& step : way.steps) {
+    for (const LocalStep& step : strategy.steps) {
       for (const LocalTransfer& transfer : step.transfers) {
         if (at < transfer.begin || at >= transfer.end) continue;
         const auto source = values.find({transfer.from.kind, transfer.from.index});
@@ -131,14 +131,14 @@ inline std::string faultOf(const Topology& topology, const LocalWay& way, uint64
         target = value;
         if (transfer.to.kind != LocalPlace::Kind::kNic) continue;
         ++networks;
-        if (target != all) return "byte " + std::to_string(at) + " of the network is no sum";
+        if (target != all) return "byte " + std::to_string(at) + " of the network is not the sum";
       }
     }
     if (networks != (topology.nics.empty() ? 0U : 1U))
       return "byte " + std::to_string(at) + " passes the network wrongly";
     for (size_t gpu = 0; gpu < all.size(); ++gpu)
       if (values[{LocalPlace::Kind::kGpu, gpu}] != all)
-        return "byte " + std::to_string(at) + " of " + topology.gpus[gpu].name + " is no sum";
+        return "byte " + std::to_string(at) + " of " + topology.gpus[gpu].name + " is not the sum";
   }
   return {};
 }

@@ -1,4 +1,4 @@
-// The ways to sum within a machine: the paper's numbers, and an oracle over machines drawn at random.
+// The strategies to sum within a machine: closed forms, and an oracle over machines drawn at random.
 
 #include "treadle/core/summation/local_plan.h"
 
@@ -16,14 +16,14 @@ using test::Random;
 constexpr uint64_t kBytes = 5040 * 1000;  // divided by all counts of GPUs here
 constexpr double kGpuLink = 13.1e9, kUplink = 10e9;
 
-// Switches with so many GPUs each: s0 with g0, g1, ..., s1 with those that follow.
+// A switch for each count, with that many GPUs: s0 with g0, g1, ..., s1 with the GPUs that follow.
 Topology machineOf(const std::vector<size_t>& gpusOfSwitches, double uplink = kUplink) {
   Topology topology;
   for (const size_t gpus : gpusOfSwitches) {
-    const size_t one = topology.switches.size();
-    topology.switches.push_back({"s" + std::to_string(one), uplink});
+    const size_t index = topology.switches.size();
+    topology.switches.push_back({"s" + std::to_string(index), uplink});
     for (size_t i = 0; i < gpus; ++i)
-      topology.gpus.push_back({"g" + std::to_string(topology.gpus.size()), one, kGpuLink});
+      topology.gpus.push_back({"g" + std::to_string(topology.gpus.size()), index, kGpuLink});
   }
   return topology;
 }
@@ -38,17 +38,23 @@ void linkAll(Topology* topology) {
     for (size_t first = 0; first < second; ++first) topology->nvlinks.push_back({first, second, 25e9});
 }
 
-const LocalWay& wayNamed(const LocalPlan& plan, const std::string& name) {
-  const auto found = std::ranges::find(plan.ways, name, &LocalWay::name);
-  EXPECT_NE(plan.ways.end(), found) << "no way " << name;
-  return found == plan.ways.end() ? plan.ways.front() : *found;
+const LocalStrategy& strategyNamed(const LocalPlan& plan, const std::string& name) {
+  const auto found = std::ranges::find(plan.strategies, name, &LocalStrategy::name);
+  EXPECT_NE(plan.strategies.end(), found) << "no strategy " << name;
+  return found == plan.strategies.end() ? plan.strategies.front() : *found;
 }
 
-const LinkLoad& linkOf(const LocalWay& way, const std::string& first, const std::string& second) {
+std::vector<std::string> namesOf(const LocalPlan& plan) {
+  std::vector<std::string> names;
+  for (const LocalStrategy& one : plan.strategies) names.push_back(one.name);
+  return names;
+}
+
+const LinkLoad& linkOf(const LocalStrategy& strategy, const std::string& first, const std::string& second) {
   const auto found = std::ranges::find_if(
-      way.links, [&](const LinkLoad& link) { return link.first == first && link.second == second; });
-  EXPECT_NE(way.links.end(), found) << first << " - " << second;
-  return found == way.links.end() ? way.links.front() : *found;
+      strategy.links, [&](const LinkLoad& link) { return link.first == first && link.second == second; });
+  EXPECT_NE(strategy.links.end(), found) << first << " - " << second;
+  return found == strategy.links.end() ? strategy.links.front() : *found;
 }
 
 void expectLoad(uint64_t up, uint64_t down, const LinkLoad& link) {
@@ -56,14 +62,13 @@ void expectLoad(uint64_t up, uint64_t down, const LinkLoad& link) {
   EXPECT_EQ(down, link.down) << link.second << " to " << link.first;
 }
 
-bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+// ---- closed forms
 
-// ---- the paper
-
+// The paper has the ratio. The two bandwidths are ours, chosen so that the formula gives it.
 TEST(LocalPlan, OfThePapersMachineTakes23Point7PercentLessThanTheRing) {
   const LocalPlan plan = planLocally(machineOf({4, 4}), kBytes);
-  EXPECT_EQ(kCpuAssistedWay, plan.chosen().name);
-  EXPECT_NEAR(1 - 0.237, plan.chosen().seconds() / wayNamed(plan, kRingWay).seconds(), 0.0005);
+  EXPECT_EQ(kCpuAssistedStrategy, plan.chosen().name);
+  EXPECT_NEAR(1 - 0.237, plan.chosen().seconds() / strategyNamed(plan, kRingStrategy).seconds(), 0.0005);
   EXPECT_EQ("it takes 23.7% less time than the ring", plan.why);
 }
 
@@ -71,44 +76,57 @@ TEST(LocalPlan, OfThePapersMachineTakesTheLargerOfSOverGAndFourSevenths) {
   for (const double share : {0.2, 0.5, 4.0 / 7, 0.6, 0.763, 0.9, 1.0}) {
     const LocalPlan plan = planLocally(machineOf({4, 4}, share * kGpuLink), kBytes);
     EXPECT_NEAR(std::max(share, 4.0 / 7),
-                wayNamed(plan, kCpuAssistedWay).seconds() / wayNamed(plan, kRingWay).seconds(), 1e-9)
+                strategyNamed(plan, kCpuAssistedStrategy).seconds() / strategyNamed(plan, kRingStrategy).seconds(),
+                1e-9)
         << share;
   }
 }
 
-TEST(LocalPlan, MovesWhatTheFormulasSay) {
+TEST(LocalPlan, MovesTheBytesOfTheFormulas) {
   for (size_t l = 2; l <= 4; ++l) {
     for (size_t g = 1; g <= 5; ++g) {
       SCOPED_TRACE(std::to_string(l) + " switches with " + std::to_string(g) + " GPUs each");
       const LocalPlan plan = planLocally(machineOf(std::vector<size_t>(l, g)), kBytes);
-      const LocalWay &assisted = wayNamed(plan, kCpuAssistedWay), &ring = wayNamed(plan, kRingWay);
+      const LocalStrategy &assisted = strategyNamed(plan, kCpuAssistedStrategy),
+                          &ring = strategyNamed(plan, kRingStrategy);
       const size_t n = l * g;
       const uint64_t ofGpu = (2 * g - 1) * kBytes / g, ofRing = 2 * (n - 1) * kBytes / n;
       expectLoad(ofGpu, ofGpu, linkOf(assisted, "g0", "s0"));
       expectLoad(kBytes, kBytes, linkOf(assisted, "s1", "cpu"));
-      expectLoad((l + 1) * kBytes, 2 * l * kBytes, linkOf(assisted, "cpu", "memory"));
+      expectLoad(2 * l * kBytes, (l + 1) * kBytes, linkOf(assisted, "memory", "cpu"));
       expectLoad(ofRing, ofRing, linkOf(ring, "g0", "s0"));
       expectLoad(ofRing, ofRing, linkOf(ring, "s1", "cpu"));
-      expectLoad(0, 0, linkOf(ring, "cpu", "memory"));
+      expectLoad(0, 0, linkOf(ring, "memory", "cpu"));
     }
   }
 }
 
 TEST(LocalPlan, DividesTheBytesAmongTheGpusOfEachSwitchAlone) {
   const LocalPlan plan = planLocally(machineOf({3, 1}), kBytes);
-  const LocalWay& way = wayNamed(plan, kCpuAssistedWay);
-  expectLoad(5 * kBytes / 3, 5 * kBytes / 3, linkOf(way, "g2", "s0"));
-  expectLoad(kBytes, kBytes, linkOf(way, "g3", "s1"));
-  expectLoad(kBytes, kBytes, linkOf(way, "s0", "cpu"));
-  expectLoad(kBytes, kBytes, linkOf(way, "s1", "cpu"));
+  const LocalStrategy& assisted = strategyNamed(plan, kCpuAssistedStrategy);
+  expectLoad(5 * kBytes / 3, 5 * kBytes / 3, linkOf(assisted, "g2", "s0"));
+  expectLoad(kBytes, kBytes, linkOf(assisted, "g3", "s1"));
+  expectLoad(kBytes, kBytes, linkOf(assisted, "s0", "cpu"));
+  expectLoad(kBytes, kBytes, linkOf(assisted, "s1", "cpu"));
+}
+
+TEST(LocalPlan, CountsEachDirectionOfALink) {
+  Topology topology = machineOf({1, 1});
+  topology.nvlinks = {{0, 1, 25e9}};
+  LocalTransfer transfer{.from = {LocalPlace::Kind::kGpu, 0}, .to = {LocalPlace::Kind::kGpu, 1}, .end = 10};
+  const LocalStrategy pcie{"", {}, loadsOf(topology, {{"", {transfer}}})};
+  expectLoad(10, 0, linkOf(pcie, "s0", "cpu"));
+  expectLoad(0, 10, linkOf(pcie, "g1", "s1"));
+  transfer.nvlink = 0;
+  expectLoad(10, 0, linkOf({"", {}, loadsOf(topology, {{"", {transfer}}})}, "g0", "g1"));
 }
 
 // ---- small machines
 
-TEST(LocalPlan, OfOneSwitchIsTheRing) {
+TEST(LocalPlan, OfOneSwitchHasTheRingOnly) {
   const LocalPlan plan = planLocally(machineOf({4, 0}), kBytes);
-  EXPECT_EQ(kRingWay, plan.chosen().name);
-  EXPECT_EQ("no other way takes less time than the ring", plan.why);
+  EXPECT_EQ(std::vector<std::string>{kRingStrategy}, namesOf(plan));
+  EXPECT_EQ("this machine has no other strategy", plan.why);
   expectLoad(0, 0, linkOf(plan.chosen(), "s0", "cpu"));
 }
 
@@ -121,17 +139,36 @@ TEST(LocalPlan, OfOneGpuDoesNothingWithoutANetwork) {
   addNic(&withNic, {});
   const LocalPlan plan = planLocally(withNic, kBytes);
   EXPECT_EQ(4U, plan.chosen().steps.size());
+  EXPECT_EQ("one GPU only copies its data to the network and back", plan.why);
   expectLoad(kBytes, kBytes, linkOf(plan.chosen(), "g0", "s0"));
   expectLoad(kBytes, kBytes, linkOf(plan.chosen(), "n0", "cpu"));
 }
 
 TEST(LocalPlan, CountsMemoryOnlyWhereItsBandwidthIsGiven) {
   Topology slow = machineOf({4, 4});
-  EXPECT_EQ("g0", planLocally(slow, kBytes).chosen().bottleneck().first);
+  EXPECT_EQ("g0", planLocally(slow, kBytes).chosen().busiest().first);
   slow.memory = 1e9;
   const LocalPlan plan = planLocally(slow, kBytes);
-  EXPECT_EQ(kRingWay, plan.chosen().name);
-  EXPECT_EQ("memory", wayNamed(plan, kCpuAssistedWay).bottleneck().second);
+  EXPECT_EQ(kRingStrategy, plan.chosen().name);
+  EXPECT_EQ("no other strategy takes less time than the ring", plan.why);
+  EXPECT_EQ("memory", strategyNamed(plan, kCpuAssistedStrategy).busiest().first);
+}
+
+// Each GPU is alone under its switch, so the ring and the CPU move M over each link.
+TEST(LocalPlan, SaysHowLittleItGains) {
+  Topology topology = machineOf({1, 1});
+  EXPECT_EQ("it takes as long as the ring, and no other strategy takes less", planLocally(topology, kBytes).why);
+  topology = machineOf({2, 2}, 0.9999 * kGpuLink);  // 3/2 M over each link; the CPU takes it off the uplinks
+  EXPECT_EQ("it takes less time than the ring, by less than 0.1%", planLocally(topology, kBytes).why);
+}
+
+TEST(LocalPlan, HoldsForNoBytesAndForTheMost) {
+  Topology large = machineOf({32, 32});
+  addNic(&large, 0);
+  for (const uint64_t bytes : {uint64_t{0}, kMostLocalBytes})
+    expectLoad(2 * bytes, 2 * bytes,
+               linkOf(strategyNamed(planLocally(large, bytes), kCpuAssistedStrategy), "s0", "cpu"));
+  EXPECT_EQ("it takes as long as the ring, and no other strategy takes less", planLocally(large, 0).why);
 }
 
 // ---- NVLinks
@@ -142,14 +179,14 @@ TEST(LocalPlanOverNvLinks, ReducesToAGpuThatDoesNotShareTheNicsSwitch) {
     addNic(&topology, nic);
     linkAll(&topology);
     const LocalPlan plan = planLocally(topology, kBytes);
-    EXPECT_EQ(kNvLinkWay, plan.chosen().name);
-    EXPECT_TRUE(has(plan.chosen().steps.front().what, nic == 0 ? "to g4" : "to g0"))
-        << plan.chosen().steps.front().what;
+    EXPECT_EQ(kNvLinkStrategy, plan.chosen().name);
+    EXPECT_EQ(std::string("all GPUs reduce over NVLink to ") + (nic == 0 ? "g4" : "g0"),
+              plan.chosen().steps.front().what);
+    EXPECT_TRUE(plan.notes.empty());
     expectLoad(kBytes, kBytes, linkOf(plan.chosen(), "s0", "cpu"));
     expectLoad(kBytes, kBytes, linkOf(plan.chosen(), "s1", "cpu"));
-    const LocalWay& shared = wayNamed(plan, kSharedNvLinkWay);
-    const std::string ofNic = nic == 0 ? "s0" : "s1";
-    expectLoad(2 * kBytes, 2 * kBytes, linkOf(shared, ofNic, "cpu"));
+    const LocalStrategy shared = nvLinkStrategy(topology, kBytes, {nic == 0 ? size_t{0} : 4});
+    expectLoad(2 * kBytes, 2 * kBytes, linkOf(shared, nic == 0 ? "s0" : "s1", "cpu"));
     EXPECT_DOUBLE_EQ(2, shared.seconds() / plan.chosen().seconds());
   }
 }
@@ -159,50 +196,85 @@ TEST(LocalPlanOverNvLinks, SharesTheSwitchWhereThereIsNoOther) {
   addNic(&topology, 0);
   linkAll(&topology);
   const LocalPlan plan = planLocally(topology, kBytes);
-  ASSERT_EQ(1U, plan.notes.size());
-  EXPECT_TRUE(has(plan.notes[0], "shares the switch s0 with the NIC"));
-  EXPECT_EQ(2U + 1U, plan.ways.size()) << "nothing to compare with";
+  EXPECT_EQ(std::vector<std::string>{"with nvlink, g0 gathers the sum although it shares the switch s0 with the NIC: "
+                                     "no other GPU is faster"},
+            plan.notes);
+}
+
+// g1 is under another switch than the NIC, but has a slow NVLink to g0.
+TEST(LocalPlanOverNvLinks, AvoidsARootWithASlowNvLink) {
+  Topology topology = machineOf({1, 2, 0});
+  topology.gpus.push_back({"g3", 0, kGpuLink});
+  addNic(&topology, 0);
+  topology.nvlinks = {{0, 1, 1e9}, {0, 2, 50e9}, {1, 2, 50e9}, {3, 2, 50e9}};
+  const LocalPlan plan = planLocally(topology, 1'000'000);
+  EXPECT_EQ(kNvLinkStrategy, plan.chosen().name);
+  EXPECT_EQ("all GPUs reduce over NVLink to g2", plan.chosen().steps.front().what);
+  EXPECT_DOUBLE_EQ(1e-4, plan.chosen().seconds());
+}
+
+// The uplink of the other switch is slow, and so is an NVLink of the first GPU.
+TEST(LocalPlanOverNvLinks, TakesTheFastestRootUnderTheNicsSwitch) {
+  Topology topology = machineOf({2, 1});
+  topology.switches[0].uplink = 40e9;
+  topology.switches[1].uplink = 5e9;
+  addNic(&topology, 0);
+  topology.nics[0].link = Topology::kUnlimited;
+  topology.nvlinks = {{0, 2, 2e9}, {1, 2, 50e9}, {1, 0, 50e9}};
+  const LocalPlan plan = planLocally(topology, 1'000'000);
+  EXPECT_EQ("all GPUs reduce over NVLink to g1", plan.chosen().steps.front().what);
+  EXPECT_DOUBLE_EQ(1e6 / kGpuLink, plan.chosen().seconds());
+  EXPECT_EQ(1U, plan.notes.size());
+}
+
+// The NIC is slow, so all roots take the same time.
+TEST(LocalPlanOverNvLinks, LeavesTheNicsSwitchAloneWhereThatCostsNothing) {
+  Topology topology = machineOf({1, 1});
+  addNic(&topology, 0);
+  topology.nics[0].link = 1e9;
+  linkAll(&topology);
+  EXPECT_EQ("all GPUs reduce over NVLink to g1", planLocally(topology, kBytes).strategies[0].steps.front().what);
 }
 
 TEST(LocalPlanOverNvLinks, GivesEachOfSeveralNicsAnEqualPartAndAGpuWhereTheUplinksAreFree) {
   Topology topology = machineOf({2, 2, 2, 2});
   for (size_t nic = 0; nic < 4; ++nic) addNic(&topology, nic);
   linkAll(&topology);
-  const LocalWay way = wayNamed(planLocally(topology, kBytes), kNvLinkWay);
-  for (const std::string one : {"s0", "s1", "s2", "s3"}) expectLoad(kBytes / 2, kBytes / 2, linkOf(way, one, "cpu"));
+  const LocalStrategy four = strategyNamed(planLocally(topology, kBytes), kNvLinkStrategy);
+  for (const std::string one : {"s0", "s1", "s2", "s3"}) expectLoad(kBytes / 2, kBytes / 2, linkOf(four, one, "cpu"));
   for (const std::string one : {"n0", "n1", "n2", "n3"})
-    expectLoad(kBytes / 4, kBytes / 4, linkOf(way, one, "s" + one.substr(1)));
+    expectLoad(kBytes / 4, kBytes / 4, linkOf(four, one, "s" + one.substr(1)));
   topology.nics.resize(2);
-  const LocalWay fewer = wayNamed(planLocally(topology, kBytes), kNvLinkWay);
-  for (const std::string one : {"s0", "s1", "s2", "s3"}) expectLoad(kBytes / 2, kBytes / 2, linkOf(fewer, one, "cpu"));
+  const LocalStrategy two = strategyNamed(planLocally(topology, kBytes), kNvLinkStrategy);
+  for (const std::string one : {"s0", "s1", "s2", "s3"}) expectLoad(kBytes / 2, kBytes / 2, linkOf(two, one, "cpu"));
 }
 
 TEST(LocalPlanOverNvLinks, LeavesPcieAloneWithoutANetwork) {
   Topology topology = machineOf({2, 2});
   linkAll(&topology);
   const LocalPlan plan = planLocally(topology, kBytes);
-  EXPECT_EQ(kNvLinkWay, plan.chosen().name);
+  EXPECT_EQ(kNvLinkStrategy, plan.chosen().name);
   for (size_t i = 0; i < topology.gpus.size() + topology.switches.size() + 1; ++i)
     expectLoad(0, 0, plan.chosen().links[i]);
   expectLoad(kBytes / 2, kBytes / 2, linkOf(plan.chosen(), "g0", "g1"));
 }
 
-TEST(LocalPlanOverNvLinks, GoesThroughOtherGpusWhereLinksLeadThere) {
+TEST(LocalPlanOverNvLinks, PassesOtherGpusWhereNoDirectLinkExists) {
   Topology topology = machineOf({2, 2});
   addNic(&topology, 1);
   topology.nvlinks = {{2, 3, 25e9}, {1, 2, 25e9}, {0, 1, 25e9}};
-  const LocalWay way = wayNamed(planLocally(topology, kBytes), kNvLinkWay);
-  EXPECT_TRUE(has(way.steps.front().what, "to g0"));
-  expectLoad(kBytes, kBytes, linkOf(way, "g2", "g3"));
+  const LocalStrategy strategy = strategyNamed(planLocally(topology, kBytes), kNvLinkStrategy);
+  EXPECT_EQ("all GPUs reduce over NVLink to g0", strategy.steps.front().what);
+  expectLoad(kBytes, kBytes, linkOf(strategy, "g2", "g3"));
 }
 
-TEST(LocalPlanOverNvLinks, FallsBackToTheRulesForPcieWhereLinksAreMissing) {
+TEST(LocalPlanOverNvLinks, UsesNoneWhereLinksAreMissing) {
   Topology topology = machineOf({4, 4});
   for (const size_t gpu : {0, 4})
     for (size_t other = gpu + 1; other < gpu + 4; ++other) topology.nvlinks.push_back({gpu, other, 25e9});
   const LocalPlan plan = planLocally(topology, kBytes);
-  EXPECT_EQ(std::vector<std::string>{"NVLinks do not connect all GPUs, so the rules for PCIe hold"}, plan.notes);
-  EXPECT_EQ(kCpuAssistedWay, plan.chosen().name);
+  EXPECT_EQ(std::vector<std::string>{"NVLinks do not connect all GPUs, so the plan uses none of them"}, plan.notes);
+  EXPECT_EQ((std::vector<std::string>{kCpuAssistedStrategy, kRingStrategy}), namesOf(plan));
 }
 
 // ---- any machine
@@ -229,42 +301,32 @@ TEST(LocalPlanOfAnyMachine, GivesEachGpuTheDataOfEachGpuOnce) {
   test::forSeeds(300, [](Random& random) {
     const Topology topology = drawnMachine(random);
     const uint64_t bytes = pick(random, 3) == 0 ? pick(random, 12) : pick(random, 100'000);
-    for (const LocalWay& way : planLocally(topology, bytes).ways)
-      EXPECT_EQ("", oracle::faultOf(topology, way, bytes)) << way.name;
+    for (const LocalStrategy& one : planLocally(topology, bytes).strategies)
+      EXPECT_EQ("", oracle::faultOf(topology, one, bytes)) << one.name;
   });
 }
 
-TEST(LocalPlanOfAnyMachine, MovesOverEachLinkWhatItsTransfersWalk) {
+TEST(LocalPlanOfAnyMachine, CountsTheLinksThatItsTransfersCross) {
   test::forSeeds(60, [](Random& random) {
     const Topology topology = drawnMachine(random);
     const oracle::MachineGraph graph(topology);
-    for (const LocalWay& way : planLocally(topology, 1 + pick(random, 100'000)).ways)
-      EXPECT_EQ(graph.loadsOf(way), graph.plannedLoads(way)) << way.name;
+    for (const LocalStrategy& one : planLocally(topology, 1 + pick(random, 100'000)).strategies)
+      EXPECT_EQ(graph.loadsOf(one), graph.plannedLoads(one)) << one.name;
   });
 }
 
-TEST(LocalPlanOfAnyMachine, TakesTheWayWhoseBusiestLinkEndsFirst) {
+TEST(LocalPlanOfAnyMachine, GathersOnTheFastestGpu) {
   test::forSeeds(300, [](Random& random) {
-    const LocalPlan plan = planLocally(drawnMachine(random), kBytes);
-    for (const LocalWay& way : plan.ways) {
-      EXPECT_LE(plan.chosen().seconds(), way.seconds());
-      for (const LinkLoad& link : way.links) {
-        EXPECT_LE(link.seconds(), way.seconds());
-        EXPECT_EQ(static_cast<double>(std::max(link.up, link.down)) / link.bandwidth, link.seconds());
-      }
-    }
-    EXPECT_EQ(kRingWay, wayNamed(plan, kRingWay).name);
+    Topology topology = drawnMachine(random);
+    if (topology.nics.empty()) addNic(&topology, {});
+    topology.nics.resize(1);
+    const LocalPlan plan = planLocally(topology, kBytes);
+    const auto names = namesOf(plan);
+    if (!std::ranges::count(names, kNvLinkStrategy)) return;
+    for (size_t root = 0; root < topology.gpus.size(); ++root)
+      EXPECT_LE(strategyNamed(plan, kNvLinkStrategy).seconds(), nvLinkStrategy(topology, kBytes, {root}).seconds())
+          << root;
   });
-}
-
-TEST(LocalPlanOfAnyMachine, HoldsForNoBytesAndForTheMost) {
-  Topology large = machineOf({32, 32});
-  addNic(&large, 0);
-  for (const uint64_t bytes : {uint64_t{0}, kMostLocalBytes}) {
-    const LocalPlan plan = planLocally(large, bytes);
-    expectLoad(2 * bytes, 2 * bytes, linkOf(wayNamed(plan, kCpuAssistedWay), "s0", "cpu"));
-    EXPECT_FALSE(has(plan.why, "nan")) << plan.why;
-  }
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 #pragma once
-// How the GPUs of one machine would sum: which transfers, in which order, and the time that its links need for them.
+// Plans how the GPUs of one machine sum: which transfers, in which order, and the time that the links need for them.
 // Source of the rules: Y. Jiang et al., "A Unified Architecture for Accelerating Distributed DNN Training in
 // Heterogeneous GPU/CPU Clusters", OSDI 2020, section 4.2; docs/rooms/summation.md has the formulas. Pure: it drives no
 // GPU.
@@ -24,14 +24,13 @@ struct LocalPlace {
   size_t index = 0;  // of the GPU, the switch or the NIC
 
   bool isMemory() const { return kind == Kind::kAddend || kind == Kind::kSum; }
-  bool operator==(const LocalPlace&) const = default;
 };
 
 // Bytes [begin, end) go from one place to the same bytes of another.
 struct LocalTransfer {
   LocalPlace from, to;
   uint64_t begin = 0, end = 0;
-  bool adds = false;                  // to what is there, and does not replace it
+  bool adds = false;                  // to the bytes at `to`; otherwise replaces them
   std::optional<size_t> nvlink = {};  // none: over PCIe
 
   uint64_t bytes() const { return end - begin; }
@@ -39,44 +38,49 @@ struct LocalTransfer {
 
 struct LocalStep {
   std::string what;
-  std::vector<LocalTransfer> transfers;  // one after the other they give the sum
+  std::vector<LocalTransfer> transfers;  // executed one after the other, they give the sum
 };
 
-// What a link carries in each direction.
+// The bytes that a link carries in each direction.
 struct LinkLoad {
-  std::string first, second;  // its ends; of a PCIe link the second one is nearer to the CPU
+  std::string first, second;  // its ends; the second one is nearer to the CPU, except for NVLinks
   double bandwidth = 0;       // bytes per second and direction
   uint64_t up = 0, down = 0;  // to the second end, and from it
 
   double seconds() const;
 };
 
-struct LocalWay {
+// In the order: GPUs, switches, NICs, memory, NVLinks, each in the order of the topology.
+std::vector<LinkLoad> loadsOf(const Topology& topology, const std::vector<LocalStep>& steps);
+
+struct LocalStrategy {
   std::string name;
   std::vector<LocalStep> steps;
-  std::vector<LinkLoad> links;  // GPUs, switches, NICs, memory, NVLinks, each in the order of the topology
+  std::vector<LinkLoad> links;  // loadsOf(topology, steps)
 
-  // As long as the busiest link needs: parts of the data go through all steps at the same time.
-  double seconds() const { return bottleneck().seconds(); }
-  const LinkLoad& bottleneck() const;
+  // The busiest link sets the time: the steps overlap, each on another part of the data.
+  double seconds() const { return busiest().seconds(); }
+  const LinkLoad& busiest() const;
 };
 
 struct LocalPlan {
-  std::vector<LocalWay> ways;  // the chosen one first; the ring is always there
+  std::vector<LocalStrategy> strategies;  // the chosen one first; the ring is always there
   std::string why;
   std::vector<std::string> notes;
 
-  const LocalWay& chosen() const { return ways.front(); }
+  const LocalStrategy& chosen() const { return strategies.front(); }
 };
 
-inline constexpr const char* kNvLinkWay = "nvlink";
-inline constexpr const char* kSharedNvLinkWay = "nvlink, shared";  // with the NIC's switch, to compare
-inline constexpr const char* kCpuAssistedWay = "cpu-assisted";
-inline constexpr const char* kRingWay = "ring";
+inline constexpr const char* kNvLinkStrategy = "nvlink";
+inline constexpr const char* kCpuAssistedStrategy = "cpu-assisted";
+inline constexpr const char* kRingStrategy = "ring";
 
 inline constexpr uint64_t kMostLocalBytes = uint64_t{1} << 50;
 
-// Of a topology as `parseTopology` gives it, and at most `kMostLocalBytes`.
+// `bytes` is at most `kMostLocalBytes`.
 LocalPlan planLocally(const Topology& topology, uint64_t bytes);
+
+// The sum over NVLinks, which must connect all GPUs. Each GPU of `roots` gathers an equal part of the sum.
+LocalStrategy nvLinkStrategy(const Topology& topology, uint64_t bytes, const std::vector<size_t>& roots);
 
 }  // namespace treadle::summation
