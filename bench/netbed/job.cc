@@ -1,6 +1,6 @@
 // One worker of a job in the bed of bench/netbed.py that sums in rounds, by all-reduces of a process group or by a
-// summation service with the job's servers: prints when each round began and ended, in microseconds of the clock that all namespaces of a host
-// share. Its place in the job is in the environment, as with any launcher.
+// summation service with the job's servers: prints when each round began and ended, in microseconds of the clock that
+// all namespaces of a host share. Its place in the job is in the environment, as with any launcher.
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
