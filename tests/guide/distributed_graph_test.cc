@@ -41,8 +41,7 @@ class DistributedGraph : public ::testing::Test {
   treadle::Worker& worker = job[0];
   treadle::RRef<at::Tensor> weight = worker.remote<&theWeight>("worker1");
   at::Tensor gradientThere(const treadle::AutogradContext& context) {
-    auto there = treadle::autograd::interceptorOf(job[1]).contexts().find(context.id());
-    return there.ok() ? (*there)->graph->gradient(theWeight()) : at::Tensor();
+    return treadle::gradient(job[1], context.id(), theWeight());
   }
 };
 

@@ -22,10 +22,9 @@ struct Found {
 TREADLE_FIELDS(Found, loss, weight, bias, embedding)
 
 at::Tensor onlyGradientHere(CallContext& call, int64_t contextId) {
-  auto context = valueOrThrow(autograd::interceptorOf(call.worker()).contexts().find(contextId));
-  auto gradients = context->graph->gradients().all();
-  if (gradients.size() != 1) raise(internalError(std::to_string(gradients.size()) + " gradients on the server"));
-  return gradients.front().second;
+  const auto all = gradients(call.worker(), contextId);
+  if (all.size() != 1) raise(internalError(std::to_string(all.size()) + " gradients on the server"));
+  return all.front().second;
 }
 
 // Each trainer begins with another linear layer: rank 0's is what counts.

@@ -252,14 +252,9 @@ at::Tensor lossOf(const Tensors& made, uint64_t which) {
   return Computation::sumOf(some).sum() + at::zeros({}, at::kDouble).requires_grad_();
 }
 
-at::Tensor gradientOf(Worker& worker, int64_t contextId, const at::Tensor& leaf) {
-  auto context = autograd::interceptorOf(worker).contexts().find(contextId);
-  return context.ok() ? (*context)->graph->gradient(leaf) : at::Tensor();
-}
-
 void expectEqual(const at::Tensor& found, const at::Tensor& expected) {
   const at::Tensor none = at::zeros({4, 4}, at::kDouble);
-  EXPECT_TRUE(close(found.defined() ? found : none, expected.defined() ? expected : none));
+  EXPECT_TRUE(closeToLargest(found.defined() ? found : none, expected.defined() ? expected : none));
   EXPECT_TRUE(expected.defined() || !found.defined()) << "what takes no part gets no gradient";
 }
 
@@ -283,7 +278,7 @@ void compare(TensorJob& job, AutogradMode mode, Random& random) {
     context.backward({lossOf(made, subsets[pass])}, {.retainGraph = !last});
     for (size_t i = 0; i < flat.size(); ++i) {
       if (more[i].defined()) expected[i] = expected[i].defined() ? expected[i] + more[i] : more[i];
-      expectEqual(gradientOf(job[i / kLeaves], context.id(), flat[i]), expected[i]);
+      expectEqual(gradient(job[i / kLeaves], context.id(), flat[i]), expected[i]);
     }
   }
 }

@@ -44,4 +44,18 @@ inline ::testing::AssertionResult close(const at::Tensor& a, const at::Tensor& b
   return ::testing::AssertionFailure() << "they differ by up to " << (a - b).abs().max().item<double>();
 }
 
+// Equal in dtype and shape, and in values up to 1e-10 of the largest one that is expected; what cancels leaves 1e-14.
+inline ::testing::AssertionResult closeToLargest(const at::Tensor& found, const at::Tensor& expected) {
+  constexpr double kTolerance = 1e-10;
+  if (!found.defined() || !expected.defined()) return ::testing::AssertionFailure() << "a tensor is undefined";
+  if (found.scalar_type() != expected.scalar_type() || found.sizes() != expected.sizes())
+    return ::testing::AssertionFailure() << found.toString() << found.sizes() << " and " << expected.toString()
+                                         << expected.sizes();
+  if (found.numel() == 0) return ::testing::AssertionSuccess();
+  const auto difference = (found - expected).abs().max().item<double>();
+  const auto largest = expected.abs().max().item<double>();
+  if (difference <= std::max(kTolerance * largest, 1e-14)) return ::testing::AssertionSuccess();
+  return ::testing::AssertionFailure() << "they differ by up to " << difference << ", the largest is " << largest;
+}
+
 }  // namespace treadle::test

@@ -77,7 +77,7 @@ class LoopbackJob {
   size_t delivered_ = 0, mails_ = 0;
 };
 
-// |a - b| <= 1e-10 * max(1, |b|), and the same shape. Undefined equals undefined or zeros.
+// |a - b| <= 1e-10 * the largest |b|, or 1e-14, and the same shape. Undefined equals undefined or zeros.
 ::testing::AssertionResult closeTo(const at::Tensor& actual, const at::Tensor& expected);
 
 // A leaf of float64 random numbers that requires grad.

@@ -331,11 +331,38 @@ TEST_P(DistributedPass, SparseGradientsStaySparse) {
   EXPECT_TRUE(context.gradient(table).is_sparse()) << "it came over the network";
   EXPECT_TRUE(close(context.gradient(table).to_dense(), expected));
   context.backward({a.call<&lookUpThere>("B", there, indices).pow(2).sum()});
-  auto gradients =
-      valueOrThrow(autograd::interceptorOf(job[1]).contexts().find(context.id()))->graph->gradients().all();
+  const auto gradients = treadle::gradients(job[1], context.id());
   ASSERT_EQ(gradients.size(), 1u);
   EXPECT_TRUE(gradients[0].second.is_sparse());
   EXPECT_TRUE(close(gradients[0].second.to_dense(), expected));
+}
+
+TEST_P(DistributedPass, AnyWorkerReadsItsGradientsByTheIdOfTheContext) {
+  const at::Tensor weight = leaf(), other = leaf();
+  RRef<at::Tensor> there = a.remote<&asLeaf>("B", weight.detach());
+  int64_t id = 0;
+  {
+    AutogradContext context(a);
+    id = context.id();
+    EXPECT_TRUE(gradients(job[1], id).empty()) << "nothing of it has come there";
+    EXPECT_FALSE(gradient(job[1], id, weight).defined());
+    const at::Tensor x = leaf().detach();
+    context.backward({a.call<&weighted>("B", there, x)});
+    const auto all = gradients(job[1], id);
+    ASSERT_EQ(all.size(), 1U);
+    EXPECT_TRUE(close(all.front().first.detach(), weight.detach()));
+    EXPECT_TRUE(close(all.front().second, x));
+    EXPECT_TRUE(gradient(job[1], id, all.front().first).equal(all.front().second));
+    EXPECT_FALSE(gradient(job[1], id, other).defined()) << "it took no part";
+    EXPECT_TRUE(gradients(a, id).empty());
+  }
+  expectAllReleased();
+  EXPECT_TRUE(gradients(job[2], id).empty()) << "it had no part";
+  EXPECT_NE("", messageOf<NotFoundError>([&] { gradients(a, (int64_t{9999} << 40) | 1); })) << "of no worker";
+  for (const size_t rank : {0, 1}) {
+    EXPECT_NE("", messageOf<NotFoundError>([&] { gradients(job[rank], id); }));
+    EXPECT_NE("", messageOf<NotFoundError>([&] { gradient(job[rank], id, weight); }));
+  }
 }
 
 TEST_P(DistributedPass, TensorsWithoutGradientsMayBeAmongThem) {

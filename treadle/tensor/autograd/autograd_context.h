@@ -71,4 +71,11 @@ class AutogradContext {
   const std::unique_ptr<autograd::CurrentContext> current_;
 };
 
+// Gradients of this worker's leaves in a context that another worker began, and whose id it has sent. The first is
+// undefined, and the second empty, where nothing of the context came to this worker. NotFoundError: this worker has
+// heard that the context ended, or no worker of the job can have begun it. StateError: `worker` was joined without
+// tensors.
+at::Tensor gradient(Worker& worker, int64_t contextId, const at::Tensor& leaf);
+std::vector<std::pair<at::Tensor, at::Tensor>> gradients(Worker& worker, int64_t contextId);
+
 }  // namespace treadle

@@ -86,10 +86,8 @@ Result<ContextPtr> Contexts::findOrMake(int64_t id, AutogradMode mode) {
     if (found->second->graph->mode() == mode) return found->second;
     return dataLoss("a message says that autograd context " + std::to_string(id) + " is of another mode than it is");
   }
-  int owner = rankOfId(id);
-  // A context of our own that is not in the table has ended. One of another worker is new here, unless we
-  // know that it has ended or cannot go on.
-  if (id < 0 || owner == rank_ || releasedSet_.contains(id) || lost_.contains(owner)) return contextGone(id);
+  if (hasEnded(id)) return contextGone(id);
+  const int owner = rankOfId(id);
   if (!network_.mayExist(owner))
     return dataLoss("a message came within an autograd context of rank " + std::to_string(owner) +
                     ", which no worker of this job has");
@@ -127,9 +125,17 @@ ContextPtr Contexts::release(int64_t id) {
   return context;
 }
 
-bool Contexts::wasReleased(int64_t id) const {
+Result<ContextPtr> Contexts::partIn(int64_t id) const {
   MutexLock lock(mutex_);
-  return releasedSet_.contains(id);
+  if (const auto found = contexts_.find(id); found != contexts_.end()) return found->second;
+  if (hasEnded(id) || !network_.mayExist(rankOfId(id))) return contextGone(id);
+  return ContextPtr();
+}
+
+// A context of our own that is not in the table has ended. One of another worker never came here, unless we know that
+// it has ended or cannot go on.
+bool Contexts::hasEnded(int64_t id) const {
+  return id < 0 || rankOfId(id) == rank_ || releasedSet_.contains(id) || lost_.contains(rankOfId(id));
 }
 
 void Contexts::onLost(int rank) {

@@ -104,8 +104,8 @@ class Contexts {
   // Forgets it; null when it is unknown. Messages that name it are refused from now on, also by a worker that
   // never knew it: the word may have overtaken them.
   ContextPtr release(int64_t id);
-  // Whether it was released here, as far as is remembered.
-  bool wasReleased(int64_t id) const;
+  // The same, but null for a context of another worker that never came here: this one has no part in it.
+  Result<ContextPtr> partIn(int64_t id) const;
   // Forgets what `rank` owned, and refuses what may still come of it. Contexts of others that it took part in
   // stay: their owners see a failed call.
   void onLost(int rank);
@@ -130,6 +130,8 @@ class Contexts {
  private:
   ContextPtr make(int64_t id, int owner, AutogradMode mode) const;
   Result<ContextPtr> findOrMake(int64_t id, AutogradMode mode);
+  // Of a context that is not in the table.
+  bool hasEnded(int64_t id) const TREADLE_REQUIRES(mutex_);
 
   const int rank_;
   const AutogradMode usual_;

@@ -12,10 +12,7 @@ namespace {
 
 // Null for a context that never came to this worker: it has no gradients for its parameters.
 autograd::ContextPtr contextHere(Worker& worker, int64_t contextId) {
-  autograd::Contexts& contexts = autograd::interceptorOf(worker).contexts();
-  Result<autograd::ContextPtr> found = contexts.find(contextId);
-  if (!found.ok() && !contexts.wasReleased(contextId)) return nullptr;
-  return valueOrThrow(std::move(found));
+  return valueOrThrow(autograd::interceptorOf(worker).contexts().partIn(contextId));
 }
 
 }  // namespace
