@@ -41,6 +41,7 @@ HEADERS = [
     ("treadle/tensor/bridge/tensor_rref.h", ["RRefMethods"], [], True),
     ("treadle/tensor/bridge/tensor_memory.h", [], [], True),
     ("treadle/tensor/autograd/autograd_context.h", ["AutogradContext"], [], True),
+    ("treadle/tensor/autograd/checkpoint.h", [], ["CheckpointOptions"], True),
     ("treadle/tensor/autograd/describe.h", [], [], True),
     ("treadle/tensor/autograd/options.h", [], ["AutogradOptions", "BackwardOptions"], True),
     ("treadle/tensor/nn/remote_module.h", ["RemoteModule"], [], True),
@@ -170,7 +171,7 @@ def members(text, name, with_fields):
 def free_functions(text):
     """Of the namespaces that programs use, not of those within."""
     names = set()
-    for found in re.finditer(r"namespace (treadle|treadle::group|treadle::checkpoint) \{", text):
+    for found in re.finditer(r"namespace (treadle|treadle::group|treadle::safetensors) \{", text):
         depth, at = 1, found.end()
         while depth and at < len(text):
             depth += {"{": 1, "}": -1}.get(text[at], 0)

@@ -6,4 +6,5 @@
 
 #include "treadle/rpc.h"
 #include "treadle/tensor/autograd/autograd_context.h"
+#include "treadle/tensor/autograd/checkpoint.h"
 #include "treadle/tensor/autograd/describe.h"

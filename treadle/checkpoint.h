@@ -1,5 +1,6 @@
 #pragma once
-// Saving and loading tensors as safetensors files: treadle::saveSafetensors(path, {{"weight", w}}) and
+// Saving and loading tensors as safetensors files (treadle::checkpoint, which computes a part of a model again in place
+// of keeping its graph, is in <treadle/autograd.h>): treadle::saveSafetensors(path, {{"weight", w}}) and
 // treadle::loadSafetensors(path). Their guarantees and exceptions are documented at their declarations.
 
 #include "treadle/core/base/error.h"
@@ -7,8 +8,10 @@
 
 namespace treadle {
 
-using checkpoint::loadSafetensors;
-using checkpoint::loadSafetensorsMetadata;
-using checkpoint::saveSafetensors;
+using safetensors::loadSafetensors;
+using safetensors::loadSafetensorsMetadata;
+using safetensors::Metadata;
+using safetensors::NamedTensors;
+using safetensors::saveSafetensors;
 
 }  // namespace treadle

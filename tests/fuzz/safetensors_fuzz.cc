@@ -11,17 +11,17 @@ void feed(Bytes input) {
   Choices choices(input);
   uint64_t dataBytes = choices.number<uint8_t>();
   std::string json = choices.text(input.size());
-  Result<checkpoint::Header> header = checkpoint::parseHeader(json, dataBytes);
+  Result<safetensors::Header> header = safetensors::parseHeader(json, dataBytes);
   if (!header.ok()) return;
   uint64_t covered = 0;
-  for (const checkpoint::TensorEntry& tensor : header->tensors) {
+  for (const safetensors::TensorEntry& tensor : header->tensors) {
     promise(tensor.begin == covered && tensor.end >= tensor.begin, "tensors follow each other without a gap");
     covered = tensor.end;
   }
   promise(covered == dataBytes, "all data belongs to a tensor");
-  Result<std::string> text = checkpoint::formatHeader(*header);
+  Result<std::string> text = safetensors::formatHeader(*header);
   promise(text.ok(), "what was read can be written");
-  promise(checkpoint::parseHeader(text->substr(checkpoint::kLengthBytes), dataBytes).ok(), "and read again");
+  promise(safetensors::parseHeader(text->substr(safetensors::kLengthBytes), dataBytes).ok(), "and read again");
 }
 
 Inputs seeds() {

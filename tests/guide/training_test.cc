@@ -107,6 +107,22 @@ TEST_F(TrainingGuide, TheLossFallsOnBothTrainers) {
   for (treadle::Future<double>& loss : losses) EXPECT_LT(loss.wait(), 0.3);
 }
 
+TEST_F(TrainingGuide, ASegmentMayBeCheckpointed) {
+  Embedding embedding(worker, "server", 16, 8);
+  at::Tensor indices = at::arange(4);
+  // [checkpointed-segment]
+  treadle::AutogradContext context(worker);
+  torch::nn::Sequential block(torch::nn::Linear(8, 64), torch::nn::Tanh(), torch::nn::Linear(64, 1));
+  at::Tensor output = treadle::checkpoint([block](const at::Tensor& input) mutable { return block->forward(input); },
+                                          embedding.forward(indices), {.parameters = block->parameters()});
+  context.backward({output.sum()});  // runs the block again
+  // [/checkpointed-segment]
+  at::Tensor rows = embedding.remoteParameters().at(0).toHere().detach().slice(0, 0, 4);
+  const auto expected = torch::autograd::grad({block->forward(rows).sum()}, block->parameters());
+  for (size_t i = 0; i < expected.size(); ++i)
+    EXPECT_TRUE(at::allclose(context.gradient(block->parameters()[i]), expected[i]));
+}
+
 TEST_F(TrainingGuide, GradientsAreInTheContext) {
   Embedding embedding(worker, "server", 16, 8);
   at::Tensor indices = at::arange(4);

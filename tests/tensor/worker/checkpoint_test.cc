@@ -8,6 +8,7 @@
 
 #include <atomic>
 
+#include "tests/support/expect_error.h"
 #include "tests/support/gate.h"
 #include "tests/support/tensor_job.h"
 
@@ -63,12 +64,41 @@ struct Reentrant : torch::autograd::Function<Reentrant> {
   }
 };
 
+at::Tensor doubled(const at::Tensor& x) { return x * 2; }
+
+// Its segment calls another worker. The first run is without gradients, as any forward of a Function.
+struct RemoteSegment : torch::autograd::Function<RemoteSegment> {
+  static at::Tensor segment(Worker& worker, const at::Tensor& input) {
+    return worker.call<&doubled>("C", at::GradMode::is_enabled() ? input : input.detach());
+  }
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& input, Worker* worker) {
+    context->save_for_backward({input});
+    context->saved_data["worker"] = reinterpret_cast<int64_t>(worker);
+    return segment(*worker, input);
+  }
+  static variable_list backward(torch::autograd::AutogradContext* context, const variable_list& gradients) {
+    at::AutoGradMode grad(true);
+    const std::vector<at::Tensor> leaves = fresh(context->get_saved_variables());
+    auto& worker = *reinterpret_cast<Worker*>(context->saved_data["worker"].toInt());
+    return {torch::autograd::grad({segment(worker, leaves[0])}, leaves, {gradients[0]})[0], at::Tensor()};
+  }
+};
+at::Tensor withRemoteSegment(CallContext& call, const at::Tensor& input) {
+  return RemoteSegment::apply(input, &call.worker());
+}
+
 at::Tensor checkpointed(const at::Tensor& input, const at::Tensor& weight) { return Checkpoint::apply(input, weight); }
 at::Tensor reentrant(const at::Tensor& input) { return Reentrant::apply(input); }
 
 class Checkpoints : public ::testing::TestWithParam<AutogradMode> {
  protected:
-  TensorJob job{{"A", "B"}, Functions().add<&checkpointed>("checkpointed").add<&reentrant>("reentrant"), {GetParam()}};
+  TensorJob job{{"A", "B", "C"},
+                Functions()
+                    .add<&checkpointed>("checkpointed")
+                    .add<&reentrant>("reentrant")
+                    .add<&doubled>("doubled")
+                    .add<&withRemoteSegment>("withRemoteSegment"),
+                {GetParam()}};
   Worker& a = job[0];
   at::Tensor x = at::randn({3, 4}, at::kDouble).requires_grad_();
   at::Tensor w = at::randn({4, 4}, at::kDouble).requires_grad_();
@@ -103,6 +133,47 @@ TEST_P(Checkpoints, ReentrantOnesAreRefusedByName) {
   }
   EXPECT_FALSE(captured().grad().defined());
   EXPECT_FALSE(context.gradient(x).defined());
+}
+
+// On the worker with the roots, and on another one, where no context is current while nodes run.
+TEST_P(Checkpoints, OnesWhoseSegmentCallsOtherWorkersAreRefusedByName) {
+  for (const bool isElsewhere : {false, true}) {
+    AutogradContext context(a);
+    const at::Tensor y = isElsewhere ? a.call<&withRemoteSegment>("B", x) : RemoteSegment::apply(x, &a);
+    const std::string message = messageOf<StateError>([&] { context.backward({y.square().sum()}); });
+    for (const std::string part : {"'doubled'", "in a node or hook", isElsewhere ? "'B' (rank 1)" : "RemoteSegment"})
+      EXPECT_NE(message.find(part), std::string::npos) << message;
+    EXPECT_FALSE(context.gradient(x).defined());
+  }
+}
+
+// Hooks may call, as for statistics: without gradients, or with detached tensors.
+TEST_P(Checkpoints, HooksMayCallOtherWorkers) {
+  AutogradContext context(a);
+  const at::Tensor y = x.sin();
+  at::Tensor heard;
+  y.register_hook([&](const at::Tensor& gradient) {
+    at::AutoGradMode grad(true);
+    heard = a.call<&doubled>("C", gradient);
+  });
+  context.backward({a.call<&doubled>("B", y).sum()});
+  EXPECT_TRUE(close(heard, at::full_like(x, 4)));
+}
+
+// What a hook does in a context of its own is no part of the pass.
+TEST_P(Checkpoints, HooksMayRunPassesOfTheirOwn) {
+  AutogradContext context(a);
+  const at::Tensor y = x.sin();
+  at::Tensor within;
+  y.register_hook([&](const at::Tensor&) {
+    at::AutoGradMode grad(true);
+    AutogradContext inner(a);
+    inner.backward({a.call<&doubled>("B", w).sum()});
+    within = inner.gradient(w);
+  });
+  context.backward({a.call<&doubled>("C", y).sum()});
+  EXPECT_TRUE(close(within, at::full_like(w, 2)));
+  EXPECT_TRUE(close(context.gradient(x), (2 * x.cos()).detach()));
 }
 
 // In one process they are what they were, also while a context is current.

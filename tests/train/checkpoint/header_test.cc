@@ -11,7 +11,7 @@
 #include "tests/support/places.h"
 #include "tests/train/checkpoint/temp_folder.h"
 
-namespace treadle::checkpoint::header_test {
+namespace treadle::safetensors::header_test {
 namespace {
 
 std::string entry(const std::string& name, const std::string& dtype, const std::string& shape,
@@ -255,4 +255,4 @@ TEST(Header, TheFuzzersCorpusIsReadOrRefused) {
 }
 
 }  // namespace
-}  // namespace treadle::checkpoint::header_test
+}  // namespace treadle::safetensors::header_test

@@ -31,8 +31,8 @@ nlohmann::json valuesOf(const at::Tensor& tensor) {
 }
 
 int run(const std::string& command, const std::string& path, const std::string& target) {
-  treadle::checkpoint::NamedTensors tensors = treadle::loadSafetensors(path);
-  treadle::checkpoint::Metadata metadata = treadle::loadSafetensorsMetadata(path);
+  treadle::safetensors::NamedTensors tensors = treadle::loadSafetensors(path);
+  treadle::safetensors::Metadata metadata = treadle::loadSafetensorsMetadata(path);
   if (command == "copy") {
     treadle::saveSafetensors(target, tensors, metadata);
     return 0;

@@ -9,7 +9,7 @@
 #include "tests/support/places.h"
 #include "tests/train/checkpoint/temp_folder.h"
 
-namespace treadle::checkpoint::interop_test {
+namespace treadle::safetensors::interop_test {
 namespace {
 
 // The Python that has torch and safetensors: the one the build was set up with.
@@ -33,4 +33,4 @@ TEST(Interop, PythonReadsWhatWeWriteAndWeReadWhatPythonWrites) {
 }
 
 }  // namespace
-}  // namespace treadle::checkpoint::interop_test
+}  // namespace treadle::safetensors::interop_test

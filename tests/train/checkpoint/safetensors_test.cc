@@ -13,7 +13,7 @@
 #include "tests/train/checkpoint/temp_folder.h"
 #include "treadle/checkpoint.h"
 
-namespace treadle::checkpoint::safetensors_test {
+namespace treadle::safetensors::safetensors_test {
 namespace {
 
 const std::vector<at::ScalarType> kTypes = {
@@ -246,4 +246,4 @@ TEST(Safetensors, MutatedFilesNeverCrash) {
 }
 
 }  // namespace
-}  // namespace treadle::checkpoint::safetensors_test
+}  // namespace treadle::safetensors::safetensors_test

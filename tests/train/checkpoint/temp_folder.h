@@ -8,7 +8,7 @@
 #include <iterator>
 #include <string>
 
-namespace treadle::checkpoint {
+namespace treadle::safetensors {
 
 class TempFolder {
  public:
@@ -38,4 +38,4 @@ inline void writeFile(const std::string& path, const std::string& bytes) {
       .write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
 }
 
-}  // namespace treadle::checkpoint
+}  // namespace treadle::safetensors

@@ -1,5 +1,7 @@
 #include "treadle/tensor/autograd/interceptor.h"
 
+#include <ATen/core/grad_mode.h>
+
 #include <algorithm>
 #include <functional>
 
@@ -7,12 +9,17 @@
 #include "treadle/core/wire/reader.h"
 #include "treadle/core/wire/writer.h"
 #include "treadle/core/worker/worker.h"
+#include "treadle/tensor/autograd/checkpoint.h"
 
 namespace treadle::autograd {
 namespace {
 
 // Of this thread, one per worker of the process: several live in one process in tests.
 thread_local std::map<const AutogradInterceptor*, ContextPtr> currentContexts;
+
+// This thread waits, in a segment or a node perhaps, and reads for others: what it calls then has nothing to do with
+// it.
+thread_local bool readsForOthers = false;
 
 // As it travels.
 enum class FieldMode : uint8_t { kFast = 0, kSmart = 1 };
@@ -101,6 +108,35 @@ class OutgoingContextHook final : public bridge::OutgoingTensorHook {
   std::vector<at::Tensor> tensors_;
 };
 
+// A call that can be no part of a graph across workers, as it is made while gradients are computed, or is computed
+// again then. It is refused where its tensors, or what comes back, would be taken for a part of one.
+class RefusingHook final : public bridge::OutgoingTensorHook {
+ public:
+  enum class Place : uint8_t { kSegment, kNode };
+
+  RefusingHook(Place place, std::string function) : place_(place), function_(std::move(function)) {}
+
+  void add(const at::Tensor& tensor) override {
+    if (place_ == Place::kNode && tensor.defined() && tensor.requires_grad())
+      raise(
+          failedPrecondition("'" + function_ +
+                             "' was called with a tensor that requires a gradient, in a node or hook of a distributed "
+                             "backward pass, of which the call is no part: detach the tensor, or make an "
+                             "AutogradContext for the call"));
+  }
+  std::vector<std::byte> field() override {
+    if (place_ == Place::kSegment)
+      raise(failedPrecondition("'" + function_ +
+                               "' was called in a checkpointed segment, whose second run no other worker would take "
+                               "part in: make the call outside of the segment, and give it the result as an input"));
+    return {};
+  }
+
+ private:
+  const Place place_;
+  const std::string function_;
+};
+
 // A message that came within a context: gives the tensors that the sender named their receive node.
 class IncomingContextHook final : public bridge::IncomingTensorHook {
  public:
@@ -154,8 +190,12 @@ class CleanReading final : public rpc::ReadingScope {
  public:
   CleanReading(AutogradInterceptor& interceptor, const bridge::CleanThreadState& clean)
       : state_(clean), none_(interceptor, nullptr) {}
+  ~CleanReading() override { readsForOthers = before_; }
+  CleanReading(const CleanReading&) = delete;
+  CleanReading& operator=(const CleanReading&) = delete;
 
  private:
+  const bool before_ = std::exchange(readsForOthers, true);
   const bridge::CleanThreadState::Scope state_;
   const CurrentContext none_;
 };
@@ -181,7 +221,16 @@ ContextPtr AutogradInterceptor::current() const {
 
 std::unique_ptr<rpc::OutgoingHook> AutogradInterceptor::onRequest(int rank, const std::string& function) {
   auto found = currentContexts.find(this);
-  if (found == currentContexts.end()) return nullptr;
+  const bool hasContext = found != currentContexts.end();
+  if (!readsForOthers) {
+    if (isInSegment() && (hasContext || Pass::isInNode()))
+      return std::make_unique<RefusingHook>(RefusingHook::Place::kSegment, function);
+    // A context that a node or hook makes for itself is another matter.
+    const std::optional<int64_t> running = Pass::contextInNode();
+    if (running && at::GradMode::is_enabled() && (!hasContext || found->second->id == *running))
+      return std::make_unique<RefusingHook>(RefusingHook::Place::kNode, function);
+  }
+  if (!hasContext) return nullptr;
   return std::make_unique<OutgoingContextHook>(contexts_, found->second, rank, function);
 }
 
@@ -212,7 +261,7 @@ std::unique_ptr<rpc::HandlerScope> AutogradInterceptor::onHandler(rpc::IncomingH
 }
 
 std::unique_ptr<rpc::ReadingScope> AutogradInterceptor::onReading() {
-  if (cleanState_.isThere() && !current()) return nullptr;
+  if (cleanState_.isThere() && !current() && !isInSegment() && !Pass::isInNode()) return nullptr;
   return std::make_unique<CleanReading>(*this, cleanState_);
 }
 

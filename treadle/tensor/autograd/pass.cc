@@ -37,6 +37,10 @@ Pass* Pass::current() {
 
 bool Pass::isInNode() { return Running::innermost != nullptr && Running::innermost->engineTask != -1; }
 
+std::optional<int64_t> Pass::contextInNode() {
+  return isInNode() ? std::optional(Running::innermost->pass->graph_->contextId()) : std::nullopt;
+}
+
 Pass::Pass(Key, std::shared_ptr<ContextGraph> graph, std::shared_ptr<GradientSink> sink, LeafSlots& slots,
            PassOptions options)
     : graph_(std::move(graph)),

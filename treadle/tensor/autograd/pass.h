@@ -108,8 +108,10 @@ class Pass : public std::enable_shared_from_this<Pass> {
   // The pass whose node or hook is running on this thread. Null outside, and inside a plain local backward
   // that such a node starts itself.
   static Pass* current();
-  // Whether a node or hook of any pass runs on this thread, however deep in backward passes of its own.
+  // Whether a node or hook of any pass runs on this thread, however deep in backward passes of its own; and the context
+  // of that pass.
   static bool isInNode();
+  static std::optional<int64_t> contextInNode();
 
   GradientSink& sink() const { return *sink_; }
 

@@ -10,7 +10,7 @@
 #include <system_error>
 #include <utility>
 
-namespace treadle::checkpoint {
+namespace treadle::safetensors {
 namespace {
 
 // The kernel moves at most this much per call anyway (2 GiB less a page).
@@ -142,4 +142,4 @@ Status OldFile::read(uint64_t offset, std::span<std::byte> into) const {
   return {};
 }
 
-}  // namespace treadle::checkpoint
+}  // namespace treadle::safetensors

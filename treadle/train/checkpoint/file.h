@@ -11,7 +11,7 @@
 #include "treadle/core/base/status.h"
 #include "treadle/core/io/fd.h"
 
-namespace treadle::checkpoint {
+namespace treadle::safetensors {
 
 // Writes beside `path` under a temporary name. commit() makes the bytes durable and renames; until it has
 // succeeded, whatever was at `path` stays as it was, through a crash of the program or the machine too. An
@@ -59,4 +59,4 @@ class OldFile {
   uint64_t sizeBytes_;
 };
 
-}  // namespace treadle::checkpoint
+}  // namespace treadle::safetensors

@@ -8,7 +8,7 @@
 
 #include "treadle/train/checkpoint/header_parser.h"
 
-namespace treadle::checkpoint {
+namespace treadle::safetensors {
 namespace {
 
 using Json = nlohmann::json;
@@ -193,4 +193,4 @@ std::string inQuotes(std::string_view name) {
   return Json(shown).dump(-1, ' ', true, Json::error_handler_t::replace);
 }
 
-}  // namespace treadle::checkpoint
+}  // namespace treadle::safetensors

@@ -24,7 +24,7 @@
 
 #include "treadle/core/base/status.h"
 
-namespace treadle::checkpoint {
+namespace treadle::safetensors {
 
 inline constexpr uint64_t kLengthBytes = 8;
 inline constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the format's own limit
@@ -116,4 +116,4 @@ Result<std::string> formatHeader(const Header& header);
 // A name as error messages show it: in quotes, escaped, not longer than a line can bear.
 std::string inQuotes(std::string_view name);
 
-}  // namespace treadle::checkpoint
+}  // namespace treadle::safetensors

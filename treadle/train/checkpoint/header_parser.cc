@@ -5,7 +5,7 @@
 #include <unordered_set>
 #include <utility>
 
-namespace treadle::checkpoint {
+namespace treadle::safetensors {
 namespace {
 
 // Takes the events of a JSON parser and builds a `Header`, giving up at the first thing that a header may not
@@ -231,4 +231,4 @@ Result<Header> parseEntries(std::string_view json) {
   return std::move(parser).header();
 }
 
-}  // namespace treadle::checkpoint
+}  // namespace treadle::safetensors

@@ -7,11 +7,11 @@
 
 #include "treadle/train/checkpoint/header.h"
 
-namespace treadle::checkpoint {
+namespace treadle::safetensors {
 
 inline constexpr std::string_view kMetadataKey = "__metadata__";
 
 // The entries in the order of the text. Names are unique, dtypes known, dimensions not negative.
 Result<Header> parseEntries(std::string_view json);
 
-}  // namespace treadle::checkpoint
+}  // namespace treadle::safetensors

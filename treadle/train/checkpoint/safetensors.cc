@@ -10,7 +10,7 @@
 #include "treadle/train/checkpoint/file.h"
 #include "treadle/train/checkpoint/header.h"
 
-namespace treadle::checkpoint {
+namespace treadle::safetensors {
 namespace {
 
 static_assert(std::endian::native == std::endian::little,
@@ -195,4 +195,4 @@ NamedTensors loadSafetensors(const std::string& path) { return valueOrThrow(tryL
 
 Metadata loadSafetensorsMetadata(const std::string& path) { return valueOrThrow(tryLoadSafetensorsMetadata(path)); }
 
-}  // namespace treadle::checkpoint
+}  // namespace treadle::safetensors

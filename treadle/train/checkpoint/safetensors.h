@@ -16,7 +16,7 @@
 
 #include "treadle/core/base/status.h"
 
-namespace treadle::checkpoint {
+namespace treadle::safetensors {
 
 using NamedTensors = std::map<std::string, at::Tensor>;
 using Metadata = std::map<std::string, std::string>;
@@ -40,4 +40,4 @@ Status trySaveSafetensors(const std::string& path, const NamedTensors& tensors, 
 Result<NamedTensors> tryLoadSafetensors(const std::string& path);
 Result<Metadata> tryLoadSafetensorsMetadata(const std::string& path);
 
-}  // namespace treadle::checkpoint
+}  // namespace treadle::safetensors
