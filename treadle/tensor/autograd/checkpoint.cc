@@ -15,6 +15,7 @@
 
 #include "treadle/core/base/error.h"
 #include "treadle/tensor/autograd/recv_node.h"
+#include "treadle/tensor/bridge/autocast_state.h"
 
 namespace treadle {
 namespace {
@@ -31,25 +32,10 @@ class SegmentScope {
   SegmentScope& operator=(const SegmentScope&) = delete;
 };
 
-// The autocast state of the thread that makes it.
-class AutocastState {
- public:
-  void apply() const {
-    at::autocast::set_autocast_dtype(at::kCPU, dtype_);
-    at::autocast::set_autocast_enabled(at::kCPU, isEnabled_);
-    at::autocast::set_autocast_cache_enabled(keepsCasts_);
-  }
-
- private:
-  bool isEnabled_ = at::autocast::is_autocast_enabled(at::kCPU);
-  at::ScalarType dtype_ = at::autocast::get_autocast_dtype(at::kCPU);
-  bool keepsCasts_ = at::autocast::is_autocast_cache_enabled();
-};
-
-// Casts of parameters that libtorch has kept may be of another type, or of a graph that is not this one.
+// Casts of parameters that libtorch has kept may be of a graph that is not this one.
 class AutocastScope {
  public:
-  explicit AutocastScope(const AutocastState& state) {
+  explicit AutocastScope(const bridge::AutocastState& state) {
     at::autocast::increment_nesting();
     at::autocast::clear_cache();
     state.apply();
@@ -63,7 +49,7 @@ class AutocastScope {
   AutocastScope& operator=(const AutocastScope&) = delete;
 
  private:
-  const AutocastState before_;
+  const bridge::AutocastState before_ = bridge::AutocastState::ofThread();
 };
 
 at::Tensor randomState() {
@@ -110,7 +96,7 @@ struct FirstRun final : torch::CustomClassHolder {
 
   const CheckpointSegment segment;
   const size_t inputs;  // the first tensors of the node; the others are parameters
-  const AutocastState autocast;
+  const bridge::AutocastState autocast = bridge::AutocastState::ofThread();
   std::optional<at::Tensor> random = {};  // the state that the segment has drawn from
   size_t results = 0;
 };

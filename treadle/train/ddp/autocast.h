@@ -9,6 +9,8 @@
 
 #include <c10/core/ScalarType.h>
 
+#include "treadle/tensor/bridge/autocast_state.h"
+
 namespace treadle {
 
 struct AutocastOptions {
@@ -33,7 +35,7 @@ class [[nodiscard]] Autocast {
   Autocast& operator=(const Autocast&) = delete;
 
  private:
-  const AutocastOptions before_;
+  const bridge::AutocastState before_ = bridge::AutocastState::ofThread();
 };
 
 }  // namespace treadle
