@@ -12,10 +12,6 @@ autograd::ContextPtr newContext(Worker& worker, const AutogradOptions& options) 
   return autograd::interceptorOf(worker).contexts().create(options.mode);
 }
 
-autograd::ContextPtr partIn(Worker& worker, int64_t contextId) {
-  return valueOrThrow(autograd::interceptorOf(worker).contexts().partIn(contextId));
-}
-
 }  // namespace
 
 AutogradContext::AutogradContext(Worker& worker, AutogradOptions options)
@@ -62,12 +58,12 @@ std::vector<std::pair<at::Tensor, at::Tensor>> AutogradContext::gradients() cons
 }
 
 at::Tensor gradient(Worker& worker, int64_t contextId, const at::Tensor& leaf) {
-  const autograd::ContextPtr context = partIn(worker, contextId);
+  const autograd::ContextPtr context = autograd::partIn(worker, contextId);
   return context ? context->graph->gradient(leaf) : at::Tensor();
 }
 
 std::vector<std::pair<at::Tensor, at::Tensor>> gradients(Worker& worker, int64_t contextId) {
-  const autograd::ContextPtr context = partIn(worker, contextId);
+  const autograd::ContextPtr context = autograd::partIn(worker, contextId);
   return context ? context->graph->gradients().all() : std::vector<std::pair<at::Tensor, at::Tensor>>();
 }
 

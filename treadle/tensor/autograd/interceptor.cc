@@ -273,4 +273,8 @@ AutogradInterceptor& interceptorOf(Worker& worker) {
   return *interceptor;
 }
 
+ContextPtr partIn(Worker& worker, int64_t contextId) {
+  return valueOrThrow(interceptorOf(worker).contexts().partIn(contextId));
+}
+
 }  // namespace treadle::autograd

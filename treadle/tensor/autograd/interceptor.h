@@ -73,4 +73,8 @@ class CurrentContext {
 // The interceptor of a worker. StateError when it was not joined with tensors.
 AutogradInterceptor& interceptorOf(Worker& worker);
 
+// What a worker has of a context. Null for a context that never came to it: it has no gradients there. Throws what
+// Contexts::partIn fails with.
+ContextPtr partIn(Worker& worker, int64_t contextId);
+
 }  // namespace treadle::autograd

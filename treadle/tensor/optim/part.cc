@@ -8,18 +8,9 @@
 
 namespace treadle::optim {
 
-namespace {
-
-// Null for a context that never came to this worker: it has no gradients for its parameters.
-autograd::ContextPtr contextHere(Worker& worker, int64_t contextId) {
-  return valueOrThrow(autograd::interceptorOf(worker).contexts().partIn(contextId));
-}
-
-}  // namespace
-
 void stepIn(Worker& worker, int64_t contextId, ParameterOptimizers& optimizers,
             ParameterOptimizers::Visit& beforeEach) {
-  const autograd::ContextPtr context = contextHere(worker, contextId);
+  const autograd::ContextPtr context = autograd::partIn(worker, contextId);
   if (!context) return;
   ParameterOptimizers::GradientOf gradientOf = [&](const at::Tensor& leaf) { return context->graph->gradient(leaf); };
   // Gradients are taken from the context one by one, when their parameter's turn comes. A pass that adds to
@@ -31,20 +22,20 @@ std::vector<double> gradientPowersIn(Worker& worker, int64_t contextId, const st
                                      double normType) {
   checkNormType(normType);
   std::vector<double> powers(parameters.size());
-  const autograd::ContextPtr context = contextHere(worker, contextId);
+  const autograd::ContextPtr context = autograd::partIn(worker, contextId);
   for (size_t index = 0; context && index < parameters.size(); ++index)
     powers[index] = gradientPower(context->graph->gradient(parameters[index]), normType);
   return powers;
 }
 
 void scaleGradientsIn(Worker& worker, int64_t contextId, const std::vector<at::Tensor>& parameters, double factor) {
-  const autograd::ContextPtr context = contextHere(worker, contextId);
+  const autograd::ContextPtr context = autograd::partIn(worker, contextId);
   if (!context) return;
   for (const at::Tensor& parameter : parameters) context->graph->gradients().scale(parameter, factor);
 }
 
 bool unscaleGradientsIn(Worker& worker, int64_t contextId, const std::vector<at::Tensor>& parameters, double factor) {
-  const autograd::ContextPtr context = contextHere(worker, contextId);
+  const autograd::ContextPtr context = autograd::partIn(worker, contextId);
   if (!context) return true;
   for (const at::Tensor& parameter : parameters) checkUnscalable(context->graph->gradient(parameter));
   bool allFinite = true;
