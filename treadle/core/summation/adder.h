@@ -68,7 +68,8 @@ class Adder {
   // A part that waits for what the first worker has not given, and never will, as it has left.
   virtual std::optional<size_t> waitsInVain() const = 0;
 
-  // The next frame for a worker on another machine; its piece stays where it is until `written`.
+  // The next frame for a worker on another machine; its piece stays where it is until `written`,
+  // which ignores frames of others.
   virtual std::optional<Outgoing> take(size_t worker) = 0;
   // The part of that frame; 0 of one without a piece, which goes first.
   virtual std::optional<size_t> next(size_t worker) const = 0;

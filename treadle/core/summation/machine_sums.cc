@@ -117,10 +117,8 @@ std::optional<Outgoing> MachineSums::take(Machine to) {
 }
 
 void MachineSums::written(Machine to, const Outgoing& frame) {
-  const FrameKind kind = frame.frame.kind;
-  const bool isOfRequester = kind == FrameKind::kAnnounce || kind == FrameKind::kHave || kind == FrameKind::kAddend ||
-                             (kind == FrameKind::kVersion && isWorker(self_));
-  isOfRequester ? requester_.written(frame) : adder_->written(to, frame);
+  requester_.written(frame);
+  adder_->written(to, frame);
   exchangeHere().ignore();
 }
 

@@ -21,12 +21,10 @@ inline Outgoing outgoingOfPart(FrameKind kind, const Declaration& declaration, s
 
 // Which data a running sum contains.
 inline Outgoing outgoingVersion(const Declaration& declaration, size_t part, uint64_t round, Version& version) {
-  const Part& where = declaration.parts[part];
-  const Bytes bytes = bytesOf(version);
-  return {{FrameKind::kVersion, static_cast<uint32_t>(bytes.size()), static_cast<uint32_t>(where.tensor), round,
-           where.begin},
-          bytes,
-          part};
+  Outgoing one = outgoingOfPart(FrameKind::kVersion, declaration, part, round);
+  one.piece = bytesOf(version);
+  one.frame.sizeBytes = static_cast<uint32_t>(one.piece.size());
+  return one;
 }
 
 // With the piece of that number of the part's `data`: an addend or a sum.

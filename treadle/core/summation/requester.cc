@@ -39,7 +39,7 @@ void Requester::moved(size_t part, Machine from) {
   restore(part);
   State& state = states_[part];
   state.isMoving = true;
-  state.version.resize(declaration_.workers);
+  if (declaration_.mode.isAsynchronous) state.version.resize(declaration_.workers);
   const Machine machine = declaration_.parts[part].machine;
   if (machine == self_) {
     own_.push_back({.part = part, .round = state.round, .version = &state.version});

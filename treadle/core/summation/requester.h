@@ -59,7 +59,8 @@ class Requester {
   Result<MutableBytes> roomFor(Machine machine, const Frame& sum);
   Status arrived(const Frame& sum);
 
-  // The next frame for a machine; its piece stays where it is until `written`.
+  // The next frame for a machine; its piece stays where it is until `written`, which
+  // ignores frames of others.
   std::optional<Outgoing> take(Machine machine);
   // The part of that frame; 0 of one without a piece, which goes first.
   std::optional<size_t> next(Machine machine) const;
