@@ -38,7 +38,7 @@ bench: ## ours, PyTorch RPC, torch's DDP, gRPC and what the machine can do at be
 bench-hybrid: release ## steps/s of the hybrid model, ours and PyTorch RPC's in alternation (RUNS=5)
 	@$(in_env) "$$TREADLE_PYTHON" bench/hybrid.py $(options)
 
-netbed: release ## the summation service in network namespaces of 200 Mbit/s, beside the least time; root only (ARGS="--workers 5 --servers 2")
+netbed: release ## the summation service in network namespaces of 100 or 200 Mbit/s, beside the least time; root only (ARGS="--workers 5 --servers 2")
 	@$(in_env) "$$TREADLE_PYTHON" bench/netbed.py $(ARGS)
 
 bench-budget: release ## allocations, locks and system calls of an operation, counted (ARGS="--json")

@@ -23,7 +23,9 @@ constexpr int kSteps = 4;
 TEST(AverageBy, AutomaticIsAServiceWhereServersHelpAndNothingElseIsAskedFor) {
   const ddp::AverageConditions helpful{.ranks = 3, .hosts = 3, .servers = 1};
   EXPECT_TRUE(ddp::isByService(AverageBy::kAutomatic, helpful));
-  ddp::AverageConditions none = helpful, together = helpful, forced = helpful;
+  const ddp::AverageConditions severalPerHost{.ranks = 6, .hosts = 3, .servers = 1};
+  EXPECT_TRUE(ddp::isByService(AverageBy::kAutomatic, severalPerHost));
+  ddp::AverageConditions none = helpful, together = severalPerHost, forced = helpful;
   none.servers = 0;
   together.hosts = 2;
   forced.forcesAlgorithm = true;
@@ -97,10 +99,10 @@ TEST(AverageBy, AServiceTrainsAsOneProcess) {
   }
 }
 
-// As if each worker ran on a host of its own.
-void pretendHosts(Worker& worker) {
+// As if each host had so many workers.
+void pretendHosts(Worker& worker, int workersPerHost = 1) {
   group::GroupService& groups = static_cast<group::Job&>(worker).groups();
-  groups.setCosts(groups.costs(), [](int rank) { return std::to_string(rank); });
+  groups.setCosts(groups.costs(), [workersPerHost](int rank) { return std::to_string(rank / workersPerHost); });
 }
 
 std::string averagedBy(const ProcessGroup& group, AverageBy averageBy = AverageBy::kAutomatic) {
@@ -114,7 +116,7 @@ TEST(AverageBy, AutomaticBetweenHostsIsAService) {
   const std::string byGroup = AverageHook().description();
   JobWithServers job(3, 1);
   job.onRanks([&](Worker&, const ProcessGroup& onOneHost) { EXPECT_EQ(averagedBy(onOneHost), byGroup); });
-  job.onAll(pretendHosts);
+  job.onAll([](Worker& worker) { pretendHosts(worker); });
   job.onRanks([&](Worker& worker, const ProcessGroup& group) {
     const int rank = worker.self().rank;
     EXPECT_EQ(averagedBy(group), "SummationHook with s0");
@@ -123,6 +125,17 @@ TEST(AverageBy, AutomaticBetweenHostsIsAService) {
     EXPECT_EQ(averagedBy(rank == 0 ? group.withAlgorithm(chosen) : group), byGroup);
     if (rank < 2) {
       EXPECT_EQ(averagedBy(ProcessGroup::make(worker, ranks(2))), byGroup);
+    }
+  });
+}
+
+TEST(AverageBy, AutomaticWithSeveralRanksOnEachOfThreeHostsIsAService) {
+  JobWithServers job(6, 1);
+  job.onAll([](Worker& worker) { pretendHosts(worker, 2); });
+  job.onRanks([](Worker& worker, const ProcessGroup& group) {
+    EXPECT_EQ(averagedBy(group), "SummationHook with s0");
+    if (worker.self().rank < 4) {  // two hosts
+      EXPECT_EQ(averagedBy(ProcessGroup::make(worker, ranks(4))), AverageHook().description());
     }
   });
 }

@@ -14,7 +14,7 @@
 namespace treadle::ddp {
 namespace {
 
-constexpr int kFewestRanks = 3;  // two gain nothing
+constexpr int kFewestHosts = 3;  // two gain nothing
 
 struct Agreement {
   std::vector<std::string> servers;  // that no rank has lost
@@ -58,8 +58,7 @@ const char* nameOf(AverageBy averageBy) {
 bool isByService(AverageBy averageBy, const AverageConditions& conditions) {
   if (conditions.ranks == 1) return false;
   if (averageBy != AverageBy::kAutomatic) return averageBy == AverageBy::kService;
-  return conditions.servers > 0 && conditions.ranks >= kFewestRanks && conditions.hosts == conditions.ranks &&
-         !conditions.forcesAlgorithm;
+  return conditions.servers > 0 && conditions.hosts >= kFewestHosts && !conditions.forcesAlgorithm;
 }
 
 std::shared_ptr<CommHook> makeAverageHook(const ParameterList& list, const ProcessGroup& group, AverageBy averageBy) {

@@ -10,8 +10,8 @@
 namespace treadle {
 
 enum class AverageBy {
-  // kService where it is sure to be faster: the job has servers (Worker::servers) that no rank has lost, there are at
-  // least 3 ranks, each on a host of its own, and the group forces no algorithm. Elsewhere kGroup.
+  // kService where it is sure to be faster: the job has servers (Worker::servers) that no rank has lost, the ranks are
+  // on at least 3 hosts, and the group forces no algorithm. Elsewhere kGroup.
   kAutomatic,
   kGroup,  // all-reduces of the group
   // A summation service of the ranks and the servers of the job (core/summation/service.h). Without servers the ranks
