@@ -70,7 +70,7 @@ class Marking final : public rpc::Interceptor {
     told_.arrivals.add();
     return std::make_shared<Incoming>(told_);
   }
-  std::unique_ptr<rpc::HandlerScope> onHandler(rpc::IncomingHook*) override {
+  std::unique_ptr<rpc::HandlerScope> onHandler(const std::string&, rpc::IncomingHook*) override {
     told_.scopes.add();
     if (told_.scopes.count() > told_.scopesAtMost) raise(resourceExhausted("no scope is left"));
     return std::make_unique<Scope>();

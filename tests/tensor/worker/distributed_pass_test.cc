@@ -504,13 +504,28 @@ TEST_P(DistributedPass, AWorkerLostDuringBackwardIsNamed) {
   killer.join();
 }
 
-// What made the node is known by the message that depends on it first.
-TEST_P(DistributedPass, AFailingNodeIsToldWithTheCallThatMadeIt) {
+TEST_P(DistributedPass, AFailingNodeIsReportedWithTheCallThatMadeIt) {
   AutogradContext context(a);
   at::Tensor loss = a.call<&cube>("B", a.call<&failsInBackward>("C", leaf())).sum();
   std::string why = messageOf<Error>([&] { context.backward({loss}); });
   EXPECT_TRUE(contains(why, "FailingNode"));
-  EXPECT_TRUE(contains(why, "of 'failsInBackward', behind its message 0 to worker 'A' (rank 0)"));
+  EXPECT_TRUE(contains(why, "made by 'failsInBackward' for worker 'A' (rank 0)"));
+}
+
+// Not the fetch of its result, which is the first message that depends on it.
+TEST_P(DistributedPass, AFailingNodeOfAResultThatWasKeptIsReportedWithTheCallThatMadeIt) {
+  AutogradContext context(a);
+  RRef<at::Tensor> kept = a.remote<&failsInBackward>("C", leaf());
+  at::Tensor loss = kept.toHere().sum();
+  EXPECT_TRUE(
+      contains(messageOf<Error>([&] { context.backward({loss}); }), "made by 'failsInBackward' for worker 'A'"));
+}
+
+TEST_P(DistributedPass, AFailingNodeThatNoHandlerMadeIsReportedWithTheCallThatItWentTo) {
+  AutogradContext context(a);
+  at::Tensor loss = a.call<&cube>("C", FailingNode::apply(leaf())).sum();
+  EXPECT_TRUE(
+      contains(messageOf<Error>([&] { context.backward({loss}); }), "of 'cube', behind its message 0 to worker"));
 }
 
 TEST_P(DistributedPass, AnomalyModeFindsTheNodeThatMadeANaN) {
@@ -519,7 +534,7 @@ TEST_P(DistributedPass, AnomalyModeFindsTheNodeThatMadeANaN) {
     AutogradContext context(a);
     at::Tensor loss = a.call<&cube>("C", a.call<&rootOfDifference>("B", leaf())).sum();
     std::string why = messageOf<Error>([&] { context.backward({loss}); });
-    for (const char* part : {"SqrtBackward", "NaN", "of 'rootOfDifference'"}) EXPECT_TRUE(contains(why, part));
+    for (const char* part : {"SqrtBackward", "NaN", "made by 'rootOfDifference'"}) EXPECT_TRUE(contains(why, part));
   }
   torch::autograd::AnomalyMode::set_enabled(false);
   AutogradContext context(a);

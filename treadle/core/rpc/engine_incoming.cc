@@ -164,7 +164,7 @@ Result<const Functions::Entry*> Engine::lookUp(const MessageHeader& header) cons
 }
 
 std::unique_ptr<HandlerScope> Engine::enter(const IncomingCall& call) {
-  return interceptor_ ? interceptor_->onHandler(call.hook.get()) : nullptr;
+  return interceptor_ ? interceptor_->onHandler(call.function, call.hook.get()) : nullptr;
 }
 
 void Engine::run(const std::shared_ptr<IncomingCall>& call, const Functions::Entry& entry) {

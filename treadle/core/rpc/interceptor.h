@@ -58,8 +58,9 @@ class Interceptor {
   // A task of the worker's pool (a handler, a continuation) has ended on this thread, which will read and run others.
   // Must not throw.
   virtual void afterTask() {}
-  // A handler for a request that came with `request` (may be null) starts on this thread. May be null.
-  virtual std::unique_ptr<HandlerScope> onHandler(IncomingHook* request) = 0;
+  // A handler of `function`, or a stretch of one, for a request that came with `request` (may be null) starts on this
+  // thread. May be null.
+  virtual std::unique_ptr<HandlerScope> onHandler(const std::string& function, IncomingHook* request) = 0;
   // A thread that waits for an answer, in the middle of its own work, is about to read and decode what comes, whoever
   // it is for. May be null: nothing is current on it.
   virtual std::unique_ptr<ReadingScope> onReading() { return nullptr; }

@@ -15,6 +15,7 @@
 #include "treadle/core/base/status.h"
 #include "treadle/tensor/autograd/ancestry.h"
 #include "treadle/tensor/autograd/gradients.h"
+#include "treadle/tensor/autograd/handler_runs.h"
 #include "treadle/tensor/autograd/options.h"
 #include "treadle/tensor/autograd/recv_node.h"
 #include "treadle/tensor/autograd/root.h"
@@ -66,6 +67,7 @@ class ContextGraph {
   // By message id.
   std::vector<NodeRef<SendNode>> sends() const;
   ReceivedMessages& received() const { return *received_; }
+  HandlerRuns& handlerRuns() { return handlerRuns_; }
 
   // What the passes left on this worker; see gradients.h.
   Gradients& gradients() { return gradients_; }
@@ -94,6 +96,7 @@ class ContextGraph {
   Ancestry ancestry_;                           // guarded by ancestryMutex_
   const std::shared_ptr<ReceivedMessages> received_;
   Gradients gradients_;
+  HandlerRuns handlerRuns_;
 };
 
 }  // namespace treadle::autograd

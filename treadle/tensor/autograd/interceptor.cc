@@ -140,11 +140,11 @@ class RefusingHook final : public bridge::OutgoingTensorHook {
 // A message that came within a context: gives the tensors that the sender named their receive node.
 class IncomingContextHook final : public bridge::IncomingTensorHook {
  public:
-  IncomingContextHook(ContextPtr arrived, int peerRank, Field field)
-      : context(std::move(arrived)), peerRank_(peerRank), field_(std::move(field)) {}
+  IncomingContextHook(ContextPtr arrived, int from, Field field)
+      : context(std::move(arrived)), peerRank(from), field_(std::move(field)) {}
   // A message that was refused before it was decoded, or nobody waited for any more, is one that was dropped.
   ~IncomingContextHook() override {
-    if (!decoded_ && !field_.indexes.empty()) context->graph->received().refuse({peerRank_, field_.messageId});
+    if (!decoded_ && !field_.indexes.empty()) context->graph->received().refuse({peerRank, field_.messageId});
   }
 
   void add(const at::Tensor& tensor) override { tensors_.push_back(tensor); }
@@ -158,32 +158,34 @@ class IncomingContextHook final : public bridge::IncomingTensorHook {
     }
     tensors_.clear();
     // No function name: only a send is named in error messages, by the worker that made it.
-    Status added = context->graph->addReceive({field_.messageId, peerRank_, ""}, field_.lineage, taking);
+    Status added = context->graph->addReceive({field_.messageId, peerRank, ""}, field_.lineage, taking);
     decoded_ = added.code() != Code::kDataLoss;  // then nothing of it was taken
     throwIfError(added);
   }
 
   const ContextPtr context;
+  const int peerRank;
 
  private:
   bool decoded_ = false;
-  const int peerRank_;
   const Field field_;
   std::vector<at::Tensor> tensors_;
 };
 
-// Static cast: every hook of a worker is made by its one interceptor.
-ContextPtr contextOf(rpc::IncomingHook* request) {
-  auto* hook = static_cast<IncomingContextHook*>(request);
-  return hook == nullptr ? nullptr : hook->context;
-}
+// Static cast: every hook of a worker is made by its one interceptor. Null where there is none.
+const IncomingContextHook* hookOf(rpc::IncomingHook* request) { return static_cast<IncomingContextHook*>(request); }
 
 class ContextScope final : public rpc::HandlerScope {
  public:
-  ContextScope(AutogradInterceptor& interceptor, ContextPtr context) : current_(interceptor, std::move(context)) {}
+  ContextScope(AutogradInterceptor& interceptor, const IncomingContextHook& request, const std::string& function)
+      : context_(request.context),
+        current_(interceptor, context_),
+        run_(context_->graph->handlerRuns(), function, request.peerRank) {}
 
  private:
-  CurrentContext current_;
+  const ContextPtr context_;
+  const CurrentContext current_;
+  const RecordedRun run_;
 };
 
 class CleanReading final : public rpc::ReadingScope {
@@ -237,9 +239,9 @@ std::unique_ptr<rpc::OutgoingHook> AutogradInterceptor::onRequest(int rank, cons
 std::unique_ptr<rpc::OutgoingHook> AutogradInterceptor::onReply(int rank, const std::string& function,
                                                                 rpc::IncomingHook* request) {
   cleanState_.apply();  // the handler may have left another
-  ContextPtr context = contextOf(request);
-  if (!context) return nullptr;
-  return std::make_unique<OutgoingContextHook>(contexts_, std::move(context), rank, function);
+  const IncomingContextHook* hook = hookOf(request);
+  if (hook == nullptr) return nullptr;
+  return std::make_unique<OutgoingContextHook>(contexts_, hook->context, rank, function);
 }
 
 std::shared_ptr<rpc::IncomingHook> AutogradInterceptor::onArrival(int rank, Bytes bytes) {
@@ -255,9 +257,10 @@ void AutogradInterceptor::afterTask() {
   exchangeCurrent(nullptr);
 }
 
-std::unique_ptr<rpc::HandlerScope> AutogradInterceptor::onHandler(rpc::IncomingHook* request) {
-  ContextPtr context = contextOf(request);
-  return context ? std::make_unique<ContextScope>(*this, std::move(context)) : nullptr;
+std::unique_ptr<rpc::HandlerScope> AutogradInterceptor::onHandler(const std::string& function,
+                                                                  rpc::IncomingHook* request) {
+  const IncomingContextHook* hook = hookOf(request);
+  return hook == nullptr ? nullptr : std::make_unique<ContextScope>(*this, *hook, function);
 }
 
 std::unique_ptr<rpc::ReadingScope> AutogradInterceptor::onReading() {

@@ -38,7 +38,7 @@ class AutogradInterceptor final : public rpc::Interceptor {
   std::shared_ptr<rpc::IncomingHook> onArrival(int rank, Bytes field) override;
   void afterTask() override;
   // Null outside of a context.
-  std::unique_ptr<rpc::HandlerScope> onHandler(rpc::IncomingHook* request) override;
+  std::unique_ptr<rpc::HandlerScope> onHandler(const std::string& function, rpc::IncomingHook* request) override;
   // Null on a thread with libtorch's default state and no current context.
   std::unique_ptr<rpc::ReadingScope> onReading() override;
   void onLost(int rank) override { contexts_.onLost(rank); }

@@ -168,8 +168,11 @@ void Pass::runReady() {
   }
 }
 
-// The forward call that made a node: that of the first message that depends on it. Empty where none does.
+// The forward call that made a node. Of a node that no handler made, the call of the first message that depends on it.
+// Empty where none does.
 std::string Pass::madeFor(const Node& node) const {
+  if (const std::optional<HandlerRun> run = graph_->handlerRuns().of(node))
+    return " (made by '" + run->function + "' for " + sink_->nameOf(run->callerRank) + ")";
   for (const NodeRef<SendNode>& send : graph_->sends()) {
     if (!leadsTo(*send, node)) continue;
     const MessageInfo& message = send->message();
