@@ -1,8 +1,8 @@
 // Distributed autograd against autograd in one process: random computations that call each other on 2 to 5 workers
 // (many operations, in place and through views, also on what came and what was sent, several tensors in a call, nested
 // and parallel calls, references that are fetched or forwarded), delayed here and there so that messages overtake each
-// other, give the same gradients, from any subset of what they made, in float64 to 1e-10. `make oracle SEEDS=2000` goes
-// through more of them.
+// other, give the same gradients, from any subset of what they made, in float64 to 1e-10; and so they do over links
+// that delay messages. `make oracle SEEDS=2000` goes through more of them.
 
 #include <torch/csrc/autograd/autograd.h>
 #include <treadle/autograd.h>
@@ -11,6 +11,7 @@
 #include <regex>
 #include <thread>
 
+#include "tests/support/delaying_relay.h"
 #include "tests/support/gate.h"
 #include "tests/support/seeds.h"
 #include "tests/support/tensor_job.h"
@@ -228,13 +229,48 @@ at::Tensor ofReference(CallContext& call, const Work& work, const RRef<at::Tenso
 
 // ---- the comparison
 
-std::unique_ptr<TensorJob> jobOf(int workers) {
-  std::vector<std::string> names;
-  for (int rank = 0; rank < workers; ++rank) names.push_back("w" + std::to_string(rank));
-  Functions functions;
-  functions.add<&many>("many").add<&one>("one").add<&ofReference>("ofReference");
-  return std::make_unique<TensorJob>(names, functions);
-}
+// By which channels workers reach each other.
+enum class Links : uint8_t { kUsual, kDelayed };
+
+class Job {
+ public:
+  Job(int workers, Links links) {
+    std::vector<std::string> names;
+    for (int rank = 0; rank < workers; ++rank) names.push_back("w" + std::to_string(rank));
+    Functions functions;
+    functions.add<&many>("many").add<&one>("one").add<&ofReference>("ofReference");
+    const auto adjust = [&](JoinOptions& options) {
+      if (links == Links::kDelayed) relay(options);
+    };
+    job_ = std::make_unique<TensorJob>(names, functions, AutogradOptions(), adjust);
+  }
+
+  TensorJob& workers() { return *job_; }
+  uint64_t delayed() const {
+    uint64_t delayed = 0;
+    for (const auto& relay : relays_) delayed += relay->delayed();
+    return delayed;
+  }
+
+ private:
+  // Others reach this worker through a relay, and it the first one.
+  void relay(JoinOptions& options) {
+    if (relays_.empty()) relayTo(options.launch->masterPort);
+    if (options.launch->rank > 0) options.launch->masterAddress = DelayingRelay::kHost;
+    const uint16_t port = freePort();
+    relayTo(port);
+    options.listenAddress = "tcp://127.0.0.1:" + std::to_string(port);
+    options.announceAddress = std::string("tcp://") + DelayingRelay::kHost + ":" + std::to_string(port);
+    options.channels = Channels::parse("tcp").value();
+  }
+  void relayTo(uint16_t port) {
+    relays_.push_back(std::make_unique<DelayingRelay>(port, seedOfRun() + relays_.size(), kLongestDelay));
+  }
+
+  static constexpr std::chrono::microseconds kLongestDelay{400};
+  std::vector<std::unique_ptr<DelayingRelay>> relays_;  // go after the job
+  std::unique_ptr<TensorJob> job_;
+};
 
 std::vector<Tensors> leavesOf(int workers, Random& random) {
   at::manual_seed(random());
@@ -321,21 +357,25 @@ void promise(TensorJob& job, Random& random) {
   EXPECT_GE(missingIn(why), sent - used) << why;
 }
 
-class RandomCalls : public ::testing::TestWithParam<int> {};
+class RandomCalls : public ::testing::TestWithParam<std::tuple<int, Links>> {};
 
 TEST_P(RandomCalls, giveTheGradientsOfOneProcess) {
-  const int workers = GetParam();
-  std::unique_ptr<TensorJob> job = jobOf(workers);
-  forSeeds((oracleSeeds() + 3) / 4, [&](Random& random) {
+  const auto [workers, links] = GetParam();
+  Job job(workers, links);
+  forSeeds((oracleSeeds() + 3) / 4, [&, workers = workers](Random& random) {
     std::vector<Tensors> own = leavesOf(workers, random);
     leaves = &own;
-    for (AutogradMode mode : {AutogradMode::kSmart, AutogradMode::kFast}) compare(*job, mode, random);
-    promise(*job, random);
+    for (AutogradMode mode : {AutogradMode::kSmart, AutogradMode::kFast}) compare(job.workers(), mode, random);
+    promise(job.workers(), random);
     leaves = nullptr;
   });
-  EXPECT_TRUE(test::eventuallyReleased([&] { return job->openContexts() == 0; }));
+  EXPECT_TRUE(test::eventuallyReleased([&] { return job.workers().openContexts() == 0; }));
+  EXPECT_EQ(job.delayed() > 0, links == Links::kDelayed);
 }
-INSTANTIATE_TEST_SUITE_P(Workers, RandomCalls, ::testing::Values(2, 3, 4, 5));
+INSTANTIATE_TEST_SUITE_P(Workers, RandomCalls,
+                         ::testing::Combine(::testing::Values(2, 3, 4, 5), ::testing::Values(Links::kUsual)));
+INSTANTIATE_TEST_SUITE_P(WorkersOverDelayingLinks, RandomCalls,
+                         ::testing::Combine(::testing::Values(2, 3, 4, 5), ::testing::Values(Links::kDelayed)));
 
 }  // namespace
 }  // namespace treadle::test::random_calls_test
