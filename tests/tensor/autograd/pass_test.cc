@@ -3,9 +3,12 @@
 
 #include "treadle/tensor/autograd/pass.h"
 
+#include <ATen/autocast_mode.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
+
+#include <thread>
 
 #include "tests/tensor/autograd/loopback.h"
 
@@ -170,6 +173,38 @@ TEST(Pass, GradModeIsOffWithinAndUntouchedOutside) {
   EXPECT_FALSE(within);
   EXPECT_TRUE(at::GradMode::is_enabled());
   EXPECT_FALSE(job.worker(0).gradient(w).requires_grad());
+}
+
+// Autocast with a type, and a dispatch key.
+std::pair<at::ScalarType, bool> autocastOfThread() {
+  return {at::autocast::is_autocast_enabled(at::kCPU) ? at::autocast::get_autocast_dtype(at::kCPU) : at::kFloat,
+          c10::impl::tls_is_dispatch_key_excluded(c10::DispatchKey::TESTING_ONLY_GenericMode)};
+}
+
+void onThreadWithAutocast(at::ScalarType type, bool excludesKey, const std::function<void()>& body) {
+  std::thread([&] {
+    at::autocast::set_autocast_dtype(at::kCPU, type);
+    at::autocast::set_autocast_enabled(at::kCPU, true);
+    c10::impl::tls_set_dispatch_key_excluded(c10::DispatchKey::TESTING_ONLY_GenericMode, excludesKey);
+    body();
+    EXPECT_EQ(autocastOfThread(), std::pair(type, excludesKey)) << "the thread keeps its own";
+  }).join();
+}
+
+TEST(Pass, NodesRunUnderTheStateOfTheThreadThatMadeIt) {
+  at::Tensor w = parameter({2});
+  std::vector<std::pair<at::ScalarType, bool>> within;
+  const auto noted = [&](at::Tensor t) {
+    t.register_hook([&](const at::Tensor&) { within.push_back(autocastOfThread()); });
+    return t;
+  };
+  LoopbackJob job(2, 1);
+  at::Tensor there = noted(job.send(1, 0, noted(job.send(0, 1, noted(w * 2)) * 3)) * 4);
+  onThreadWithAutocast(at::kBFloat16, true, [&] { ASSERT_TRUE(job.start(0, {{there.sum(), {}}}).ok()); });
+  ASSERT_EQ(within.size(), 1u) << "the others wait for gradients";
+  onThreadWithAutocast(at::kHalf, false, [&] { ASSERT_TRUE(job.deliverAll().ok()); });
+  ASSERT_TRUE(job.finish().ok());
+  EXPECT_EQ(within, (std::vector(3, std::pair(at::kBFloat16, true))));
 }
 
 TEST(Pass, RunsTheLatestForwardStepFirst) {

@@ -71,6 +71,39 @@ TEST_F(SmartPass, runsNothingBehindATensorThatTakesNoPart) {
   EXPECT_TRUE(closeTo(job.worker(2).gradient(v), full(2)));
 }
 
+// Nor are hooks called on the node of a message of which no tensor takes part; where one does, they are, once.
+TEST_F(SmartPass, callsHooksOfAMessageThatIsReachedAlone) {
+  struct PreHook : torch::autograd::FunctionPreHook {
+    explicit PreHook(int& calls) : calls(calls) {}
+    torch::autograd::variable_list operator()(const torch::autograd::variable_list& gradients) override {
+      ++calls;
+      return gradients;
+    }
+    int& calls;
+  };
+  struct PostHook : torch::autograd::FunctionPostHook {
+    explicit PostHook(int& calls) : calls(calls) {}
+    torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
+                                              const torch::autograd::variable_list& inputs) override {
+      EXPECT_TRUE(at::equal(inputs.at(0), full(1)));
+      ++calls;
+      return outputs;
+    }
+    int& calls;
+  };
+  at::Tensor w = parameter({3});
+  auto far = job.send(2, 0, std::vector<at::Tensor>{parameter({3}) * 2, parameter({3}) * 3});
+  int before = 0, after = 0;
+  far[0].grad_fn()->add_pre_hook(std::make_unique<PreHook>(before));
+  far[0].grad_fn()->add_post_hook(std::make_unique<PostHook>(after));
+  auto received = job.send(0, 1, std::vector<at::Tensor>{w * 1, far[0]});
+  ASSERT_TRUE(job.backward(1, {{received[0].sum(), {}}}).ok());
+  EXPECT_EQ(before + after, 0);
+  ASSERT_TRUE(job.backward(1, {{received[1].sum(), {}}}).ok());
+  EXPECT_EQ(before, 1);
+  EXPECT_EQ(after, 1);
+}
+
 struct GivesNothing : torch::autograd::Function<GivesNothing> {
   static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) { return x * 1; }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext*, torch::autograd::variable_list) {
@@ -150,6 +183,34 @@ TEST_F(SmartPass, looksAtEachNodeOnce) {
     EXPECT_EQ(ancestry.known(), before + 10);
   }
   EXPECT_EQ(ancestry.known(), nodes);
+  EXPECT_EQ(lineage->numbers(0), (std::vector<int64_t>{0}));
+}
+
+// Neither by a reference nor by a weak one: libtorch's nodes free what they saved with the last of either.
+TEST_F(SmartPass, whatIsRememberedOfNodesKeepsNoneAlive) {
+  at::Tensor x = job.send(0, 1, parameter({1})), saved = x + 1;
+  c10::weak_intrusive_ptr<c10::StorageImpl> memory(saved.storage().getWeakStorageImpl());
+  at::Tensor y = saved * saved;
+  saved = at::Tensor();
+  Ancestry ancestry(9);
+  LineagePtr lineage;
+  ASSERT_TRUE(ancestry.unite(lineage, torch::autograd::impl::gradient_edge(y)).ok());
+  const size_t known = ancestry.known();
+  EXPECT_EQ(known, 2u);
+  // Of the context, what it remembers of sends: the second looks at no node of the first but the last.
+  ContextGraph& graph = *job.worker(1).graph;
+  job.send(1, 2, y);
+  at::Tensor z = y * 3;
+  job.send(1, 3, z);
+  for (const int rank : {2, 3}) graph.forgetSentTo(rank, std::vector<int64_t>{rank - 2});
+  ASSERT_TRUE(graph.sends().empty());
+  y = at::Tensor(), x = at::Tensor();
+  EXPECT_FALSE(memory.expired()) << "z is made of it";
+  EXPECT_EQ(graph.received().size(), 1u);
+  z = at::Tensor();
+  EXPECT_TRUE(memory.expired());
+  EXPECT_EQ(graph.received().size(), 0u);
+  EXPECT_EQ(ancestry.known(), known) << "it is remembered all the same";
   EXPECT_EQ(lineage->numbers(0), (std::vector<int64_t>{0}));
 }
 

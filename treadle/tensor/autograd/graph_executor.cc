@@ -129,7 +129,7 @@ void GraphExecutor::deliver(const Edge& edge, MaybeGradient gradient) {
 }
 
 void GraphExecutor::runReceive(Node& node, const MessageInfo& message, std::vector<MaybeGradient> gradients) {
-  applyTensorHooks(node, gradients);
+  if (!noneReached(gradients)) applyReceiveHooks(node, gradients);
   for (MaybeGradient& gradient : gradients)
     if (gradient && gradient->defined() && gradient->_is_zerotensor()) gradient = at::Tensor();
   if (allReached(gradients)) spentReceives_.emplace_back(message.peerRank, message.messageId);

@@ -43,7 +43,7 @@ std::vector<at::Tensor> applyPreHooks(Node& node, std::vector<at::Tensor> gradie
   return gradients;
 }
 
-void applyTensorHooks(Node& node, std::vector<MaybeGradient>& gradients) {
+void applyReceiveHooks(Node& node, std::vector<MaybeGradient>& gradients) {
   std::vector<at::Tensor> tensors;
   for (const MaybeGradient& gradient : gradients) tensors.push_back(gradient.value_or(at::Tensor()));
   for (const auto& hook : node.tensor_pre_hooks()) {
@@ -53,6 +53,7 @@ void applyTensorHooks(Node& node, std::vector<MaybeGradient>& gradients) {
   for (const auto& [output, hook] : node.retains_grad_hooks())
     if (gradients.at(output)) tensors = (*hook)(tensors);
   for (const auto& hook : node.pre_hooks()) tensors = (*hook)(tensors);
+  applyPostHooks(node, {}, tensors);
   for (size_t i = 0; i < gradients.size(); ++i)
     if (gradients[i]) gradients[i] = std::move(tensors.at(i));
 }

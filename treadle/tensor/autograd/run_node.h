@@ -16,9 +16,9 @@ namespace treadle::autograd {
 // What the node's inputs become on the way in: tensor hooks, then retain_grad, then the node's own pre-hooks.
 std::vector<at::Tensor> applyPreHooks(Node& node, std::vector<at::Tensor> gradients);
 
-// The same for a node each of whose gradients is of a tensor of its own: the hooks of those that have none are not
-// called.
-void applyTensorHooks(Node& node, std::vector<MaybeGradient>& gradients);
+// All hooks of a receive node, each of whose gradients is of a tensor of its own: the hooks of those that have none are
+// not called. Post-hooks see no outputs, as the node has no edges.
+void applyReceiveHooks(Node& node, std::vector<MaybeGradient>& gradients);
 
 // Runs the node on gradients that have not been through its hooks yet; returns one per edge, checked and
 // reduced to the shapes behind the edges. Releases what the node saved unless `retainGraph`. Throws what the
