@@ -81,6 +81,11 @@ def pytorch(settings, cases):
     return run_together("PyTorch RPC", pair, settings.timeout)
 
 
+def two_layers(start):
+    """The columns of the table in the paper and their differences come from one loop, a case of the programs."""
+    return lambda settings, _: start(settings, ["autograd_two_layers"])
+
+
 def grpc(settings, cases):
     address = f"unix-abstract:treadle-bench-{os.getpid()}-{free_port()}"
     call = [settings.grpc, "--call", address, "--cases", ",".join(cases), "--repetitions", settings.repetitions]
@@ -173,6 +178,14 @@ DDP_TRANSFORMER, DDP_CNN = (
     tuple(f"ddp_{part}_{model}" for part in ("exposed", "step", "compute")) for model in ("transformer", "cnn")
 )
 
+TWO_LAYERS = tuple(
+    f"autograd_{name}"
+    for name in (
+        *("norpc_fwd", "nograd_fwd", "grad_fwd", "norpc_bwd", "grad_bwd"),
+        *("forward_overhead", "backward_overhead", "added_forward", "added_backward"),
+    )
+)
+
 # In the order of a round. Cases that would disturb one another have a launch of their own.
 LAUNCHES = [
     Launch("ours", ours, ("call_empty", "async_call")),
@@ -193,8 +206,10 @@ LAUNCHES = [
     Launch("ours", ours, ("identity_40MB_first",), times=2),
     Launch("ours", ours, ("small_behind_large",)),
     Launch("ours", ours, ("rss_after_10000",)),
-    Launch("ours", ours, ("autograd_forward_overhead", "autograd_backward_overhead", "autograd_chain_100", "autograd_smart")),
-    Launch("pytorch", pytorch, ("autograd_forward_overhead", "autograd_backward_overhead", "autograd_chain_100")),
+    Launch("ours", two_layers(ours), TWO_LAYERS),
+    Launch("pytorch", two_layers(pytorch), TWO_LAYERS),
+    Launch("ours", ours, ("autograd_chain_100", "autograd_smart")),
+    Launch("pytorch", pytorch, ("autograd_chain_100",)),
     Launch("ours", ours_collectives, ALL_REDUCE_2),
     Launch("gloo", gloo, ALL_REDUCE_2),
     Launch("ours", ours_collectives, ALL_REDUCE_4),

@@ -22,20 +22,31 @@ def result_of(row, figures):
     if not ours or not peer:
         return None
     median, of_peer = statistics.median(ours), statistics.median(peer)
+    ends = {"interval": figures.interval(row.case, "ours"), "peer_interval": figures.interval(row.case, row.peer)}
     return {
         "case": row.case,
         "unit": row.unit,
         "ours": median,
         "peer": of_peer,
         "peer_name": row.peer,
-        "ratio": median / of_peer,
-        "spread": (max(ours) - min(ours)) / abs(median),
+        "ratio": median / of_peer if of_peer else None,
+        "spread": (max(ours) - min(ours)) / abs(median) if median else None,
+        **{name: interval for name, interval in ends.items() if interval},
     }
+
+
+def says_something(row, result):
+    """Not where the peer's difference may as well be 0."""
+    return not row.above_noise or result["peer_interval"][0] > 0
+
+
+def has_bar(row, result):
+    return row.bar is not None and says_something(row, result)
 
 
 def within_bar(row, result):
     # Not the ratio: it says nothing where the peer's value, a difference of two times, is below 0.
-    return row.bar is None or result["ours"] <= row.bar * result["peer"]
+    return not has_bar(row, result) or result["ours"] <= row.bar * result["peer"]
 
 
 def shown(value, unit):
@@ -51,12 +62,16 @@ def digits(value):
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
+def or_dash(value, show):
+    return "-" if value is None else show(value)
+
+
 def bar_of(row):
     return "none" if row.bar is None else f"{row.bar:g}"
 
 
 def kept_of(row, result):
-    if row.bar is None:
+    if not has_bar(row, result):
         return "-"
     return "yes" if within_bar(row, result) else "no"
 
@@ -70,8 +85,8 @@ def table(pairs):
     for row, result in pairs:
         lines.append(
             f"| {row.case} | {shown(result['ours'], row.unit)} | {row.peer} | "
-            f"{shown(result['peer'], row.unit)} | {digits(result['ratio'])} | {bar_of(row)} | "
-            f"{kept_of(row, result)} | {result['spread']:.0%} |"
+            f"{shown(result['peer'], row.unit)} | {or_dash(result['ratio'], digits)} | {bar_of(row)} | "
+            f"{kept_of(row, result)} | {or_dash(result['spread'], '{:.0%}'.format)} |"
         )
     return "\n".join(lines)
 
@@ -80,10 +95,11 @@ def standing(pairs):
     """Who is ahead, in words."""
     parts = []
     for name, words in LIBRARIES.items():
-        ahead = [result["ours"] < result["peer"] for row, result in pairs if row.peer == name]
+        found = [(row, result) for row, result in pairs if row.peer == name and says_something(row, result)]
+        ahead = [result["ours"] < result["peer"] for _, result in found]
         if ahead:
             parts.append(f"less than {words} in {sum(ahead)} of {len(ahead)} rows")
-    barred = [(row, result) for row, result in pairs if row.bar is not None]
+    barred = [(row, result) for row, result in pairs if has_bar(row, result)]
     kept = sum(within_bar(row, result) for row, result in barred)
     takes = f"Treadle takes {' and '.join(parts)}; it keeps" if parts else "Treadle keeps"
     return f"{takes} {kept} of {len(barred)} bars."
@@ -108,8 +124,19 @@ def memory_note(figures):
     )
 
 
+def added_by_autograd(figures, direction):
+    """In words, with the intervals; empty while it was not measured."""
+    case, parts = f"autograd_added_{direction}", []
+    for who in ("ours", "pytorch"):
+        interval = figures.interval(case, who)
+        if interval:
+            low, high = (shown(end, "us") for end in interval)
+            parts.append(f"{shown(statistics.median(figures.of(case, who)), 'us')} ({who}; interval {low} to {high})")
+    return f"To the {direction} pass autograd adds {', '.join(parts)}." if parts else ""
+
+
 def autograd_note(figures):
-    """How much of the forward overhead is the round trip itself, and what SMART mode adds to messages."""
+    """How much of the forward overhead is the round trip, what autograd adds to that, and SMART mode to messages."""
     parts = []
     trips = []
     for who in ("ours", "pytorch"):
@@ -118,6 +145,7 @@ def autograd_note(figures):
             trips.append(f"{shown(statistics.median(remote) - statistics.median(without), 'us')} ({who})")
     if trips:
         parts.append("Of `autograd_forward_overhead` the round trip itself (nograd-fwd - norpc-fwd) is " + ", ".join(trips) + ".")
+    parts += filter(None, (added_by_autograd(figures, direction) for direction in ("forward", "backward")))
     lineage = figures.of("autograd_smart", "lineage_per_message")
     if lineage:
         parts.append(

@@ -12,6 +12,7 @@ class Row:
     unit: str
     peer: str
     bar: float | None  # of the ratio; None: there is none
+    above_noise: bool = False  # a difference, which says something only where the interval of the peer's is above 0
 
 
 ROWS = [
@@ -82,7 +83,9 @@ ROWS = [
     Row("rss_after_10000", "bytes", "rss_after_1000", 1.05),
     Row("autograd_forward_overhead", "us", "pytorch", 0.33),
     Row("autograd_backward_overhead", "us", "pytorch", 0.33),
-    Row("autograd_norpc_fwd", "us", "pytorch", None),  # what the two above are made of, measured with them
+    Row("autograd_added_forward", "us", "pytorch", 0.33, above_noise=True),
+    Row("autograd_added_backward", "us", "pytorch", None, above_noise=True),
+    Row("autograd_norpc_fwd", "us", "pytorch", None),  # what the four above are made of, measured with them
     Row("autograd_nograd_fwd", "us", "pytorch", None),
     Row("autograd_grad_fwd", "us", "pytorch", None),
     Row("autograd_norpc_bwd", "us", "pytorch", None),
@@ -95,6 +98,12 @@ ROWS = [
 
 # Which figure of a run counts; the median otherwise.
 STATISTICS = {"small_behind_large": "p99"}
+
+# Whose interval of the median is kept: differences of two larger times.
+INTERVALS = [
+    *("autograd_forward_overhead", "autograd_backward_overhead"),
+    *("autograd_added_forward", "autograd_added_backward"),
+]
 
 # What is compared with a number instead of a measurement.
 CONSTANTS = {"64KiB": 64 * 1024, "8ms": 8000}

@@ -86,7 +86,10 @@ def take(figures, who, outputs):
     for line in lines_of("\n".join(outputs)):
         if "error" in line:
             raise Failed(f"{who} could not measure {line['case']}: {line['error']}")
-        figures.add(line["case"], line.get("of", who), line[rows.statistic_of(line["case"])])
+        case, of = line["case"], line.get("of", who)
+        figures.add(case, of, line[rows.statistic_of(case)])
+        if case in rows.INTERVALS:
+            figures.add_interval(case, of, line)
 
 
 def output_of(launch, settings, cases):

@@ -3,6 +3,9 @@
 #include <ATen/ops/rand.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <array>
+#include <optional>
+
 #include "bench/ours/cases.h"
 #include "treadle/autograd.h"
 #include "treadle/tensor/autograd/interceptor.h"
@@ -15,53 +18,102 @@ using treadle::AutogradMode;
 using treadle::Worker;
 
 constexpr int kWarmUp = 10;
+constexpr int kLaps = 10;  // times the repetitions
 constexpr int64_t kBatch = 32;
 constexpr int kCallsOfAChain = 50;  // there and back: two hops each
 
-// What it takes to run the layers forward: both here, the second one there without gradients, and with them. Ours is
-// the last less the first, repetition by repetition.
-std::vector<Series> forwardOverhead(Worker& worker, int repetitions) {
-  Layer here, there;
-  at::Tensor input = at::rand({kBatch, Layer::kWidth});
-  Series overhead{"", "us", {}}, norpc{"", "us", {}, "autograd_norpc_fwd"}, nograd{"", "us", {}, "autograd_nograd_fwd"},
-      grad{"", "us", {}, "autograd_grad_fwd"};
-  for (int i = -kWarmUp; i < 5 * repetitions; ++i) {
-    double local = timeOf([&] { there.forward(here.forward(input)); });
-    double without = timeOf([&] {
-      at::NoGradGuard noGradients;
-      worker.call<&secondLayer>(kServer, here.forward(input));
-    });
-    std::optional<AutogradContext> context;
-    double with = timeOf([&] {
-      context.emplace(worker);
-      worker.call<&secondLayer>(kServer, here.forward(input));
-    });
-    if (i < 0) continue;
-    norpc.values.push_back(local);
-    nograd.values.push_back(without);
-    grad.values.push_back(with);
-    overhead.values.push_back(with - local);
-  }
-  return {overhead, norpc, nograd, grad};
-}
+enum Column { kNorpcFwd, kNogradFwd, kGradFwd, kNorpcBwd, kGradBwd, kColumns };
+using Lap = std::array<double, kColumns>;
 
-// The same backward.
-std::vector<Series> backwardOverhead(Worker& worker, int repetitions) {
-  Layer here, there;
-  at::Tensor input = at::rand({kBatch, Layer::kWidth});
-  Series overhead{"", "us", {}}, norpc{"", "us", {}, "autograd_norpc_bwd"}, grad{"", "us", {}, "autograd_grad_bwd"};
-  for (int i = -kWarmUp; i < 5 * repetitions; ++i) {
-    at::Tensor loss = there.forward(here.forward(input)).sum();
-    double local = timeOf([&] { torch::autograd::backward({loss}, {}); });
-    AutogradContext context(worker);
-    loss = worker.call<&secondLayer>(kServer, here.forward(input)).sum();
-    double with = timeOf([&] { context.backward({loss}); });
-    if (i < 0) continue;
-    norpc.values.push_back(local);
-    grad.values.push_back(with);
-    overhead.values.push_back(with - local);
+// The columns of the table: microseconds of a pass of each. What a column does not name goes before and is not counted.
+class TwoLayers {
+ public:
+  explicit TwoLayers(Worker& worker) : worker_(worker) {}
+
+  // One of each, in one of 20 orders: first and step change, so that within laps each column comes after each other
+  // equally often.
+  Lap lap(int number) {
+    Lap times{};
+    const int step = 1 + number / kColumns % (kColumns - 1);
+    for (int i = 0; i < kColumns; ++i) {
+      const int column = (number + step * i) % kColumns;
+      times[column] = timeOfColumn(column);
+    }
+    return times;
   }
-  return {overhead, norpc, grad};
+
+ private:
+  at::Tensor local() const { return there_.forward(here_.forward(input_)); }
+  at::Tensor remote() const { return worker_.call<&secondLayer>(kServer, here_.forward(input_)); }
+
+  double timeOfColumn(int column) {
+    switch (column) {
+      case kNorpcFwd: return timeOf([&] { local(); });
+      case kNogradFwd: return nogradForward();
+      case kGradFwd: return gradForward();
+      case kNorpcBwd: return norpcBackward();
+      default: return gradBackward();
+    }
+  }
+
+  double nogradForward() {
+    return timeOf([&] {
+      at::NoGradGuard noGradients;
+      remote();
+    });
+  }
+
+  double gradForward() {
+    std::optional<AutogradContext> context;
+    return timeOf([&] {
+      context.emplace(worker_);
+      remote();
+    });
+  }
+
+  double norpcBackward() {
+    at::Tensor loss = local().sum();
+    return timeOf([&] { torch::autograd::backward({loss}, {}); });
+  }
+
+  double gradBackward() {
+    AutogradContext context(worker_);
+    at::Tensor loss = remote().sum();
+    return timeOf([&] { context.backward({loss}); });
+  }
+
+  Worker& worker_;
+  Layer here_, there_;
+  at::Tensor input_ = at::rand({kBatch, Layer::kWidth});
+};
+
+// What is told of a lap: the columns and their differences, which are thus of pairs.
+struct Told {
+  const char* name;
+  double (*of)(const Lap& lap);
+};
+constexpr Told kTold[] = {
+    {"autograd_norpc_fwd", [](const Lap& lap) { return lap[kNorpcFwd]; }},
+    {"autograd_nograd_fwd", [](const Lap& lap) { return lap[kNogradFwd]; }},
+    {"autograd_grad_fwd", [](const Lap& lap) { return lap[kGradFwd]; }},
+    {"autograd_norpc_bwd", [](const Lap& lap) { return lap[kNorpcBwd]; }},
+    {"autograd_grad_bwd", [](const Lap& lap) { return lap[kGradBwd]; }},
+    {"autograd_forward_overhead", [](const Lap& lap) { return lap[kGradFwd] - lap[kNorpcFwd]; }},
+    {"autograd_backward_overhead", [](const Lap& lap) { return lap[kGradBwd] - lap[kNorpcBwd]; }},
+    {"autograd_added_forward", [](const Lap& lap) { return lap[kGradFwd] - lap[kNogradFwd]; }},
+    {"autograd_added_backward",
+     [](const Lap& lap) { return lap[kGradBwd] - lap[kNorpcBwd] - (lap[kNogradFwd] - lap[kNorpcFwd]); }},
+};
+
+std::vector<Series> twoLayers(Worker& worker, int repetitions) {
+  TwoLayers layers(worker);
+  std::vector<Series> series;
+  for (const Told& told : kTold) series.push_back({"", "us", {}, told.name});
+  for (int i = 0; i < kWarmUp + kLaps * repetitions; ++i) {
+    const Lap lap = layers.lap(i);
+    for (size_t k = 0; i >= kWarmUp && k < series.size(); ++k) series[k].values.push_back(kTold[k].of(lap));
+  }
+  return series;
 }
 
 void chain(Worker& worker, AutogradMode mode) {
@@ -90,8 +142,7 @@ std::vector<Series> smartAndFast(Worker& worker, int repetitions) {
 }  // namespace
 
 void addAutogradCases(Cases& cases) {
-  cases["autograd_forward_overhead"] = &forwardOverhead;
-  cases["autograd_backward_overhead"] = &backwardOverhead;
+  cases["autograd_two_layers"] = &twoLayers;
   cases["autograd_chain_100"] = &chainOfCalls;
   cases["autograd_smart"] = &smartAndFast;
 }

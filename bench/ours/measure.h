@@ -52,8 +52,9 @@ std::vector<Series> alternated(const char* limitName, int warmUp, int repetition
   return both;
 }
 
-// Under the series' own name, if it has one. One line of JSON: {"case", "of", "unit", "median", "p10", "p90", "p99",
-// "count"}, without "of" for ours.
+// Under the series' own name, if it has one. One line of JSON: {"case", "of", "unit", "median", "low", "high", "p10",
+// "p90", "p99", "count"}, without "of" for ours. From low to high is the interval of the median, 95% or, of fewer than
+// six values, all.
 void print(const std::string& caseName, Series series);
 
 }  // namespace bench

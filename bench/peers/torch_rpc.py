@@ -9,6 +9,7 @@ Rank 0 prints lines of JSON as bench/figures.py reads them. The same warm-up and
 import argparse
 import collections
 import json
+import math
 import time
 
 import torch
@@ -99,59 +100,74 @@ def second_layer(hidden):
     return second_layer.layer(hidden)
 
 
-def time_of(body):
-    begin = time.perf_counter()
-    result = body()
-    return (time.perf_counter() - begin) * 1e6, result
+def once(body):
+    return timed(0, 1, nothing, body)[0]
 
 
-def layers():
-    return torch.nn.Linear(WIDTH, WIDTH), torch.nn.Linear(WIDTH, WIDTH), torch.rand(BATCH, WIDTH)
+def columns_of_two_layers():
+    """Of table 2 in the paper: functions that yield the microseconds of a pass. What a column does not name goes
+    before and is not counted."""
+    here, there = torch.nn.Linear(WIDTH, WIDTH), torch.nn.Linear(WIDTH, WIDTH)
+    inputs = torch.rand(BATCH, WIDTH)
 
-
-def autograd_forward_overhead(repetitions):
-    """Two layers forward: both here, the second one there without gradients, and with them."""
-    here, there, inputs = layers()
-    columns = collections.defaultdict(list)
+    def local():
+        return there(here(inputs))
 
     def remote():
         return rpc.rpc_sync(CALLEE, second_layer, args=(here(inputs),))
 
-    def without_gradients():
+    def nograd():
         with torch.no_grad():
-            return remote()
+            remote()
 
-    for number in range(-10, 5 * repetitions):
-        norpc, _ = time_of(lambda: there(here(inputs)))
-        nograd, _ = time_of(without_gradients)
+    def grad_fwd():
         begin = time.perf_counter()
         with dist_autograd.context():
             remote()
-            grad = (time.perf_counter() - begin) * 1e6
-        if number >= 0:
-            columns["autograd_forward_overhead"].append(grad - norpc)
-            columns["autograd_norpc_fwd"].append(norpc)
-            columns["autograd_nograd_fwd"].append(nograd)
-            columns["autograd_grad_fwd"].append(grad)
-    return columns
+            return (time.perf_counter() - begin) * 1e6
 
-
-def autograd_backward_overhead(repetitions):
-    """The same backward."""
-    here, there, inputs = layers()
-    columns = collections.defaultdict(list)
-    for number in range(-10, 5 * repetitions):
-        norpc, _ = time_of(there(here(inputs)).sum().backward)
+    def grad_bwd():
         with dist_autograd.context() as context:
-            loss = rpc.rpc_sync(CALLEE, second_layer, args=(here(inputs),)).sum()
-            begin = time.perf_counter()
-            dist_autograd.backward(context, [loss])
-            grad = (time.perf_counter() - begin) * 1e6
-        if number >= 0:
-            columns["autograd_backward_overhead"].append(grad - norpc)
-            columns["autograd_norpc_bwd"].append(norpc)
-            columns["autograd_grad_bwd"].append(grad)
-    return columns
+            loss = remote().sum()
+            return once(lambda: dist_autograd.backward(context, [loss]))
+
+    return {
+        "norpc_fwd": lambda: once(local),
+        "nograd_fwd": lambda: once(nograd),
+        "grad_fwd": grad_fwd,
+        "norpc_bwd": lambda: once(local().sum().backward),
+        "grad_bwd": grad_bwd,
+    }
+
+
+def lap_of(columns, number):
+    """One of each, in one of 20 orders, so that within laps each column comes after each other equally often."""
+    names = list(columns)
+    step = 1 + number // len(names) % (len(names) - 1)
+    order = [names[(number + step * place) % len(names)] for place in range(len(names))]
+    return {name: columns[name]() for name in order}
+
+
+def differences(times):
+    """Of one lap, thus of pairs."""
+    forward, backward = times["grad_fwd"] - times["norpc_fwd"], times["grad_bwd"] - times["norpc_bwd"]
+    return {
+        "forward_overhead": forward,
+        "backward_overhead": backward,
+        "added_forward": times["grad_fwd"] - times["nograd_fwd"],
+        "added_backward": backward - (times["nograd_fwd"] - times["norpc_fwd"]),
+    }
+
+
+def autograd_two_layers(repetitions):
+    columns = columns_of_two_layers()
+    series = collections.defaultdict(list)
+    for number in range(10 + 10 * repetitions):
+        times = lap_of(columns, number)
+        if number >= 10:
+            for name, value in {**times, **differences(times)}.items():
+                series[f"autograd_{name}"].append(value)
+    return series
 
 
 def twice(tensor):
@@ -170,8 +186,7 @@ def autograd_chain_100(repetitions):
 
 
 CASES = {
-    "autograd_forward_overhead": autograd_forward_overhead,
-    "autograd_backward_overhead": autograd_backward_overhead,
+    "autograd_two_layers": autograd_two_layers,
     "autograd_chain_100": autograd_chain_100,
     "call_empty": call_empty,
     "async_call": async_call,
@@ -183,13 +198,20 @@ CASES = {
 }
 
 
+def begin_of_interval(count):
+    """As in bench/ours/measure.cc: where the 95% interval of the median of sorted values begins."""
+    return max(0, math.floor(count / 2 - 0.98 * math.sqrt(count)) - 1)
+
+
 def show(case, times, unit="us"):
     times.sort()
+    begin = begin_of_interval(len(times))
 
     def at(percent):
         return times[min(len(times) - 1, len(times) * percent // 100)]
 
-    figures = {"median": at(50), "p10": at(10), "p90": at(90), "p99": at(99), "count": len(times)}
+    figures = {"median": at(50), "low": times[begin], "high": times[-1 - begin]}
+    figures |= {"p10": at(10), "p90": at(90), "p99": at(99), "count": len(times)}
     print(json.dumps({"case": case, "unit": unit, **figures}), flush=True)
 
 
