@@ -1,5 +1,7 @@
 #include "treadle/tensor/autograd/pass.h"
 
+#include "treadle/core/io/executor.h"
+
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <sstream>
@@ -302,7 +304,10 @@ Status Pass::finish() {
                                 " is still at work on this worker and cannot be finished");
     }
     state_ = State::kFinishing;  // no arrivals any more
-    changed_.wait(lock, [&] { return !draining_; });
+    if (draining_) {
+      const io::Executor::Blocking blocking;  // also where it fails: the graph must not go under a node that runs
+      changed_.wait(lock, [&] { return !draining_; });
+    }
   }
   noteMissingGradients();
   end();
