@@ -29,7 +29,7 @@ at::Tensor full(double value) { return at::full({2}, value, at::kDouble); }
 // B has sent two messages: number 0 to C, and number 1 to A.
 class EarlyGradients : public ::testing::Test {
  protected:
-  EarlyGradients() {
+  explicit EarlyGradients(AutogradMode mode = AutogradMode::kSmart) : context(job[0], {mode}) {
     weight = &weightThere;
     kept = job[0].call<&weightedCubeAtC>("B", full(3));
   }
@@ -62,7 +62,7 @@ class EarlyGradients : public ::testing::Test {
 
   at::Tensor weightThere = full(2).requires_grad_();
   TensorJob job{{"A", "B", "C"}, Functions().add<&cube>("cube").add<&weightedCubeAtC>("weightedCubeAtC")};
-  AutogradContext context{job[0]};
+  AutogradContext context;
   at::Tensor kept;
   const PassId id{context.id(), autograd::interceptorOf(job[0]).contexts().nextId(), false};
 };
@@ -97,11 +97,12 @@ TEST_F(EarlyGradients, OfSeveralSendersAreTakenTogether) {
 TEST_F(EarlyGradients, ThatTakeNoPartFailThePassWhenItBegins) {
   Future<EndedRanks> answer = gradients(2, 0, {full(1)});
   EXPECT_TRUE(eventually([&] { return waiting() == 1U; }));
-  std::string why = messageOf<ArgumentError>([&] { begin({1}); });
-  EXPECT_TRUE(contains(why, "message 0"));
+  for (const std::string& why :
+       {messageOf<ArgumentError>([&] { begin({1}); }), messageOf<ArgumentError>([&] { answer.wait(); }),
+        messageOf<ArgumentError>([&] { gradients(0, 1, {full(1)}).wait(); })})
+    EXPECT_TRUE(contains(why, "message 0")) << "whoever waits hears of it";
   EXPECT_FALSE(gradientThere().defined());
   endBadly();
-  messageOf<Error>([&] { answer.wait(); });
   EXPECT_EQ(waiting(), std::nullopt);
 }
 
@@ -116,6 +117,24 @@ TEST_F(EarlyGradients, GoWithAPassThatEndsBeforeItBegins) {
   begin({0});
   EXPECT_EQ(waiting(), std::nullopt) << "nothing begins anew";
   EXPECT_FALSE(gradientThere().defined());
+}
+
+struct EarlyGradientsInFastMode : EarlyGradients {
+  EarlyGradientsInFastMode() : EarlyGradients(AutogradMode::kFast) {}
+};
+
+// There the first gradients begin a pass, and those that are refused did not.
+TEST_F(EarlyGradientsInFastMode, ThatAreRefusedKeepNoPassFromBeginning) {
+  {
+    autograd::CurrentContext none(autograd::interceptorOf(job[0]), nullptr);
+    const GradientMessage doubled{id, {{0, {full(1)}}, {0, {full(1)}}}};
+    auto answer = job[2].async<&autograd::onGradients>("B", doubled);
+    EXPECT_TRUE(contains(messageOf<ArgumentError>([&] { answer.wait(); }), "twice for message 0"));
+  }
+  // C takes part itself then, and sends gradients for message 0 as well.
+  std::string why = messageOf<ArgumentError>([&] { gradients(0, 1, {full(10)}).wait(); });
+  EXPECT_TRUE(contains(why, "already has gradients for"));
+  endBadly();
 }
 
 }  // namespace

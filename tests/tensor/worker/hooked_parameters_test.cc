@@ -41,6 +41,9 @@ at::Tensor weighted(Worker& worker, const at::Tensor& x, bool waits) {
   y.register_hook([](const at::Tensor&) { place->hooks.add(); });
   return y;
 }
+at::Tensor weightedThere(CallContext& call, const at::Tensor& x, bool waits) {
+  return weighted(call.worker(), x, waits);
+}
 at::Tensor leaf() { return at::tensor({0.3, -1.2}, at::kDouble).requires_grad_(); }
 
 class HookedParameters : public ::testing::TestWithParam<AutogradMode> {
@@ -53,11 +56,13 @@ class HookedParameters : public ::testing::TestWithParam<AutogradMode> {
 
   at::Tensor lossHere(const at::Tensor& x, bool waits) { return weighted(a, x, waits).sum(); }
 
-  // Calls `second` while a pass of a first context has the parameter.
-  void whileInUse(const std::function<void(int64_t firstId)>& second) {
+  at::Tensor lossAtB(const at::Tensor& x, bool waits) { return a.call<&weightedThere>("B", x, waits).sum(); }
+
+  // Calls `second` while a pass of a first context has the parameter, on B or here.
+  void whileInUse(bool atB, const std::function<void(int64_t firstId)>& second) {
     at::Tensor x = leaf();
     AutogradContext context(a);
-    at::Tensor loss = lossHere(x, true);
+    at::Tensor loss = atB ? lossAtB(x, true) : lossHere(x, true);
     std::jthread first([&] { context.backward({loss}); });
     ofThis.reached.wait();
     ofThis.hooks.waitFor(2);
@@ -66,7 +71,7 @@ class HookedParameters : public ::testing::TestWithParam<AutogradMode> {
     ofThis.released.open();
     first.join();
     EXPECT_TRUE(close(context.gradient(x), at::full({2}, 2.0, at::kDouble)));
-    EXPECT_TRUE(close(gradient(a, context.id(), ofThis.weight), x.detach())) << "of the first alone";
+    EXPECT_TRUE(close(gradient(job[atB ? 1 : 0], context.id(), ofThis.weight), x.detach())) << "of the first alone";
     expectGivenBack();
   }
   void expectGivenBack() {
@@ -83,7 +88,9 @@ class HookedParameters : public ::testing::TestWithParam<AutogradMode> {
 
   const at::Tensor old = at::full({2}, 7.0, at::kDouble);
   Place ofThis;
-  TensorJob job{{"A", "C"}, Functions().add<&gated>("gated").add<&plain>("plain"), {GetParam()}};
+  TensorJob job{{"A", "B", "C"},
+                Functions().add<&gated>("gated").add<&plain>("plain").add<&weightedThere>("weightedThere"),
+                {GetParam()}};
   Worker& a = job[0];
 };
 INSTANTIATE_TEST_SUITE_P(Modes, HookedParameters, ::testing::Values(AutogradMode::kSmart, AutogradMode::kFast));
@@ -93,13 +100,28 @@ TEST_P(HookedParameters, OfTheCallerAreRefusedToASecondContextUntilTheFirstHasEn
   at::Tensor x = leaf();
   AutogradContext second(a);
   at::Tensor loss = lossHere(x, false);
-  whileInUse([&](int64_t firstId) {
+  whileInUse(false, [&](int64_t firstId) {
     expectRefused(second, loss, firstId);
     EXPECT_FALSE(second.gradient(x).defined());
   });
   second.backward({loss});
   EXPECT_TRUE(close(second.gradient(x), at::full({2}, 2.0, at::kDouble)));
   EXPECT_TRUE(close(second.gradient(ofThis.weight), x.detach()));
+  expectGivenBack();
+}
+
+// The context that is refused has begun to run elsewhere, so it cannot be used again, as any whose pass has failed.
+TEST_P(HookedParameters, OfAnotherWorkerAreRefusedToASecondContextUntilTheFirstHasEnded) {
+  {
+    AutogradContext second(a);
+    at::Tensor loss = lossAtB(leaf(), false);
+    whileInUse(true, [&](int64_t firstId) { expectRefused(second, loss, firstId); });
+  }
+  at::Tensor x = leaf();
+  AutogradContext third(a);
+  third.backward({lossAtB(x, false)});
+  EXPECT_TRUE(close(third.gradient(x), at::full({2}, 2.0, at::kDouble)));
+  EXPECT_TRUE(close(gradient(job[1], third.id(), ofThis.weight), x.detach()));
   expectGivenBack();
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <utility>
 
 #include "treadle/tensor/autograd/describe.h"
 #include "treadle/tensor/autograd/interceptor.h"
@@ -23,7 +24,28 @@ LivePass& livePass(ContextState& context, const PassId& id) TREADLE_REQUIRES(con
   if (context.ended) raise(contextGone(context.id));
   if (context.finishedPasses.contains(id.pass))
     raise(failedPrecondition("gradients came for a backward pass that is over"));
-  return context.passes[id.pass];
+  LivePass& live = context.passes[id.pass];
+  throwIfError(live.refused);
+  return live;
+}
+
+// Nobody is to wait for a pass that does not run here: what has come for it is answered, and so is what still comes.
+[[noreturn]] void refuse(ContextState& context, const PassId& id, const Status& why) {
+  std::optional<Promise<EndedRanks>> engagedBy;
+  std::map<int64_t, std::vector<MaybeGradient>> early;  // freed without the lock
+  {
+    MutexLock lock(context.mutex);
+    auto found = context.passes.find(id.pass);
+    if (found != context.passes.end()) {
+      LivePass& live = found->second;
+      live.refused = why;
+      early.swap(live.early);
+      if (live.engagedBy) engagedBy.emplace(*std::move(live.engagedBy));
+      live.engagedBy.reset();
+    }
+  }
+  if (engagedBy) engagedBy->fail(why);
+  raise(why);
 }
 
 // A refused message may be one of several that belong together.
@@ -46,13 +68,15 @@ void addAll(LivePass& live, std::vector<MessageGradients> messages) {
 
 // Counts its graph without the lock, which threads that read messages take, and then takes what has come meanwhile.
 std::shared_ptr<Pass> countAndTakeEarly(Worker& worker, const ContextPtr& context, const PassId& id,
-                                        std::optional<std::vector<int64_t>> sends) {
+                                        std::optional<std::vector<int64_t>> sends) try {
   auto pass = valueOrThrow(makePass(worker, context, {id.pass, id.retainGraph, std::move(sends)}, {}));
   MutexLock lock(context->mutex);
   LivePass& live = livePass(*context, id);
   live.pass = pass;
   for (auto& [messageId, gradients] : std::exchange(live.early, {})) add(*pass, messageId, std::move(gradients));
   return pass;
+} catch (...) {
+  refuse(*context, id, statusOfCurrentException("the beginning of a backward pass"));
 }
 
 // Gradients of a pass of the context's owner, for messages of this worker that went to `from`. What is gone of those is
@@ -128,7 +152,7 @@ Status runToItsEnd(const std::shared_ptr<Pass>& pass, const Lineage& sends, cons
     PassNetwork::runUntilIdle(*pass);
     // While this thread waits it serves the sockets of its own calls; for a chain of two workers that saves two
     // wake-ups per step.
-    network.readAnswers(deadline);
+    network.readAnswers(*pass, deadline);
     Future<EndedRanks>(done).wait();
     return {};
   } catch (const Error& error) {
@@ -177,9 +201,9 @@ Future<EndedRanks> onGradients(CallContext& call, GradientMessage message) {
   {
     MutexLock lock(context->mutex);
     LivePass& live = livePass(*context, message.id);
+    addAll(live, std::move(message.messages));
     // In SMART mode the worker that called backward says when it begins.
     if (context->graph->mode() == AutogradMode::kFast) begins = !std::exchange(live.begun, true);
-    addAll(live, std::move(message.messages));
     pass = live.pass;
     // This message engages the worker: its answer is kept back until the worker is idle again, which is how
     // the sender (and at the end the worker that called backward) knows.

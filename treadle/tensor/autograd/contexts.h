@@ -31,6 +31,7 @@ struct LivePass {
   std::shared_ptr<Pass> pass = nullptr;  // once it has counted its graph, which is done without a lock
   std::map<int64_t, std::vector<MaybeGradient>> early = {};  // what has come before that, by message
   std::optional<Promise<EndedRanks>> engagedBy = {};
+  Status refused = {};  // why it cannot run here, and only its end is waited for
 };
 
 // One context as this worker knows it.

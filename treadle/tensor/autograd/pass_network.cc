@@ -109,13 +109,16 @@ EndedRanks PassNetwork::endedRanks() {
   return ended_;
 }
 
-void PassNetwork::readAnswers(TimePoint deadline) {
+void PassNetwork::readAnswers(const Pass& pass, TimePoint deadline) {
   std::vector<std::pair<int, Future<EndedRanks>>> answers;
   {
     MutexLock lock(mutex_);
     answers = answers_;
   }
-  for (const auto& [rank, answer] : answers) (void)sharedStateOf(answer)->waitUntil(deadline);
+  for (const auto& [rank, answer] : answers) {
+    if (!pass.status().ok()) return;
+    (void)sharedStateOf(answer)->waitUntil(deadline);
+  }
 }
 
 void PassNetwork::giveUp(Pass& pass, Duration limit) {

@@ -28,9 +28,10 @@ class PassNetwork final : public GradientSink {
   void setOwnPass(int64_t passId) { ownPass_ = passId; }
   // Where the pass has ended, as far as the answers to this worker's gradients told.
   EndedRanks endedRanks();
-  // Waits for the answers to what was sent so far. The waiting thread reads them from their sockets itself,
-  // so that no other thread has to wake it; a failure reaches the pass.
-  void readAnswers(TimePoint deadline);
+  // Waits for the answers to what was sent so far, one after the other, until the pass has failed: then some may come
+  // only when their worker hears of that. The waiting thread reads them from their sockets itself, so that no other
+  // thread has to wake it; a failure reaches the pass.
+  void readAnswers(const Pass& pass, TimePoint deadline);
   // The time limit has passed: the pass fails, naming whose answers have not come.
   void giveUp(Pass& pass, Duration limit);
 
