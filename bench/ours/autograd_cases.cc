@@ -87,7 +87,7 @@ class TwoLayers {
   at::Tensor input_ = at::rand({kBatch, Layer::kWidth});
 };
 
-// What is told of a lap: the columns and their differences, which are thus of pairs.
+// What is reported of a lap: the columns and their differences, which are so of pairs.
 struct Told {
   const char* name;
   double (*of)(const Lap& lap);
