@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "tests/support/gate.h"
+#include "tests/support/gated_node.h"
 #include "tests/support/tensor_job.h"
 #include "treadle/core/wire/writer.h"
 
@@ -57,23 +58,10 @@ std::vector<at::Tensor> copies(const at::Tensor& x, int64_t count) {
   return copies;
 }
 
-// Of the test that runs; each makes new ones.
-Gate* reached = nullptr;
-Gate* released = nullptr;
-
-struct GatedNode : torch::autograd::Function<GatedNode> {
-  static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) { return x.clone(); }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
-                                                 torch::autograd::variable_list gradients) {
-    reached->open();
-    released->wait();
-    return gradients;
-  }
-};
 struct FailsWhenReached : torch::autograd::Function<FailsWhenReached> {
   static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) { return x.clone(); }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext*, torch::autograd::variable_list) {
-    reached->wait();
+    NodeGates::here->reached.wait();
     throw std::runtime_error("the glue came off");
   }
 };
@@ -82,8 +70,8 @@ at::Tensor gatedCubeAtC(CallContext& call, const at::Tensor& x) {
   return GatedNode::apply(call.worker().call<&cube>("C", x));
 }
 at::Tensor lateCubeAtC(CallContext& call, const at::Tensor& x) {
-  reached->open();
-  blocking([] { released->wait(); });
+  NodeGates::here->reached.open();
+  blocking([] { NodeGates::here->released.wait(); });
   return call.worker().call<&cube>("C", x);
 }
 
@@ -108,15 +96,12 @@ at::Tensor leaf() { return at::tensor({0.3, -1.2, 2.5}, at::kDouble).requires_gr
 
 class DistributedPass : public ::testing::TestWithParam<AutogradMode> {
  protected:
-  DistributedPass() { reached = &isReached, released = &isReleased; }
-  ~DistributedPass() override { reached = released = nullptr; }
-
   // Each test leaves no context open on any worker.
   void expectAllReleased() {
     EXPECT_TRUE(test::eventuallyReleased([this] { return job.openContexts() == 0; })) << job.openContexts();
   }
 
-  Gate isReached, isReleased;  // handlers may run until the job is over
+  NodeGates gates;
   TensorJob job{{"A", "B", "C"}, functions(), {GetParam()}};
   Worker& a = job[0];
 };
@@ -491,9 +476,9 @@ TEST_P(DistributedPass, AWorkerLostDuringBackwardIsNamed) {
   AutogradContext context(a);
   at::Tensor loss = a.call<&gatedCubeAtC>("B", leaf()).sum();
   std::thread killer([&] {
-    isReached.wait();
+    gates.reached.wait();
     job.kill(2);
-    isReleased.open();
+    gates.released.open();
   });
   try {
     context.backward({loss});
@@ -553,10 +538,10 @@ TEST_P(DistributedPass, ATimeLimitNamesWhoHadNotDoneItsPart) {
     // B must receive its part within the limit.
     auto named = contains(why.message(), "worker 'B' (rank 1)");
     EXPECT_FALSE(contains(why.message(), "worker 'A'")) << why.message();
-    if (named) isReleased.open();
+    if (named) gates.released.open();
     return named;
   }));
-  isReleased.open();
+  gates.released.open();
   {
     AutogradContext other(a);
     other.backward({a.call<&cube>("B", leaf()).sum()}, {.timeout = kHangs});
@@ -573,10 +558,10 @@ TEST_P(DistributedPass, ATimeLimitIsOneOfTheEndOfAFailedPassToo) {
     std::string why = messageOf<Error>([&] { context.backward({(fails + gated).sum()}, {.timeout = limit}); });
     auto failed = contains(why, "the glue came off");  // as long as A gets that far within the limit
     EXPECT_TRUE(failed || contains(why, "within " + toText(limit))) << why;
-    if (failed) isReleased.open();  // only now can B be done with it
+    if (failed) gates.released.open();  // only now can B be done with it
     return failed;
   }));
-  isReleased.open();
+  gates.released.open();
   expectAllReleased();
 }
 
@@ -687,10 +672,10 @@ TEST_P(DistributedPass, AContextThatEndsDuringACallIsReleasedAllTheSame) {
   {
     AutogradContext context(a);
     answer = a.async<&lateCubeAtC>("B", leaf());
-    isReached.wait();
+    gates.reached.wait();
   }
   EXPECT_TRUE(test::eventuallyReleased([&] { return job.openContexts() == 0; }));
-  isReleased.open();
+  gates.released.open();
   EXPECT_TRUE(contains(messageOf<NotFoundError>([&] { answer.wait(); }), "has ended"));
   EXPECT_EQ(job.openContexts(), 0u) << "the call to C brought it back to life";
 }

@@ -1,34 +1,24 @@
 // Two contexts over a parameter whose hooks look at `.grad`: there is one `.grad`, so while a pass of the first is
 // under way, one of the second is refused before it runs anything, and works after the first has ended.
 
-#include <torch/csrc/autograd/custom_function.h>
 #include <treadle/autograd.h>
 
 #include <thread>
 
 #include "tests/support/gate.h"
+#include "tests/support/gated_node.h"
 #include "tests/support/tensor_job.h"
 
 namespace treadle::test::hooked_parameters_test {
 namespace {
 
 // Of the test that runs.
-struct Place {
-  Gate reached, released;  // of the gated node of C
-  Counter hooks;           // how often what is in front of the parameter, and behind it, has been called
+struct Place : NodeGates {  // the gated node is on C
+  Counter hooks;            // how often what is in front of the parameter, and behind it, has been called
   at::Tensor weight = at::full({2}, 2.0, at::kDouble).requires_grad_();
 };
 Place* place = nullptr;
 
-struct GatedNode : torch::autograd::Function<GatedNode> {
-  static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) { return x.clone(); }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
-                                                 torch::autograd::variable_list gradients) {
-    place->reached.open();
-    place->released.wait();
-    return gradients;
-  }
-};
 struct AccumulatedHook : torch::autograd::PostAccumulateGradHook {
   void operator()(const at::Tensor&) override { place->hooks.add(); }
 };

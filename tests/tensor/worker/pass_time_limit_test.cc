@@ -1,12 +1,12 @@
 // A pass that is over its time limit has ended on all workers, not for its caller alone: those that waited for
 // gradients let go of it, what a node does that was still running is dropped, and then other passes work.
 
-#include <torch/csrc/autograd/custom_function.h>
 #include <treadle/autograd.h>
 
 #include <algorithm>
 
 #include "tests/support/gate.h"
+#include "tests/support/gated_node.h"
 #include "tests/support/tensor_job.h"
 
 namespace treadle::test::pass_time_limit_test {
@@ -15,22 +15,11 @@ namespace {
 using namespace std::chrono_literals;
 
 // Of the test that runs.
-struct Place {
-  Gate reached, released;  // of the gated node
-  Counter behind;          // how often gradients came to C, which is behind that node
+struct Place : NodeGates {
+  Counter behind;  // how often gradients came to C, which is behind that node
   at::Tensor weight = at::full({2}, 2.0, at::kDouble).requires_grad_();  // on B, behind it likewise
 };
 Place* place = nullptr;
-
-struct GatedNode : torch::autograd::Function<GatedNode> {
-  static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) { return x.clone(); }
-  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
-                                                 torch::autograd::variable_list gradients) {
-    place->reached.open();
-    place->released.wait();
-    return gradients;
-  }
-};
 
 struct AccumulatedHook : torch::autograd::PostAccumulateGradHook {
   void operator()(const at::Tensor&) override {}
