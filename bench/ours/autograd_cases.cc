@@ -88,11 +88,11 @@ class TwoLayers {
 };
 
 // What is reported of a lap: the columns and their differences, which are so of pairs.
-struct Told {
+struct Reported {
   const char* name;
   double (*of)(const Lap& lap);
 };
-constexpr Told kTold[] = {
+constexpr Reported kReported[] = {
     {"autograd_norpc_fwd", [](const Lap& lap) { return lap[kNorpcFwd]; }},
     {"autograd_nograd_fwd", [](const Lap& lap) { return lap[kNogradFwd]; }},
     {"autograd_grad_fwd", [](const Lap& lap) { return lap[kGradFwd]; }},
@@ -108,10 +108,10 @@ constexpr Told kTold[] = {
 std::vector<Series> twoLayers(Worker& worker, int repetitions) {
   TwoLayers layers(worker);
   std::vector<Series> series;
-  for (const Told& told : kTold) series.push_back({"", "us", {}, told.name});
+  for (const Reported& one : kReported) series.push_back({"", "us", {}, one.name});
   for (int i = 0; i < kWarmUp + kLaps * repetitions; ++i) {
     const Lap lap = layers.lap(i);
-    for (size_t k = 0; i >= kWarmUp && k < series.size(); ++k) series[k].values.push_back(kTold[k].of(lap));
+    for (size_t k = 0; i >= kWarmUp && k < series.size(); ++k) series[k].values.push_back(kReported[k].of(lap));
   }
   return series;
 }
