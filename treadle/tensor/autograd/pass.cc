@@ -1,12 +1,11 @@
 #include "treadle/tensor/autograd/pass.h"
 
-#include "treadle/core/io/executor.h"
-
 #include <torch/csrc/autograd/graph_task.h>
 
 #include <sstream>
 #include <utility>
 
+#include "treadle/core/io/executor.h"
 #include "treadle/tensor/autograd/engine_loop.h"
 #include "treadle/tensor/autograd/graph_executor.h"
 #include "treadle/tensor/autograd/plain_backward.h"
