@@ -62,6 +62,27 @@ Future<Numbers> sharedAnswer(CallContext& call, test::Here<Future<Numbers>> kept
   if (!future.valid()) future = call.worker().spawn([] { return Numbers{1, 2, 3}; });
   return future;
 }
+// What a function does when it has returned: after its answer, or to have it.
+struct Afterwards {
+  test::Gate go;
+  test::Counter done;
+  Promise<int> answer;
+};
+rpc::AnswerThen<int> answerAndGoOn(int number, test::Here<Afterwards> afterwards) {
+  Promise<int> answer;
+  answer.set(number);
+  return {answer.future(), [afterwards] {
+            blocking([&] { afterwards->go.wait(); });
+            afterwards->done.add();
+            throw std::runtime_error("the answer has left");
+          }};
+}
+rpc::AnswerThen<int> goOnAndAnswer(int number, test::Here<Afterwards> afterwards) {
+  return {afterwards->answer.future(), [number, afterwards] { afterwards->answer.set(number); }};
+}
+rpc::AnswerThen<int> goOnAndFail(test::Here<Afterwards> afterwards) {
+  return {afterwards->answer.future(), [] { throw std::runtime_error("no answer has left"); }};
+}
 int overloaded(int number) { return number; }
 [[maybe_unused]] int overloaded(const std::string&) { return 0; }
 
@@ -87,6 +108,7 @@ Functions functions() {
   all.add<&add>("add").add<&count>("count").add<&join>("join").add<&mirrored>("mirrored").add<&byLabel>("byLabel");
   all.add<&mixed>("mixed").add<&served>("served").add<&millisecondsLeft>("millisecondsLeft");
   all.add<&sharedAnswer>("sharedAnswer");
+  all.add<&answerAndGoOn>("answerAndGoOn").add<&goOnAndAnswer>("goOnAndAnswer").add<&goOnAndFail>("goOnAndFail");
   all.add<&addThere>("addThere")
       .add<&countThere>("countThere")
       .addType<Account, std::string, int64_t, double>("Account");
@@ -186,6 +208,20 @@ TEST_F(Calls, leaveTheFuturesOfTheirHandlersToOthersWhoHaveThem) {
   EXPECT_EQ((Numbers{1, 2, 3}), a.call<&sharedAnswer>("b", test::Here(kept)));
   EXPECT_EQ((Numbers{1, 2, 3}), a.remote<&sharedAnswer>("b", test::Here(kept)).toHere());
   EXPECT_EQ((Numbers{1, 2, 3}), kept.wait());
+}
+
+TEST_F(Calls, areAnsweredBeforeAFunctionGoesOnWhereTheAnswerIsThere) {
+  Afterwards afterwards;
+  EXPECT_EQ(7, a.call<&answerAndGoOn>("b", 7, test::Here(afterwards)));
+  EXPECT_EQ(0, afterwards.done.count());
+  afterwards.go.open();
+  afterwards.done.waitFor(1);
+  EXPECT_EQ(8, a.call<&goOnAndAnswer>("b", 8, test::Here(afterwards)));
+  EXPECT_EQ(9, a.remote<&answerAndGoOn>("b", 9, test::Here(afterwards)).toHere());
+  afterwards.done.waitFor(2);
+  Afterwards fails;
+  EXPECT_TRUE(contains(test::messageOf<RemoteError>([&] { a.call<&goOnAndFail>("b", test::Here(fails)); }),
+                       "no answer has left"));
 }
 
 TEST_F(Calls, giveTheirHandlerTheTimeThatIsLeft) {

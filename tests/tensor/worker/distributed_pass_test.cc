@@ -586,6 +586,23 @@ TEST_P(FastPass, AContextOfWhichAPassEndedBadlyElsewhereTakesNoOther) {
        {"1 of 2 messages that worker 'A' (rank 0) sent", "to worker 'B' (rank 1) (cubeAtC) tensors [0]",
         "2 of 3 messages that worker 'B' (rank 1) sent", "to worker 'C' (rank 2) (cube) tensors [0]",
         "to worker 'A' (rank 0) (cubeAtC) tensors [0]", "1 of 1 messages that worker 'C' (rank 2) sent"})
+// The answer to B's gradients leaves before the nodes behind them run.
+TEST_P(DistributedPass, AWorkerEndsItsPartWhileTheLastNodesOfAnotherRun) {
+  at::Tensor x = leaf();
+  AutogradContext context(a);
+  const at::Tensor loss = a.call<&cube>("B", GatedNode::apply(x)).sum();
+  std::thread pass([&] { EXPECT_NO_THROW(context.backward({loss})); });
+  gates.reached.wait();
+  const autograd::ContextPtr there = valueOrThrow(autograd::interceptorOf(job[1]).contexts().find(context.id()));
+  EXPECT_TRUE(eventually([&] {
+    MutexLock lock(there->mutex);
+    return there->finishedPasses.size() == 1;
+  })) << "B waits for A";
+  gates.released.open();
+  pass.join();
+  EXPECT_TRUE(close(context.gradient(x), localGradient(cube)));
+}
+
     EXPECT_TRUE(contains(why, part));
   EXPECT_EQ(messageOf<StateError>([&] { context.backward({used.sum()}); }), why);
 }

@@ -41,6 +41,7 @@ struct IncomingCall {
   link::Message message;
   size_t valuesAt = 0;             // offset of the arguments in its payload
   std::vector<HandlePtr> handles;  // references among the arguments
+  Duration usualRunTime{};         // of the handler until now, zero if unknown; set by the thread that runs it
   Cancellation cancellation;
   std::atomic<bool> answered = false;
   bool givenUp = false;  // the caller gave up; guarded by the engine's lock

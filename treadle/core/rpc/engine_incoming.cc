@@ -174,7 +174,8 @@ void Engine::run(const std::shared_ptr<IncomingCall>& call, const Functions::Ent
   std::vector<HandlePtr> handles = std::move(call->handles);
   if (call->cancellation.requested()) return responder.fail(cancelled("the caller gave up before the function began"));
   // Another thread reads meanwhile, or the next request would wait for this one though there is a thread for it.
-  io::Executor::expectRunTime(entry.runTime->typical());
+  call->usualRunTime = entry.runTime->typical();
+  io::Executor::expectRunTime(call->usualRunTime);
   const TimePoint begin = Clock::now();
   try {
     auto scope = enter(*call);

@@ -191,7 +191,7 @@ EndedRanks onBegin(CallContext& call, const BeginMessage& message) {
   return {};
 }
 
-Future<EndedRanks> onGradients(CallContext& call, GradientMessage message) {
+rpc::AnswerThen<EndedRanks> onGradients(CallContext& call, GradientMessage message) {
   Worker& worker = call.worker();
   ContextPtr context = valueOrThrow(interceptorOf(worker).contexts().find(message.id.context));
   checkSource(*context, call.caller().rank, message);
@@ -210,8 +210,10 @@ Future<EndedRanks> onGradients(CallContext& call, GradientMessage message) {
     if (!live.engagedBy) answer = live.engagedBy.emplace().future();
   }
   if (begins) pass = countAndTakeEarly(worker, context, message.id, {});
-  if (pass) PassNetwork::runUntilIdle(*pass);
-  return answer;
+  // An answer that is given at once does not wait for the nodes: the sender may end its part while they run.
+  UniqueFunction<void()> run;
+  if (pass) run = [pass = std::move(pass)] { PassNetwork::runUntilIdle(*pass); };
+  return {std::move(answer), std::move(run)};
 }
 
 void runBackward(Worker& worker, const ContextPtr& context, std::vector<Root> roots, const BackwardOptions& options) {

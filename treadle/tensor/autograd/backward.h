@@ -28,7 +28,7 @@ PassId idOf(const Pass& pass);
 
 // The pass has ended nowhere by that.
 EndedRanks onBegin(CallContext& call, const BeginMessage& message);
-Future<EndedRanks> onGradients(CallContext& call, GradientMessage message);
+rpc::AnswerThen<EndedRanks> onGradients(CallContext& call, GradientMessage message);
 
 // What distributed autograd needs on every worker: the functions treadle.autograd.* of docs/protocol/autograd.md.
 Functions backwardFunctions();
