@@ -132,7 +132,7 @@ TEST_P(Checkpoints, ReentrantOnesAreRefusedByName) {
       EXPECT_NE(message.find(part), std::string::npos) << message;
   }
   EXPECT_FALSE(captured().grad().defined());
-  EXPECT_FALSE(context.gradient(x).defined());
+  EXPECT_FALSE(x.grad().defined());
 }
 
 // On the worker with the roots, and on another one, where no context is current while nodes run.
@@ -143,7 +143,7 @@ TEST_P(Checkpoints, OnesWhoseSegmentCallsOtherWorkersAreRefusedByName) {
     const std::string message = messageOf<StateError>([&] { context.backward({y.square().sum()}); });
     for (const std::string part : {"'doubled'", "in a node or hook", isElsewhere ? "'B' (rank 1)" : "RemoteSegment"})
       EXPECT_NE(message.find(part), std::string::npos) << message;
-    EXPECT_FALSE(context.gradient(x).defined());
+    EXPECT_FALSE(x.grad().defined());
   }
 }
 

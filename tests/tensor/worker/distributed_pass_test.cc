@@ -7,6 +7,7 @@
 #include <treadle/autograd.h>
 #include <treadle/optim.h>
 
+#include <functional>
 #include <thread>
 
 #include "tests/support/gate.h"
@@ -424,6 +425,26 @@ TEST_P(DistributedPass, AnErrorInANodeHereIsToldToo) {
   EXPECT_TRUE(contains(messageOf<Error>([&] { context.backward({loss}); }), "the glue came off"));
 }
 
+// A's leaf has its gradient when B's node fails.
+TEST_P(DistributedPass, AContextOfAFailedPassGivesNoGradientsAndNoStep) {
+  at::Tensor x = leaf();
+  auto optimizer = DistributedOptimizer::make<torch::optim::SGD>(a, {a.makeRRef(x)}, torch::optim::SGDOptions(0.1));
+  {
+    AutogradContext context(a);
+    at::Tensor loss = (x * 2).sum() + a.call<&failsInBackward>("B", x * 3).sum();
+    EXPECT_TRUE(contains(messageOf<Error>([&] { context.backward({loss}); }), "the glue came off"));
+    std::vector<std::function<void()>> uses = {[&] { context.gradient(x); }, [&] { context.gradients(); },
+                                               [&] { context.backward({x.sum()}); }, [&] { optimizer.step(context); }};
+    for (Worker* worker : {&job[0], &job[1]}) uses.emplace_back([&, worker] { gradients(*worker, context.id()); });
+    for (const auto& use : uses) {
+      const std::string why = messageOf<Error>(use);
+      EXPECT_TRUE(contains(why, "cannot be used after a failure") && contains(why, "the glue came off")) << why;
+    }
+    EXPECT_TRUE(at::equal(x, leaf()));
+  }
+  expectAllReleased();
+}
+
 // Of the same workers, with its own part of their graphs.
 TEST_P(DistributedPass, OtherContextsGoOnWhenOneFails) {
   at::Tensor x = leaf();
@@ -565,6 +586,23 @@ TEST_P(DistributedPass, ATimeLimitIsOneOfTheEndOfAFailedPassToo) {
   expectAllReleased();
 }
 
+// The answer to B's gradients leaves before the nodes behind them run.
+TEST_P(DistributedPass, AWorkerEndsItsPartWhileTheLastNodesOfAnotherRun) {
+  at::Tensor x = leaf();
+  AutogradContext context(a);
+  const at::Tensor loss = a.call<&cube>("B", GatedNode::apply(x)).sum();
+  std::thread pass([&] { EXPECT_NO_THROW(context.backward({loss})); });
+  gates.reached.wait();
+  const autograd::ContextPtr there = valueOrThrow(autograd::interceptorOf(job[1]).contexts().find(context.id()));
+  EXPECT_TRUE(eventually([&] {
+    MutexLock lock(there->mutex);
+    return there->finishedPasses.size() == 1;
+  })) << "B waits for A";
+  gates.released.open();
+  pass.join();
+  EXPECT_TRUE(close(context.gradient(x), localGradient(cube)));
+}
+
 // They are known all at once, and are more than one message can carry.
 TEST_P(DistributedPass, MoreGradientsThanAMessageHolds) {
   at::Tensor x = at::ones({}, at::kDouble).requires_grad_();
@@ -586,25 +624,8 @@ TEST_P(FastPass, AContextOfWhichAPassEndedBadlyElsewhereTakesNoOther) {
        {"1 of 2 messages that worker 'A' (rank 0) sent", "to worker 'B' (rank 1) (cubeAtC) tensors [0]",
         "2 of 3 messages that worker 'B' (rank 1) sent", "to worker 'C' (rank 2) (cube) tensors [0]",
         "to worker 'A' (rank 0) (cubeAtC) tensors [0]", "1 of 1 messages that worker 'C' (rank 2) sent"})
-// The answer to B's gradients leaves before the nodes behind them run.
-TEST_P(DistributedPass, AWorkerEndsItsPartWhileTheLastNodesOfAnotherRun) {
-  at::Tensor x = leaf();
-  AutogradContext context(a);
-  const at::Tensor loss = a.call<&cube>("B", GatedNode::apply(x)).sum();
-  std::thread pass([&] { EXPECT_NO_THROW(context.backward({loss})); });
-  gates.reached.wait();
-  const autograd::ContextPtr there = valueOrThrow(autograd::interceptorOf(job[1]).contexts().find(context.id()));
-  EXPECT_TRUE(eventually([&] {
-    MutexLock lock(there->mutex);
-    return there->finishedPasses.size() == 1;
-  })) << "B waits for A";
-  gates.released.open();
-  pass.join();
-  EXPECT_TRUE(close(context.gradient(x), localGradient(cube)));
-}
-
     EXPECT_TRUE(contains(why, part));
-  EXPECT_EQ(messageOf<StateError>([&] { context.backward({used.sum()}); }), why);
+  EXPECT_TRUE(contains(messageOf<StateError>([&] { context.backward({used.sum()}); }), why));
 }
 
 TEST_P(DistributedPass, RootsThatCannotBeDifferentiatedAreRefused) {

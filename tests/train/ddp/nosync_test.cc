@@ -147,25 +147,6 @@ TEST(NoSyncFailures, APassThatFailsUnaveragedIsKnownToNobody) {
   });
 }
 
-// The average would take the place of what the context held: it does not when there is none.
-TEST(NoSyncFailures, AFailedPassLeavesTheContextWhatItHad) {
-  TensorJob job(ranks(2));
-  job.onAll([&](Worker& worker) {
-    const int rank = worker.self().rank;
-    Net net(0), own(0);
-    DistributedDataParallel<Net> ddp(net, ProcessGroup::make(worker, job.names()), smallBuckets());
-    own->forward(inputOf(rank, 0), false).square().mean().backward();
-    AutogradContext context(worker);
-    {
-      auto unaveraged = ddp.noSync();
-      context.backward({ddp.forward(inputOf(rank, 0), false).square().mean()});
-    }
-    at::Tensor input = rank == 0 ? Broken::apply(inputOf(0, 1).requires_grad_()) : inputOf(1, 1);
-    EXPECT_THROW(context.backward({ddp.forward(input, true).square().mean()}), Error);
-    expectGradients(&context, net, own);
-  });
-}
-
 INSTANTIATE_TEST_SUITE_P(Passes, NoSync, ::testing::Bool(),
                          [](const auto& info) { return info.param ? "distributed" : "local"; });
 

@@ -51,9 +51,13 @@ void AutogradContext::backward(const RRef<at::Tensor>& root, BackwardOptions opt
   backward(std::vector<at::Tensor>{value}, options);
 }
 
-at::Tensor AutogradContext::gradient(const at::Tensor& leaf) const { return context_->graph->gradient(leaf); }
+at::Tensor AutogradContext::gradient(const at::Tensor& leaf) const {
+  throwIfError(context_->usable());
+  return context_->graph->gradient(leaf);
+}
 
 std::vector<std::pair<at::Tensor, at::Tensor>> AutogradContext::gradients() const {
+  throwIfError(context_->usable());
   return context_->graph->gradients().all();
 }
 

@@ -48,9 +48,10 @@ class AutogradContext {
   // In FAST mode every tensor that was sent within the context and requires a gradient must take part in the roots;
   // otherwise StateError names the messages that did not. In SMART mode the pass finds out which take part. Also throws
   // ArgumentError (a root without history, or of more than one element), PeerLostError, and the exception of a node
-  // with the name of its worker. The context cannot be used after a failure. Without BackwardOptions::timeout only the
-  // loss of a peer limits the pass; with it, TimeoutError names the workers that had not done their part. One call at a
-  // time, and not in a handler whose answer a peer waits for in the same pass.
+  // with the name of its worker. After a failure the context has no use: another backward
+  // and all calls that read its gradients throw that failure, on other workers as CancelledError. Without
+  // BackwardOptions::timeout only the loss of a peer limits the pass; with it, TimeoutError names the workers that had
+  // not done their part. One call at a time, and not in a handler whose answer a peer waits for in the same pass.
   void backward(const std::vector<at::Tensor>& roots, BackwardOptions options = {});
 
   // The same from a tensor on any worker, made by a call within the context: its value is fetched and becomes a root of
@@ -74,7 +75,7 @@ class AutogradContext {
 // Gradients of this worker's leaves in a context that another worker began, and whose id it has sent. The first is
 // undefined, and the second empty, where nothing of the context came to this worker. NotFoundError: this worker has
 // heard that the context ended, or no worker of the job can have begun it. StateError: `worker` was joined without
-// tensors.
+// tensors. The failure of a pass of the context, if one has failed.
 at::Tensor gradient(Worker& worker, int64_t contextId, const at::Tensor& leaf);
 std::vector<std::pair<at::Tensor, at::Tensor>> gradients(Worker& worker, int64_t contextId);
 

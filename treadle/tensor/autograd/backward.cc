@@ -134,8 +134,8 @@ class TimeLimit {
 
 // Engages this worker by itself: what would be an acknowledgement elsewhere ends the wait here.
 Future<EndedRanks> engage(ContextState& context, const std::shared_ptr<Pass>& pass) {
+  throwIfError(context.usable());
   MutexLock lock(context.mutex);
-  throwIfError(context.broken);
   if (context.ended) raise(contextGone(context.id));
   LivePass& live = context.passes[pass->passId()];
   live.begun = true;

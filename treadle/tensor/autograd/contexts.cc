@@ -156,6 +156,12 @@ bool ContextState::cameFrom(int rank) {
   return from.contains(rank);
 }
 
+Status ContextState::usable() const {
+  MutexLock lock(mutex);
+  if (broken.ok()) return {};
+  return broken.withContext("autograd context " + std::to_string(id) + " cannot be used after a failure");
+}
+
 size_t Contexts::open() const {
   MutexLock lock(mutex_);
   return contexts_.size();

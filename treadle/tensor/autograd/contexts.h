@@ -51,8 +51,11 @@ struct ContextState {
   // it.
   std::map<int64_t, LivePass> end();
   bool cameFrom(int rank);
+  // The failure of a pass, once one has failed: the context can be used no more, as gradients of that pass may be among
+  // its gradients.
+  Status usable() const;
 
-  Mutex mutex;
+  mutable Mutex mutex;
   std::set<int> known TREADLE_GUARDED_BY(mutex);  // whom we sent messages of this context
   std::set<int> from TREADLE_GUARDED_BY(mutex);   // who sent us any: each of them would tell us of its end
   std::map<int64_t, LivePass> passes TREADLE_GUARDED_BY(mutex);

@@ -277,7 +277,9 @@ AutogradInterceptor& interceptorOf(Worker& worker) {
 }
 
 ContextPtr partIn(Worker& worker, int64_t contextId) {
-  return valueOrThrow(interceptorOf(worker).contexts().partIn(contextId));
+  ContextPtr context = valueOrThrow(interceptorOf(worker).contexts().partIn(contextId));
+  if (context) throwIfError(context->usable());
+  return context;
 }
 
 }  // namespace treadle::autograd

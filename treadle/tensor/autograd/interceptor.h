@@ -74,7 +74,7 @@ class CurrentContext {
 AutogradInterceptor& interceptorOf(Worker& worker);
 
 // What a worker has of a context. Null for a context that never came to it: it has no gradients there. Throws what
-// Contexts::partIn fails with.
+// Contexts::partIn fails with, and the failure of a pass of the context.
 ContextPtr partIn(Worker& worker, int64_t contextId);
 
 }  // namespace treadle::autograd

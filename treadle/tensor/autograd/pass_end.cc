@@ -43,6 +43,10 @@ namespace {
 // What this worker has to do about the end of a pass.
 enum class Left { kNothing, kTellOthers, kEndHere };
 
+void noteFailure(ContextState& context, const FinishMessage& message) TREADLE_REQUIRES(context.mutex) {
+  if (context.broken.ok()) context.broken = cancelled(message.failure);
+}
+
 // Takes the end of the pass for the calling thread.
 Left takeEnd(ContextState& context, const FinishMessage& message, std::shared_ptr<Pass>& pass) {
   MutexLock lock(context.mutex);
@@ -52,10 +56,13 @@ Left takeEnd(ContextState& context, const FinishMessage& message, std::shared_pt
     // It ended well here and failed elsewhere: the gradients are of no use then, and those behind must hear of it
     // too.
     if (message.failure.empty() || !context.failedPasses.insert(message.id.pass).second) return Left::kNothing;
-    if (context.broken.ok()) context.broken = cancelled(message.failure);
+    noteFailure(context, message);
     return Left::kTellOthers;
   }
-  if (!message.failure.empty()) context.failedPasses.insert(message.id.pass);
+  if (!message.failure.empty()) {
+    context.failedPasses.insert(message.id.pass);
+    noteFailure(context, message);  // before a node that may still run has ended
+  }
   auto found = context.passes.find(message.id.pass);
   if (found != context.passes.end()) pass = found->second.pass;
   return Left::kEndHere;

@@ -11,6 +11,9 @@ namespace {
 // What an optimizer does is not part of the graph, even while a context is current on this thread.
 autograd::CurrentContext outOfGraph(Worker& worker) { return {autograd::interceptorOf(worker), nullptr}; }
 
+// Throws what this worker knows of a context that has ended or failed, before any owner is asked to do something.
+void checkUsable(Worker& worker, int64_t contextId) { autograd::partIn(worker, contextId); }
+
 }  // namespace
 
 int64_t DistributedOptimizer::currentContext() const {
@@ -22,6 +25,7 @@ int64_t DistributedOptimizer::currentContext() const {
 }
 
 std::vector<Future<void>> DistributedOptimizer::startSteps(int64_t contextId) {
+  checkUsable(*worker_, contextId);
   const autograd::CurrentContext none = outOfGraph(*worker_);
   return parts_->startSteps(contextId, *groups_);
 }
@@ -37,16 +41,19 @@ double DistributedOptimizer::clipGradNorm(const AutogradContext& context, double
 
 std::vector<double> DistributedOptimizer::gradientPowers(const AutogradContext& context, double normType) const {
   optim::checkNormType(normType);
+  checkUsable(*worker_, context.id());
   const autograd::CurrentContext none = outOfGraph(*worker_);
   return parts_->gradientPowers(context.id(), normType);
 }
 
 void DistributedOptimizer::scaleGradients(const AutogradContext& context, double factor) {
+  checkUsable(*worker_, context.id());
   const autograd::CurrentContext none = outOfGraph(*worker_);
   parts_->scaleGradients(context.id(), factor);
 }
 
 bool DistributedOptimizer::unscaleGradients(const AutogradContext& context, double factor) {
+  checkUsable(*worker_, context.id());
   const autograd::CurrentContext none = outOfGraph(*worker_);
   return parts_->unscaleGradients(context.id(), factor);
 }

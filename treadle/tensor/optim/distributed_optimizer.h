@@ -43,8 +43,10 @@ class DistributedOptimizer {
 
   // Steps all parameters that have a gradient in `context`; returns when all owners have. A parameter without a
   // gradient keeps its value and its state. The gradients stay in the context: a second step uses them again. Throws
-  // the first failure, after which some owners may have stepped and others not; NotFoundError when the context has
-  // ended, StateError when Module::to has moved a parameter to other memory.
+  // the first failure, after which some owners may have stepped and others not; before any steps, NotFoundError when
+  // the context has ended, and the failure of its pass when one has failed; StateError when Module::to has moved a
+  // parameter to other memory.
+  // stepAsync throws at once what was there before any step.
   void step(const AutogradContext& context) { optim::waitForAll(startSteps(context.id())); }
   Future<void> stepAsync(const AutogradContext& context) { return whenAll(startSteps(context.id())); }
   // Steps with the worker's context that is current on this thread, also in a handler called within one. StateError
