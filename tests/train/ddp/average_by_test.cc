@@ -3,6 +3,7 @@
 #include <torch/optim/sgd.h>
 
 #include <array>
+#include <limits>
 #include <memory>
 #include <stdexcept>
 #include <utility>
@@ -176,6 +177,47 @@ TEST(AverageBy, AServiceAveragesAllTypes) {
   });
 }
 
+DdpOptions asBFloat16() {
+  DdpOptions options = byService();
+  options.compression = Compression::bfloat16();
+  return options;
+}
+
+// About how many bytes this worker sends in some passes with `options`, whose average of `gradients` is `expected`.
+uint64_t bytesOfSums(Worker& worker, const ProcessGroup& group, const DdpOptions& options,
+                     const std::vector<at::Tensor>& gradients, const at::Tensor& expected, double rounding) {
+  Weights weights(Shapes{{300, 100}});
+  DistributedDataParallel<Weights> ddp(weights, group, options);
+  averageOf(*weights, {gradients[0].new_full({300, 100}, std::numeric_limits<float>::infinity())});
+  EXPECT_TRUE(weights->all[0].grad().isinf().all().item<bool>());
+  constexpr int kPasses = 20;  // the last bytes of the first pass, which this may count, are few beside theirs
+  const uint64_t before = worker.metrics().summation.bytesSent;
+  at::Tensor average;
+  for (int pass = 0; pass < kPasses; ++pass) {
+    average = averageOf(*weights, gradients)[0];
+    EXPECT_TRUE(close(average, expected, rounding)) << "the infinity has left a trace";
+  }
+  at::Tensor ofRank0 = average.clone();
+  broadcast(group, ofRank0, 0).wait();
+  EXPECT_TRUE(at::equal(average, ofRank0));
+  return worker.metrics().summation.bytesSent - before;
+}
+
+TEST(AverageBy, AServiceMovesHalfOfTheBytesWhereTheyAreCompressed) {
+  JobWithServers job(3, 1);
+  job.onRanks([&](Worker& worker, const ProcessGroup& group) {
+    const auto gradientOf = [](int rank) { return random({300, 100}, static_cast<uint64_t>(rank)).to(at::kFloat); };
+    const at::Tensor expected = (gradientOf(0) + gradientOf(1) + gradientOf(2)) / 3;
+    const std::vector<at::Tensor> own = {gradientOf(worker.self().rank)};
+    const auto whole = static_cast<double>(bytesOfSums(worker, group, byService(), own, expected, 1e-6));
+    const auto half = static_cast<double>(bytesOfSums(worker, group, asBFloat16(), own, expected, 0x1p-6));
+    EXPECT_NEAR(half / whole, 0.5, 0.05);
+    Net net(0);
+    EXPECT_EQ(DistributedDataParallel<Net>(net, group, asBFloat16()).stats().averagedBy,
+              "SummationHook with s0, as bfloat16");
+  });
+}
+
 // The last sums of the others must not fail because a rank has gone.
 TEST(AverageBy, ARankMayGoBeforeTheOthersHaveTheirAverages) {
   JobWithServers job(3, 1);
@@ -328,6 +370,41 @@ TEST(AverageBy, AServiceAndAHookExcludeEachOther) {
     const std::string why = messageOf<ArgumentError>(
         [&] { DistributedDataParallel<Net> ddp(net, ProcessGroup::make(worker, job.names()), options); });
     EXPECT_TRUE(contains(why, "with AverageBy::kService there is no hook"));
+  });
+}
+
+std::string refusalOf(const DdpOptions& options) {
+  TensorJob job(ranks(2));
+  std::string refusal;
+  job.onAll([&](Worker& worker) {
+    const auto make = [&] { DistributedDataParallel<Net>(Net(0), ProcessGroup::make(worker, job.names()), options); };
+    const std::string why = messageOf<ArgumentError>(make);
+    if (worker.self().rank == 0) refusal = why;
+  });
+  return refusal;
+}
+
+TEST(AverageBy, CompressionIsRefusedWhereItCannotBe) {
+  DdpOptions options = smallBuckets();
+  options.compression = Compression::float16();
+  for (const AverageBy other : {AverageBy::kAutomatic, AverageBy::kGroup}) {
+    options.averageBy = other;
+    EXPECT_TRUE(contains(refusalOf(options), "DdpOptions::compression is that of a summation service"));
+  }
+  for (const Compression& holdsBack : {Compression::oneBit(), Compression::topK(0.1)}) {
+    options = byService();
+    options.compression = holdsBack;
+    EXPECT_TRUE(contains(refusalOf(options), "would hold back gradients of passes that fail"));
+  }
+}
+
+TEST(AverageBy, ADifferenceOfCompressionIsNamed) {
+  TensorJob job(ranks(2));
+  job.onAll([&](Worker& worker) {
+    const DdpOptions options = worker.self().rank == 0 ? byService() : asBFloat16();
+    const std::string why = messageOf<ArgumentError>(
+        [&] { DistributedDataParallel<Net>(Net(0), ProcessGroup::make(worker, job.names()), options); });
+    EXPECT_TRUE(contains(why, "DdpOptions::compression bfloat16")) << why;
   });
 }
 

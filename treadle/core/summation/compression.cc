@@ -10,4 +10,15 @@ Status Compression::validate() const {
                          "; it can be from 1/2048 to 1");
 }
 
+const char* nameOf(Compression::Form form) {
+  switch (form) {
+    case Compression::Form::kNone: break;
+    case Compression::Form::kFloat16: return "float16";
+    case Compression::Form::kBFloat16: return "bfloat16";
+    case Compression::Form::kOneBit: return "one bit";
+    case Compression::Form::kTopK: return "top-k";
+  }
+  return "none";
+}
+
 }  // namespace treadle::summation

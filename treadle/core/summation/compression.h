@@ -35,6 +35,8 @@ struct Compression {
   bool operator==(const Compression&) const = default;
 };
 
+const char* nameOf(Compression::Form form);  // "float16"
+
 }  // namespace treadle::summation
 
 namespace treadle {

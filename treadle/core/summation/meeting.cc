@@ -16,14 +16,9 @@ using group::ProcessGroup;
 namespace {
 
 std::string inWords(const Packing& packing) {
-  switch (packing.form) {
-    case Compression::Form::kNone: break;
-    case Compression::Form::kFloat16: return " as float16";
-    case Compression::Form::kBFloat16: return " as bfloat16";
-    case Compression::Form::kOneBit: return " as one bit";
-    case Compression::Form::kTopK: return " as 16 of " + std::to_string(packing.chunkElements);
-  }
-  return {};
+  if (packing.form == Compression::Form::kNone) return {};
+  if (packing.form == Compression::Form::kTopK) return " as 16 of " + std::to_string(packing.chunkElements);
+  return std::string(" as ") + nameOf(packing.form);
 }
 
 std::string inWords(const Declaration::Tensor& tensor) {

@@ -36,12 +36,13 @@ Agreement agree(const ProcessGroup& group, const summation::Services& services) 
 }
 
 std::shared_ptr<CommHook> agreedHook(const ParameterList& list, const ProcessGroup& group, AverageBy averageBy,
-                                     const summation::Services& services, AverageConditions conditions) {
+                                     const Compression& compression, const summation::Services& services,
+                                     AverageConditions conditions) {
   Agreement agreement = agree(group, services);
   conditions.servers = agreement.servers.size();
   conditions.forcesAlgorithm = agreement.forcesAlgorithm;
   if (!isByService(averageBy, conditions)) return std::make_shared<AverageHook>();
-  return std::make_shared<SummationHook>(group, list, std::move(agreement.servers));
+  return std::make_shared<SummationHook>(group, list, std::move(agreement.servers), compression);
 }
 
 }  // namespace
@@ -61,7 +62,8 @@ bool isByService(AverageBy averageBy, const AverageConditions& conditions) {
   return conditions.servers > 0 && conditions.hosts >= kFewestHosts && !conditions.forcesAlgorithm;
 }
 
-std::shared_ptr<CommHook> makeAverageHook(const ParameterList& list, const ProcessGroup& group, AverageBy averageBy) {
+std::shared_ptr<CommHook> makeAverageHook(const ParameterList& list, const ProcessGroup& group, AverageBy averageBy,
+                                          const Compression& compression) {
   if (averageBy == AverageBy::kGroup || group.size() == 1) return std::make_shared<AverageHook>();
   const summation::Services& services = summation::jobOf(group).services();
   AverageConditions conditions{.ranks = group.size(),
@@ -70,7 +72,7 @@ std::shared_ptr<CommHook> makeAverageHook(const ParameterList& list, const Proce
   if (!isByService(averageBy, conditions)) return std::make_shared<AverageHook>();
   // A rank on which this fails may have made one service fewer than the others, and theirs would never meet it again.
   try {
-    return agreedHook(list, group, averageBy, services, conditions);
+    return agreedHook(list, group, averageBy, compression, services, conditions);
   } catch (...) {
     const Status why = statusOfCurrentException("the summation service of gradients");
     abandonGroup(group, "could not make the summation service of its gradients (" + why.message() + ")", why);

@@ -4,6 +4,7 @@
 
 #include <memory>
 
+#include "treadle/core/summation/compression.h"
 #include "treadle/train/ddp/comm_hook.h"
 #include "treadle/train/ddp/parameter_list.h"
 
@@ -34,8 +35,9 @@ struct AverageConditions {
 };
 bool isByService(AverageBy averageBy, const AverageConditions& conditions);
 
-// Every rank calls it, with the same parameters. It waits for all of them, and throws what SummationService::make and
+// Every rank calls it, with the same arguments. It waits for all of them, and throws what SummationService::make and
 // operations of the group throw.
-std::shared_ptr<CommHook> makeAverageHook(const ParameterList& list, const ProcessGroup& group, AverageBy averageBy);
+std::shared_ptr<CommHook> makeAverageHook(const ParameterList& list, const ProcessGroup& group, AverageBy averageBy,
+                                          const Compression& compression);
 
 }  // namespace treadle::ddp

@@ -16,13 +16,29 @@
 namespace treadle::ddp {
 namespace {
 
+Status checkAverages(const DdpOptions& options) {
+  using Form = Compression::Form;
+  const bool byService = options.averageBy == AverageBy::kService;
+  if (byService && options.hook)
+    return invalidArgument("with AverageBy::kService there is no hook, and a hook is given");
+  const Form form = options.compression.form;
+  if (form == Form::kNone) return {};
+  if (!byService)
+    return invalidArgument(
+        "DdpOptions::compression is that of a summation service: give AverageBy::kService, or for averages of the "
+        "group a hook, such as CastHook");
+  if (form == Form::kFloat16 || form == Form::kBFloat16) return options.compression.validate();
+  return invalidArgument(std::string("DdpOptions::compression is ") + nameOf(form) +
+                         ", which would hold back gradients of passes that fail: use float16 or bfloat16, or for "
+                         "averages of the group a TopKHook or a PowerSgdHook");
+}
+
 // Binds the hook, and describes it. A rank whose hook refuses its replica takes part in the comparison all the same:
 // the others would wait for it.
 Result<std::string> boundHook(const DdpOptions& options, const torch::nn::Module& module,
                               const ProcessGroup& group) try {
+  TREADLE_RETURN_IF_ERROR(checkAverages(options));
   if (!options.hook) return std::string("none");
-  if (options.averageBy == AverageBy::kService)
-    return invalidArgument("with AverageBy::kService there is no hook, and a hook is given");
   bindHook(*options.hook, ParameterList(module), group);
   return options.hook->description();
 } catch (...) {
@@ -39,6 +55,7 @@ std::vector<std::string> settingsOf(const DdpOptions& options, const ParameterLi
       std::string("divisor ") + nameOf(options.divisor),
       std::string("unusedParameters ") + nameOf(options.unusedParameters),
       std::string("averageBy ") + nameOf(options.averageBy),
+      std::string("compression ") + nameOf(options.compression.form),
       "hook " + (hook.ok() ? *hook : "that cannot be used: " + hook.status().message())};
   for (std::string& line : OptimizerInBackward::linesOf(options.optimizerInBackward.get(), list))
     settings.push_back(std::move(line));
@@ -96,7 +113,7 @@ void startReplicas(const torch::nn::Module& module, const ProcessGroup& group, c
 std::shared_ptr<Reducer> makeReducer(const torch::nn::Module& module, const ProcessGroup& group,
                                      const DdpOptions& options, HookClaim claim) {
   std::shared_ptr<CommHook> hook = options.hook;
-  if (!hook) hook = makeAverageHook(ParameterList(module), group, options.averageBy);
+  if (!hook) hook = makeAverageHook(ParameterList(module), group, options.averageBy, options.compression);
   return std::make_shared<Reducer>(module, group, options, hook, std::move(claim));
 }
 

@@ -86,6 +86,12 @@ struct DdpOptions {
   std::shared_ptr<CommHook> hook = nullptr;
   // What averages where no hook is given (average_by.h). ArgumentError: kService and a hook.
   AverageBy averageBy = AverageBy::kAutomatic;
+  // How gradients of float32 travel in a summation service, and their averages back: float16 or bfloat16 halves the
+  // bytes, between hosts if these have several ranks. What rounding loses of what a host sends is added to what it
+  // sends next for the parameter (SummationOptions::compression), whatever becomes of the pass, until rebind(). With a
+  // loss scale use bfloat16: numbers of 65,520 and more become infinite as float16. ArgumentError: averageBy is not
+  // kService; one bit or top-k, which would hold back most of the gradient of a pass that fails.
+  Compression compression = {};
   // Steps within each averaged pass: once all ranks have all gradients, the parameters of each bucket when their
   // averages are there (optimizer_in_backward.h). Then `.grad` of its parameters is undefined, so a program neither
   // steps nor clears it, but after a pass that has failed: `.grad` has this rank's own gradients then, and the next

@@ -40,15 +40,18 @@ uint64_t onFailure(const Future<void>& future, F f) {
 }  // namespace
 
 // Each group has a service of its own, whatever became of those of other groups on some of the ranks.
-SummationHook::SummationHook(const ProcessGroup& group, const ParameterList& list, std::vector<std::string> servers)
+SummationHook::SummationHook(const ProcessGroup& group, const ParameterList& list, std::vector<std::string> servers,
+                             const Compression& compression)
     : group_(group),
       servers_(std::move(servers)),
       names_(list.trainedNames()),
+      compression_(compression),
       service_(SummationService::make(summation::jobOf(group),
                                       {.workers = group.members(),
                                        .servers = servers_,
                                        .name = "gradients of group " + std::to_string(group.core().link().group()),
-                                       .timeout = group.timeout()},
+                                       .timeout = group.timeout(),
+                                       .compression = compression},
                                       tensorsOf(list))),
       sums_(names_.size()) {
   onServiceEnded_ = onFailure(service_.ended(), [group](const Status& why) {
@@ -73,9 +76,12 @@ SummationHook::~SummationHook() {
 }
 
 std::string SummationHook::description() const {
-  if (servers_.empty()) return "SummationHook without servers";
   constexpr size_t kNamed = 8;
-  return "SummationHook with " + listed(servers_, kNamed, [](const std::string& server) { return server; });
+  std::string text = "SummationHook without servers";
+  if (!servers_.empty())
+    text = "SummationHook with " + listed(servers_, kNamed, [](const std::string& server) { return server; });
+  if (compression_.form != Compression::Form::kNone) text += std::string(", as ") + nameOf(compression_.form);
+  return text;
 }
 
 // Nothing is left to do when the sums have come.

@@ -19,9 +19,10 @@ namespace treadle::ddp {
 
 class SummationHook final : public CommHook {
  public:
-  // Every rank of the group constructs it, with the same parameters and servers. Waits for all, with the group's
+  // Every rank of the group constructs it, with the same arguments. Waits for all, with the group's
   // timeout. Throws what SummationService::make throws.
-  SummationHook(const ProcessGroup& group, const ParameterList& list, std::vector<std::string> servers);
+  SummationHook(const ProcessGroup& group, const ParameterList& list, std::vector<std::string> servers,
+                const Compression& compression);
   // This rank makes no more sums; those of the other ranks that are under way end.
   ~SummationHook() override;
 
@@ -34,6 +35,7 @@ class SummationHook final : public CommHook {
 
   const ProcessGroup group_;
   const std::vector<std::string> servers_, names_;  // names of the parameters
+  const Compression compression_;
   SummationService service_;
   uint64_t onServiceEnded_ = 0, onGroupEnded_ = 0;  // continuations of their ends
   std::vector<Future<void>> sums_;                  // the last one of each parameter
