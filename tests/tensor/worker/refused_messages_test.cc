@@ -17,6 +17,8 @@ using autograd::MaybeGradient;
 
 at::Tensor cube(const at::Tensor& x) { return x * x * x; }
 at::Tensor cubeAtC(CallContext& call, const at::Tensor& x) { return call.worker().call<&cube>("C", x); }
+at::Tensor sum(const at::Tensor& x, const at::Tensor& y) { return x + y; }
+at::Tensor toMeta(const at::Tensor& x) { return x.to(at::kMeta); }
 at::Tensor leaf() { return at::tensor({0.3, -1.2}, at::kDouble).requires_grad_(); }
 
 class RefusedMessages : public ::testing::Test {
@@ -29,7 +31,8 @@ class RefusedMessages : public ::testing::Test {
     EXPECT_TRUE(close(context.gradient(x), 3 * x.detach().square()));
   }
 
-  TensorJob job{{"A", "B", "C"}, Functions().add<&cube>("cube").add<&cubeAtC>("cubeAtC")};
+  TensorJob job{{"A", "B", "C"},
+                Functions().add<&cube>("cube").add<&cubeAtC>("cubeAtC").add<&sum>("sum").add<&toMeta>("toMeta")};
 };
 
 TEST_F(RefusedMessages, ContextsAndLineagesOfRanksThatNobodyHas) {
@@ -111,6 +114,24 @@ TEST_F(RefusedMessages, WhatComesAfterTheLossOfTheOwner) {
   hasEnded.wait();
   EXPECT_TRUE(test::eventuallyReleased([&] { return job.openContexts() == 0 && waiting.expired(); }))
       << job.openContexts();
+}
+
+// As an argument behind one that travels, and as a result. In FAST mode a message that was left behind would fail the
+// next pass, and so does what was sent to a function that failed.
+TEST_F(RefusedMessages, TensorsOfADeviceWhoseTensorsDoNotTravelKeepNothing) {
+  for (const AutogradMode mode : {AutogradMode::kSmart, AutogradMode::kFast}) {
+    AutogradContext context(job[0], {mode});
+    const at::Tensor there = leaf().detach().to(at::kMeta).requires_grad_();
+    const std::string argument = messageOf<ArgumentError>([&] { job[0].call<&sum>("B", leaf(), there); });
+    EXPECT_TRUE(contains(argument, "device meta does not travel yet; send tensor.cpu()")) << argument;
+    if (mode == AutogradMode::kSmart) {
+      const std::string result = messageOf<ArgumentError>([&] { job[0].call<&toMeta>("B", leaf()); });
+      EXPECT_TRUE(contains(result, "device meta does not travel yet")) << result;
+    }
+    EXPECT_TRUE(test::eventuallyReleased([&] { return job.sendsKept(context.id()) == 0; }))
+        << job.sendsKept(context.id());
+    expectGoesOn(context);
+  }
 }
 
 // Nothing of it is decoded at the callee: what was recorded for it goes.
