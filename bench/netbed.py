@@ -20,7 +20,7 @@ import sys
 
 from bed import ROOT, Service, best_gain, least_time
 from netbed_picture import draw
-from processes import Failed, end_orderly
+from processes import Failed, end_orderly, require
 
 PAIRS = [(3, 0), (3, 1), (4, 1), (4, 2), (4, 4), (6, 3)] + [(8, servers) for servers in range(9)]
 MODELS = ["resnet50", "vgg16", "bert-large", "gpt2", "transformer"]
@@ -150,6 +150,7 @@ def main():
     options = parser.parse_args()
     if options.workers is not None and not (options.workers >= 2 and options.servers >= 0):
         parser.error("a sum is among at least 2 workers, with 0 servers or more")
+    require([options.build / name for name in ("bench/treadle_netbed_node", "bench/treadle_netbed_job", "bin/treadle")], "netbed")
     end_orderly()
     out = ROOT / "build" / "bench"
     out.mkdir(parents=True, exist_ok=True)

@@ -22,6 +22,13 @@ def end_orderly():
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
 
+def require(programs, target):
+    """Fails where one of the programs is missing."""
+    for program in programs:
+        if not os.access(program, os.X_OK):
+            raise Failed(f"{program} is not there; run `make {target}`, or name another build with --build")
+
+
 def tail(output):
     return "\n".join(f"    {line}" for line in output.splitlines()[-15:])
 

@@ -9,7 +9,7 @@ import socket
 import sys
 
 import figures
-from processes import Failed, run, run_together
+from processes import require, run, run_together
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PEERS = ROOT / "bench" / "peers"
@@ -27,9 +27,7 @@ class Settings:
     timeout: float = 240
 
     def check(self):
-        for program in (self.treadle, self.tensors, self.grpc):
-            if not os.access(program, os.X_OK):
-                raise Failed(f"{program} is not there; run `make bench`, or name another build with --build")
+        require((self.treadle, self.tensors, self.grpc), "bench")
 
     @property
     def python(self):
@@ -208,7 +206,7 @@ LAUNCHES = [
     Launch("ours", ours, ("rss_after_10000",)),
     Launch("ours", two_layers(ours), TWO_LAYERS),
     Launch("pytorch", two_layers(pytorch), TWO_LAYERS),
-    Launch("ours", ours, ("autograd_chain_100", "autograd_smart")),
+    Launch("ours", ours, ("autograd_chain_100", "autograd_smart", "autograd_lineage_first", "autograd_lineage_next")),
     Launch("pytorch", pytorch, ("autograd_chain_100",)),
     Launch("ours", ours_collectives, ALL_REDUCE_2),
     Launch("gloo", gloo, ALL_REDUCE_2),

@@ -22,7 +22,9 @@ constexpr int kReplicas = 2;
 // Steps of one kind, and those before them that do not count: after its last operation, a thread of OpenMP looks for
 // the next one for some milliseconds, and needs a core for it.
 constexpr int kInARow = 10, kBefore = 5;
-constexpr double kRelativeTolerance = 1e-2;  // of the last losses: sums are in another order
+// Of losses at the end of the first turn: sums are in another order. The difference grows with each step, and where a
+// model has learnt its batches by heart it is a part of nearly nothing.
+constexpr double kRelativeTolerance = 1e-3;
 
 template <class Case>
 class Training {
@@ -31,7 +33,7 @@ class Training {
   void run(const std::string& name, int steps) {
     bench::Series replicas{"", "us", {}}, alone{"libtorch", "us", {}};
     // The order changes, so that neither always comes second.
-    for (int turn = 0; turn * kInARow < steps; ++turn)
+    for (int turn = 0; turn * kInARow < steps; ++turn) {
       for (const bool isAlone : {turn % 2 == 0, turn % 2 != 0}) {
         std::vector<double>& times = (isAlone ? alone : replicas).values;
         for (int i = 0; i < kBefore + kInARow; ++i) {
@@ -40,15 +42,20 @@ class Training {
           if (i >= kBefore) times.push_back(time);
         }
       }
-    if (!(std::abs(loss_ - aloneLoss_) <= kRelativeTolerance * aloneLoss_))
-      throw std::runtime_error("the replicas' loss is " + std::to_string(loss_) + ", and that of one module " +
-                               std::to_string(aloneLoss_));
+      if (turn == 0) checkLosses();
+    }
     bench::print("replicas_step_" + name, std::move(replicas));
     bench::print("replicas_step_" + name, std::move(alone));
   }
 
  private:
   using Model = typename Case::Model;
+
+  void checkLosses() const {
+    if (std::abs(loss_ - aloneLoss_) <= kRelativeTolerance * aloneLoss_) return;
+    throw std::runtime_error("the replicas' loss is " + std::to_string(loss_) + ", and that of one module " +
+                             std::to_string(aloneLoss_));
+  }
 
   void chooseBatch(int step) {
     for (int i = 0; i < kReplicas; ++i) parts_[i] = bench::batchOf(case_, step, i, kReplicas);
