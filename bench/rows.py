@@ -92,6 +92,8 @@ ROWS = [
     Row("autograd_grad_bwd", "us", "pytorch", None),
     Row("autograd_chain_100", "us", "pytorch", 0.33),
     Row("autograd_smart", "us", "fast", 1.1),
+    Row("autograd_lineage_first", "us", "fast", None),
+    Row("autograd_lineage_next", "us", "fast", None),
     Row("idle_cpu", "us/s", "heartbeats_only", 1.0),
     Row("idle_peer_bytes", "bytes", "64KiB", 1.0),
 ]

@@ -21,6 +21,7 @@ constexpr int kWarmUp = 10;
 constexpr int kLaps = 10;  // times the repetitions
 constexpr int64_t kBatch = 32;
 constexpr int kCallsOfAChain = 50;  // there and back: two hops each
+constexpr int kLocalNodes = 10000;
 
 enum Column { kNorpcFwd, kNogradFwd, kGradFwd, kNorpcBwd, kGradBwd, kColumns };
 using Lap = std::array<double, kColumns>;
@@ -139,12 +140,39 @@ std::vector<Series> smartAndFast(Worker& worker, int repetitions) {
   return both;
 }
 
+// A call with the result of many local nodes that hang on an earlier call, in both modes: the first such call, or the
+// one after it.
+std::vector<Series> behindLocalNodes(Worker& worker, int repetitions, bool isFirst) {
+  std::vector<Series> both = {{"", "us", {}}, {"fast", "us", {}}};
+  for (int i = 0; i < kWarmUp + repetitions; ++i) {
+    for (Series& series : both) {
+      AutogradContext context(worker, {series.of.empty() ? AutogradMode::kSmart : AutogradMode::kFast});
+      at::Tensor y = worker.call<&twice>(kServer, at::rand({kBatch}).requires_grad_());
+      for (int node = 0; node < kLocalNodes; ++node) y = y + 1;
+      const auto call = [&] { worker.call<&twice>(kServer, y); };
+      if (!isFirst) call();
+      const double time = timeOf(call);
+      if (i >= kWarmUp) series.values.push_back(time);
+    }
+  }
+  return both;
+}
+
+std::vector<Series> lineageFirst(Worker& worker, int repetitions) {
+  return behindLocalNodes(worker, repetitions, /*isFirst=*/true);
+}
+std::vector<Series> lineageNext(Worker& worker, int repetitions) {
+  return behindLocalNodes(worker, repetitions, /*isFirst=*/false);
+}
+
 }  // namespace
 
 void addAutogradCases(Cases& cases) {
   cases["autograd_two_layers"] = &twoLayers;
   cases["autograd_chain_100"] = &chainOfCalls;
   cases["autograd_smart"] = &smartAndFast;
+  cases["autograd_lineage_first"] = &lineageFirst;
+  cases["autograd_lineage_next"] = &lineageNext;
 }
 
 }  // namespace bench
