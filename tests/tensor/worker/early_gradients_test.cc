@@ -4,6 +4,7 @@
 #include <treadle/autograd.h>
 
 #include "tests/support/gate.h"
+#include "tests/support/kept_gradient.h"
 #include "tests/support/tensor_job.h"
 #include "treadle/tensor/autograd/backward.h"
 #include "treadle/tensor/autograd/pass_end.h"
@@ -117,6 +118,7 @@ TEST_F(EarlyGradients, GoWithAPassThatEndsBeforeItBegins) {
   begin({0});
   EXPECT_EQ(waiting(), std::nullopt) << "nothing begins anew";
   EXPECT_TRUE(contains(messageOf<CancelledError>([&] { gradientThere(); }), "the glue came off"));
+  EXPECT_FALSE(keptGradient(job[1], context.id(), weightThere).defined());
 }
 
 struct EarlyGradientsInFastMode : EarlyGradients {

@@ -3,6 +3,7 @@
 #include <functional>
 #include <optional>
 
+#include "tests/support/kept_gradient.h"
 #include "tests/train/ddp/net.h"
 
 namespace treadle::test::ddp_test {
@@ -144,6 +145,29 @@ TEST(NoSyncFailures, APassThatFailsUnaveragedIsKnownToNobody) {
     }
     accumulate(ddp, [&](int step) { return ddp.forward(inputOf(rank, step), skips(step)).square().mean(); }, plain());
     expectGradients(nullptr, net, expected);
+  });
+}
+
+// The average would take the place of what the context held: it does not when there is none.
+TEST(NoSyncFailures, AFailedPassLeavesTheContextWhatItHad) {
+  TensorJob job(ranks(2));
+  job.onAll([&](Worker& worker) {
+    const int rank = worker.self().rank;
+    Net net(0), own(0);
+    DistributedDataParallel<Net> ddp(net, ProcessGroup::make(worker, job.names()), smallBuckets());
+    own->forward(inputOf(rank, 0), false).square().mean().backward();
+    AutogradContext context(worker);
+    {
+      auto unaveraged = ddp.noSync();
+      context.backward({ddp.forward(inputOf(rank, 0), false).square().mean()});
+    }
+    at::Tensor input = rank == 0 ? Broken::apply(inputOf(0, 1).requires_grad_()) : inputOf(1, 1);
+    EXPECT_THROW(context.backward({ddp.forward(input, true).square().mean()}), Error);
+    for (const auto& entry : own->named_parameters()) {
+      const at::Tensor parameter = net->named_parameters()[entry.key()];
+      EXPECT_TRUE(close(keptGradient(worker, context.id(), parameter), entry.value().grad())) << entry.key();
+      EXPECT_FALSE(parameter.grad().defined()) << entry.key();
+    }
   });
 }
 

@@ -43,26 +43,21 @@ namespace {
 // What this worker has to do about the end of a pass.
 enum class Left { kNothing, kTellOthers, kEndHere };
 
-void noteFailure(ContextState& context, const FinishMessage& message) TREADLE_REQUIRES(context.mutex) {
+// Whether the pass ended badly, and this worker hears of it for the first time. From then on the context is of no use,
+// also where a node of the pass still runs.
+bool isNewFailure(ContextState& context, const FinishMessage& message) TREADLE_REQUIRES(context.mutex) {
+  if (message.failure.empty() || !context.failedPasses.insert(message.id.pass).second) return false;
   if (context.broken.ok()) context.broken = cancelled(message.failure);
+  return true;
 }
 
 // Takes the end of the pass for the calling thread.
 Left takeEnd(ContextState& context, const FinishMessage& message, std::shared_ptr<Pass>& pass) {
   MutexLock lock(context.mutex);
-  // Remembered: a worker may be told by several others, and gradients that come after the end must not
-  // begin the pass anew.
-  if (!context.finishedPasses.insert(message.id.pass).second) {
-    // It ended well here and failed elsewhere: the gradients are of no use then, and those behind must hear of it
-    // too.
-    if (message.failure.empty() || !context.failedPasses.insert(message.id.pass).second) return Left::kNothing;
-    noteFailure(context, message);
-    return Left::kTellOthers;
-  }
-  if (!message.failure.empty()) {
-    context.failedPasses.insert(message.id.pass);
-    noteFailure(context, message);  // before a node that may still run has ended
-  }
+  const bool hasFailed = isNewFailure(context, message);
+  // Remembered: several others may report the end, and gradients that come after it must not begin the pass anew. Where
+  // it ended well here and failed elsewhere, those behind must hear of it too.
+  if (!context.finishedPasses.insert(message.id.pass).second) return hasFailed ? Left::kTellOthers : Left::kNothing;
   auto found = context.passes.find(message.id.pass);
   if (found != context.passes.end()) pass = found->second.pass;
   return Left::kEndHere;

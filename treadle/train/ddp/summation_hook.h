@@ -19,8 +19,8 @@ namespace treadle::ddp {
 
 class SummationHook final : public CommHook {
  public:
-  // Every rank of the group constructs it, with the same arguments. Waits for all, with the group's
-  // timeout. Throws what SummationService::make throws.
+  // Every rank of the group constructs it, with the same arguments. Waits for all, with the group's timeout. Throws
+  // what SummationService::make throws.
   SummationHook(const ProcessGroup& group, const ParameterList& list, std::vector<std::string> servers,
                 const Compression& compression);
   // This rank makes no more sums; those of the other ranks that are under way end.
