@@ -13,6 +13,7 @@
 #include "tests/support/job_with_servers.h"
 #include "tests/train/ddp/hooks.h"
 #include "treadle/core/group/group_service.h"
+#include "treadle/train/ddp/bucket_limits.h"
 
 namespace treadle::test::average_by_test {
 namespace {
@@ -186,9 +187,9 @@ DdpOptions asBFloat16() {
 // About how many bytes this worker sends in some passes with `options`, whose average of `gradients` is `expected`.
 uint64_t bytesOfSums(Worker& worker, const ProcessGroup& group, const DdpOptions& options,
                      const std::vector<at::Tensor>& gradients, const at::Tensor& expected, double rounding) {
-  Weights weights(Shapes{{300, 100}});
+  Weights weights(Shapes{{1000, 300}});
   DistributedDataParallel<Weights> ddp(weights, group, options);
-  averageOf(*weights, {gradients[0].new_full({300, 100}, std::numeric_limits<float>::infinity())});
+  averageOf(*weights, {gradients[0].new_full({1000, 300}, std::numeric_limits<float>::infinity())});
   EXPECT_TRUE(weights->all[0].grad().isinf().all().item<bool>());
   constexpr int kPasses = 20;  // the last bytes of the first pass, which this may count, are few beside theirs
   const uint64_t before = worker.metrics().summation.bytesSent;
@@ -206,7 +207,7 @@ uint64_t bytesOfSums(Worker& worker, const ProcessGroup& group, const DdpOptions
 TEST(AverageBy, AServiceMovesHalfOfTheBytesWhereTheyAreCompressed) {
   JobWithServers job(3, 1);
   job.onRanks([&](Worker& worker, const ProcessGroup& group) {
-    const auto gradientOf = [](int rank) { return random({300, 100}, static_cast<uint64_t>(rank)).to(at::kFloat); };
+    const auto gradientOf = [](int rank) { return random({1000, 300}, static_cast<uint64_t>(rank)).to(at::kFloat); };
     const at::Tensor expected = (gradientOf(0) + gradientOf(1) + gradientOf(2)) / 3;
     const std::vector<at::Tensor> own = {gradientOf(worker.self().rank)};
     const auto whole = static_cast<double>(bytesOfSums(worker, group, byService(), own, expected, 1e-6));
@@ -215,6 +216,38 @@ TEST(AverageBy, AServiceMovesHalfOfTheBytesWhereTheyAreCompressed) {
     Net net(0);
     EXPECT_EQ(DistributedDataParallel<Net>(net, group, asBFloat16()).stats().averagedBy,
               "SummationHook with s0, as bfloat16");
+  });
+}
+
+// Whatever the network of the group is like: all of them fit in the first bucket of a group here.
+TEST(AverageBy, AServiceBeginsWithEachParameter) {
+  const std::vector<int64_t> shape = {200, 200};
+  JobWithServers job(2, 1);
+  job.onRanks([&](Worker&, const ProcessGroup& group) {
+    ASSERT_GT(ddp::limitsFor(group, {}).bytesOf(/*isFirst=*/true), 2 * 200 * 200 * sizeof(float));
+    EXPECT_EQ(ddp::limitsFor(AverageHook(), group, {}).bytes, ddp::limitsFor(group, {}).bytes);
+    Weights net(Shapes(3, shape));
+    const DistributedDataParallel<Weights> ddp(net, group, {.averageBy = AverageBy::kService});
+    net->loss(std::vector<at::Tensor>(3, at::ones(shape))).backward();
+    const DdpStats stats = ddp.stats();
+    ASSERT_EQ(stats.recent.size(), 1U);
+    EXPECT_EQ(stats.recent[0].buckets.size(), 3U);
+    for (const DdpBucketTimes& bucket : stats.recent[0].buckets) EXPECT_EQ(bucket.bytes, 200 * 200 * sizeof(float));
+  });
+}
+
+TEST(AverageBy, AServiceTakesTheBucketsOfTheProgram) {
+  const Shapes shapes(4, {100, 100});
+  JobWithServers job(2, 1);
+  job.onRanks([&](Worker&, const ProcessGroup& group) {
+    Weights net(shapes);
+    const DdpOptions options{.buckets = {.bytes = 80'000}, .averageBy = AverageBy::kService};
+    const DistributedDataParallel<Weights> ddp(net, group, options);
+    net->loss(std::vector<at::Tensor>(4, at::ones({100, 100}))).backward();
+    const DdpStats stats = ddp.stats();
+    ASSERT_EQ(stats.recent.size(), 1U);
+    ASSERT_EQ(stats.recent[0].buckets.size(), 2U);
+    EXPECT_EQ(stats.recent[0].buckets[0].bytes, 80'000U);
   });
 }
 

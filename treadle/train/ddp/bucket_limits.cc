@@ -14,6 +14,7 @@ constexpr double kMostSeconds = 0.02;
 // Half of a bucket that takes more than this part of its time is hardly faster: most of that is latency.
 constexpr double kLeastGain = 0.7;
 constexpr size_t kSmallestBucket = size_t{256} << 10;
+constexpr size_t kBucketOfOthers = size_t{64} << 10;
 
 }  // namespace
 
@@ -29,6 +30,12 @@ BucketLimits limitsFor(const ProcessGroup& group, BucketLimits limits) {
     time = timeOfHalf;
   }
   limits.bytes = bytes;
+  return limits;
+}
+
+BucketLimits limitsFor(const CommHook& hook, const ProcessGroup& group, BucketLimits limits) {
+  if (hook.isByGroup()) return limitsFor(group, limits);
+  if (!limits.bytes) limits.bytes = kBucketOfOthers;
   return limits;
 }
 

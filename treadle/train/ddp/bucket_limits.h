@@ -8,12 +8,16 @@
 
 #include "treadle/core/group/group.h"
 #include "treadle/train/ddp/bucket_plan.h"
+#include "treadle/train/ddp/comm_hook.h"
 
 namespace treadle::ddp {
 
 // `limits`; where it has no bytes, kLargestBucket, halved until the all-reduce is expected to take no longer
 // (expected_time.h), as long as half of it takes much less, and at least 256 KiB.
 BucketLimits limitsFor(const ProcessGroup& group, BucketLimits limits);
+// The same for what the hook averages. Where that is not by the group, 64 KiB in place of what suits the group: a
+// summation service sums each parameter by itself, so larger buckets would only begin later.
+BucketLimits limitsFor(const CommHook& hook, const ProcessGroup& group, BucketLimits limits);
 
 // The algorithm by which the group averages the largest bucket that these tensors can fill, in whatever order; those of
 // each dtype are asked for, and the one of most bytes counts. InvalidArgument: a dtype has no average, or an algorithm

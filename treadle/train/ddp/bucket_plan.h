@@ -18,7 +18,8 @@ inline constexpr size_t kLargestBucket = size_t{25} << 20, kFirstBucket = size_t
 struct BucketLimits {
   // Nothing: kFirstBucket, or `bytes` where that is less.
   std::optional<size_t> firstBytes = {};
-  // Nothing: by the network of the group (bucket_limits.h), or kLargestBucket where there is none.
+  // Nothing: by the network of the group, or kLargestBucket where there is none; small ones for a summation service
+  // (bucket_limits.h).
   std::optional<size_t> bytes = {};
 
   size_t bytesOf(bool isFirst) const;

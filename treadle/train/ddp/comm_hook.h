@@ -53,7 +53,8 @@ class CommHook {
   virtual Reduction reduce(Exchange& exchange, const ddp::Bucket& bucket) = 0;
 
   // Whether all its operations are those of the group. Others have numbers of their own: where only some ranks begin a
-  // pass, the numbers differ from then on.
+  // pass, the numbers differ from then on; and their buckets are small (64 KiB) where DdpOptions::buckets has no bytes,
+  // as the costs of the group say nothing about them.
   virtual bool isByGroup() const { return true; }
 
   // For hooks with a state, which is that of parameters.

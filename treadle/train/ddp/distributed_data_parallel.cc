@@ -49,7 +49,7 @@ std::vector<std::string> settingsOf(const DdpOptions& options, const ParameterLi
                                     const Result<group::Algorithm>& algorithm, const Result<std::string>& hook,
                                     bool isRebind) {
   std::vector<std::string> settings = {
-      textOf(limits),
+      textOf(limits) + (options.buckets.bytes ? "" : ", as the network needs them"),
       std::string("start ") + nameOf(options.start),
       std::string("buffers ") + nameOf(options.buffers),
       std::string("divisor ") + nameOf(options.divisor),

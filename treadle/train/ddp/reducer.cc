@@ -32,7 +32,7 @@ Reducer::Reducer(const torch::nn::Module& module, ProcessGroup group, const DdpO
       averagedBy_(hook->description()),
       optimizer_(options.optimizerInBackward, list_),
       recorder_(group_.rank(), group_.size()),
-      exchange_(list_, group_, limitsFor(group_, options.buckets), options.unusedParameters,
+      exchange_(list_, group_, limitsFor(*hook, group_, options.buckets), options.unusedParameters,
                 orderOf(list_, options.bucketOrder), hook, recorder_),
       buffers_(module, options.buffers),
       tracker_(group_, /*overlapEndsGroup=*/!hook->isByGroup()),

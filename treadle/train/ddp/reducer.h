@@ -143,7 +143,7 @@ class Reducer final : public PassEvents, public std::enable_shared_from_this<Red
   std::vector<size_t> putPart(size_t part, Status ended);
   Status waitForChannel(Operations& operations);
   bool mayLeaveBuckets(const Operations& channel);
-  std::optional<Operations> operationsOfPart(size_t part);
+  std::optional<Operations> operationsOfPart(size_t part, size_t ended);
   void clearGradients() TREADLE_REQUIRES(mutex_);
   void checkNoPass(const char* function) TREADLE_REQUIRES(mutex_);
   Operations operationsOfPass();

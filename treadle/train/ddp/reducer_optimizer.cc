@@ -1,5 +1,6 @@
 // What an optimizer within the pass asks of the reducer: the waits for one bucket after the other.
 
+#include <algorithm>
 #include <utility>
 
 #include "treadle/train/ddp/reducer.h"
@@ -25,10 +26,12 @@ bool Reducer::mayLeaveBuckets(const Operations& channel) {
 // All ranks know from the exact channel that the pass goes well, and no node of it is left to run: parameters may
 // change.
 void Reducer::stepAsBucketsCome() {
-  for (size_t part = 0; const auto operations = operationsOfPart(part); ++part) {
-    Status ended = waitForEnd(*operations);
-    if (ended.ok()) ended = firstFailure(*operations);
-    stepPart(putPart(part, std::move(ended)));
+  size_t ended = 0;  // operations of earlier parts
+  for (size_t part = 0; const auto operations = operationsOfPart(part, ended); ++part) {
+    Status result = waitForEnd(*operations);
+    if (result.ok()) result = firstFailure(*operations);
+    ended += operations->size();
+    stepPart(putPart(part, std::move(result)));
   }
   MutexLock lock(mutex_);
   if (!failure_.ok()) return;
@@ -62,12 +65,14 @@ std::vector<size_t> Reducer::putPart(size_t part, Status ended) {
   return exchange_.put(part, shares_.factor);
 }
 
-// In the order in which they were sent. Nothing: there is no such part, or the pass has failed here.
-std::optional<Operations> Reducer::operationsOfPart(size_t part) {
+// Those up to the part's last one, in the order in which they were sent, without the first `ended`. Nothing: there is
+// no such part, or the pass has failed here.
+std::optional<Operations> Reducer::operationsOfPart(size_t part, size_t ended) {
   MutexLock lock(mutex_);
   if (!failure_.ok() || part == exchange_.parts()) return std::nullopt;
-  const auto end = operations_.begin() + static_cast<ptrdiff_t>(exchange_.operationsOf(part));
-  return Operations(operations_.begin(), end);
+  const size_t end = std::max(ended, exchange_.operationsOf(part));
+  return Operations(operations_.begin() + static_cast<ptrdiff_t>(ended),
+                    operations_.begin() + static_cast<ptrdiff_t>(end));
 }
 
 }  // namespace treadle::ddp
