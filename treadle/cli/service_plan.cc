@@ -31,7 +31,9 @@ double secondsOfParts(const ServicePlan& plan, const std::vector<Part>& parts) {
   return seconds(sharesOf(parts, given.workers.size(), given.servers.size()), given, bytesOf(plan));
 }
 
-std::vector<Part> placed(const ServicePlan& plan) { return placeBySize(plan.tensorBytes, bestShares(plan.bandwidths)); }
+std::vector<Part> placed(const ServicePlan& plan) {
+  return placeInOrder(plan.tensorBytes, bestShares(plan.bandwidths));
+}
 
 std::vector<Scheme> schemesOf(const ServicePlan& plan) {
   const Bandwidths& given = plan.bandwidths;
@@ -41,7 +43,7 @@ std::vector<Scheme> schemesOf(const ServicePlan& plan) {
   if (hashed) byHash = secondsOfParts(plan, *hashed);
   if (!given.servers.empty()) byServers = seconds(serverShares(given), given, bytes);
   return {{"least", "no division of the bytes takes less", leastSeconds(given, bytes)},
-          {"service", "tensors placed by size, as Treadle does", secondsOfParts(plan, placed(plan))},
+          {"service", "tensors placed by shares, as Treadle does", secondsOfParts(plan, placed(plan))},
           {"service by hash", "tensors placed by a hash, as BytePS does", byHash},
           {"ring", "a ring all-reduce among the workers", ringSeconds(given, bytes)},
           {"parameter servers", "all bytes on the servers", byServers}};

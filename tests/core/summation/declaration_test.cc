@@ -12,13 +12,42 @@ using group::DataType;
 const std::vector<Declaration::Tensor> kTensors = {
     {DataType::kFloat32, 100'000'000, "weight"}, {DataType::kFloat64, 0, "none"}, {DataType::kFloat16, 6}};
 
-TEST(Declaration, IsAsItShouldBeWhereItIsPlacedBySize) {
+TEST(Declaration, IsAsItShouldBeWhereItIsPlacedByShares) {
   for (const auto& [workers, servers] : {std::pair<size_t, size_t>{1, 0}, {3, 2}, {8, 8}}) {
     const Declaration declaration =
         valueOrThrow(Declaration::of(kTensors, bestShares(Bandwidths::even(workers, servers, 1))));
     EXPECT_TRUE(declaration.check(workers + servers).ok()) << declaration.check(workers + servers).message();
     EXPECT_FALSE(declaration.check(workers - 1).ok());  // fewer machines than have parts
   }
+}
+
+// However many parts tensors are cut into, at sizes where one more begins.
+TEST(Declaration, MayHaveAllPartsThatSharesAskFor) {
+  std::vector<Declaration::Tensor> tensors;
+  for (const uint64_t most : {kLeastPartBytes, 2 * kLeastPartBytes, kMostPartBytes, 3 * kMostPartBytes})
+    for (const int64_t more : {-4, 0, 4})
+      tensors.push_back(
+          {DataType::kFloat32, most + static_cast<uint64_t>(more), "weight" + std::to_string(tensors.size())});
+  for (const auto& [workers, servers] : {std::pair<size_t, size_t>{1, 0}, {2, 1}, {8, 8}, {300, 200}})
+    for (const bool isAsynchronous : {false, true}) {
+      const Shares shares = serviceShares(Bandwidths::even(workers, servers, 1), isAsynchronous);
+      const Status status = valueOrThrow(Declaration::of(tensors, shares)).check(workers + servers);
+      EXPECT_TRUE(status.ok()) << status.message() << ": " << workers << " workers and " << servers << " servers";
+    }
+}
+
+// As a hostile machine might, to fill memory.
+TEST(Declaration, IsRefusedWithMorePartsThanSharesAskFor) {
+  Declaration declaration{.tensors = {{DataType::kFloat32, 2 * kLeastPartBytes, "weight"}}, .parts = {}, .workers = 2};
+  const auto cutInto = [&](uint64_t count) {
+    declaration.parts.clear();
+    const uint64_t bytes = 2 * kLeastPartBytes / count;
+    for (uint64_t i = 0; i < count; ++i) declaration.parts.push_back({0, i * bytes, (i + 1) * bytes, i % 2});
+  };
+  cutInto(2);
+  EXPECT_TRUE(declaration.check(2).ok());
+  cutInto(4);
+  EXPECT_EQ(Code::kInvalidArgument, declaration.check(2).code());
 }
 
 TEST(Declaration, IsRefusedWhereTensorsHaveNoSum) {

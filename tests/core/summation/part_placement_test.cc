@@ -49,51 +49,70 @@ Bandwidths drawnBandwidths(Random& random) {
   return drawn;
 }
 
-TEST(PlaceBySize, givesEachByteToOneMachineAndNoMachineMuchMoreThanItsShare) {
+double shareOf(const Shares& shares, Machine machine) {
+  const size_t workers = shares.workers.size();
+  return machine < workers ? shares.workers[machine] : shares.servers[machine - workers];
+}
+
+TEST(PlaceInOrder, GivesEachByteToOneMachine) {
   test::forSeeds(300, [](Random& random) {
     const Sizes tensors = drawnTensors(random);
     const Shares shares = bestShares(drawnBandwidths(random));
-    const std::vector<Part> parts = placeBySize(tensors, shares);
+    const std::vector<Part> parts = placeInOrder(tensors, shares);
     expectCovers(parts, tensors);
-    const size_t workers = shares.workers.size(), machines = workers + shares.servers.size();
-    const auto all = static_cast<double>(std::accumulate(tensors.begin(), tensors.end(), uint64_t{0}));
-    const std::vector<double> bytes = bytesOf(parts, machines);
-    for (size_t machine = 0; machine < machines; ++machine) {
-      const double share = machine < workers ? shares.workers[machine] : shares.servers[machine - workers];
-      EXPECT_LE(bytes[machine], share * all + 2 * kLeastPartBytes) << "machine " << machine;
-    }
     for (const Part& part : parts) {
       EXPECT_LE(part.bytes(), kMostPartBytes);
       EXPECT_EQ(0u, part.begin % kCutAlignment);
     }
-    EXPECT_EQ(parts, placeBySize(tensors, shares));
+    EXPECT_EQ(parts, placeInOrder(tensors, shares));
   });
 }
 
-TEST(PlaceBySize, cutsNoSmallTensorWhereSharesDoNotAskForIt) {
-  const Sizes tensors(24, 100'000);
-  EXPECT_EQ(24u, placeBySize(tensors, evenShares(4, 0)).size());
-  EXPECT_EQ(24u, placeBySize(tensors, evenShares(2, 2)).size());
+// Gradients come one after the other, and each of them is to keep all machines busy.
+TEST(PlaceInOrder, GivesNoMachineMuchMoreThanItsShareOfTheFirstTensorsHoweverMany) {
+  test::forSeeds(300, [](Random& random) {
+    const Sizes tensors = drawnTensors(random);
+    const Shares shares = bestShares(drawnBandwidths(random));
+    std::vector<double> bytes(shares.workers.size() + shares.servers.size());
+    double all = 0;
+    const std::vector<Part> parts = placeInOrder(tensors, shares);
+    for (auto part = parts.begin(); part != parts.end();) {
+      const size_t tensor = part->tensor;
+      for (; part != parts.end() && part->tensor == tensor; ++part) {
+        bytes[part->machine] += static_cast<double>(part->bytes());
+        all += static_cast<double>(part->bytes());
+      }
+      for (Machine machine = 0; machine < bytes.size(); ++machine)
+        EXPECT_LE(bytes[machine], shareOf(shares, machine) * all + 2 * kLeastPartBytes)
+            << "machine " << machine << " after tensor " << tensor;
+    }
+  });
 }
 
-TEST(PlaceBySize, addsOnlyAFewCutsToThoseOfLargeTensors) {
-  const Sizes tensors(16, uint64_t{4} << 20);  // 64 MiB
+TEST(PlaceInOrder, CutsNoSmallTensor) {
+  const Sizes tensors(24, 2 * kLeastPartBytes - 4);
+  EXPECT_EQ(24u, placeInOrder(tensors, evenShares(4, 0)).size());
+  EXPECT_EQ(24u, placeInOrder(tensors, evenShares(2, 2)).size());
+}
+
+TEST(PlaceInOrder, CutsALargeTensorOnceForEachMachineAndOnceForEachLargestPart) {
+  const Sizes tensors(16, uint64_t{16} << 20);
   for (size_t servers = 0; servers <= 8; ++servers)
-    EXPECT_LE(placeBySize(tensors, evenShares(8, servers)).size(), 16 + 2 * (8 + servers)) << servers;
+    EXPECT_LE(placeInOrder(tensors, evenShares(8, servers)).size(), 16 * (4 + 8 + servers)) << servers;
 }
 
-TEST(PlaceBySize, leavesOutEmptyTensors) {
-  const std::vector<Part> parts = placeBySize({0, 100, 0}, evenShares(2, 0));
+TEST(PlaceInOrder, LeavesOutEmptyTensors) {
+  const std::vector<Part> parts = placeInOrder({0, 100, 0}, evenShares(2, 0));
   EXPECT_EQ((std::vector<Part>{{1, 0, 100, 0}}), parts);
-  EXPECT_TRUE(placeBySize({}, evenShares(2, 0)).empty());
+  EXPECT_TRUE(placeInOrder({}, evenShares(2, 0)).empty());
 }
 
 // Every pair that is measured in a shaped network takes the least time within 0.3%.
-TEST(PlaceBySize, takesTheLeastTimeForOneLargeTensorOnAllMachines) {
+TEST(PlaceInOrder, TakesTheLeastTimeForOneLargeTensorOnAllMachines) {
   for (size_t workers = 3; workers <= 8; ++workers) {
     for (size_t servers = 0; servers <= workers; ++servers) {
       const Bandwidths bandwidths = Bandwidths::even(workers, servers, 1);
-      const std::vector<Part> parts = placeBySize({32'000'000}, bestShares(bandwidths));
+      const std::vector<Part> parts = placeInOrder({32'000'000}, bestShares(bandwidths));
       EXPECT_LE(seconds(sharesOf(parts, workers, servers), bandwidths, 1), 1.003 * leastSeconds(bandwidths, 1))
           << workers << " workers, " << servers << " servers";
     }
@@ -138,7 +157,7 @@ TEST(PlaceAnew, givesThePartsOfALostMachineToThoseThatLackMost) {
     const Bandwidths bandwidths = drawnBandwidths(random);
     const size_t workers = bandwidths.workers.size(), machines = workers + bandwidths.servers.size();
     const bool isAsynchronous = pick(random, 2) == 0;
-    std::vector<Part> parts = placeBySize(drawnTensors(random), serviceShares(bandwidths, isAsynchronous));
+    std::vector<Part> parts = placeInOrder(drawnTensors(random), serviceShares(bandwidths, isAsynchronous));
     const std::vector<Part> before = parts;
     std::vector<bool> isLost(machines);
     for (Machine lost = workers; lost < machines; ++lost) {
@@ -160,9 +179,8 @@ TEST(PlaceAnew, givesThePartsOfALostMachineToThoseThatLackMost) {
       EXPECT_EQ(next, places.size());
       const std::vector<double> bytes = bytesOf(parts, machines);
       for (Machine one = 0; one < machines; ++one) {
-        const double share = one < workers ? shares.workers[one] : shares.servers[one - workers];
         if (hasMore[one]) {
-          EXPECT_LE(bytes[one], share * all + largest + 1) << "machine " << one;
+          EXPECT_LE(bytes[one], shareOf(shares, one) * all + largest + 1) << "machine " << one;
         }
       }
     }

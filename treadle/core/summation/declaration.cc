@@ -53,7 +53,7 @@ Result<Declaration> Declaration::of(std::vector<Tensor> tensors, const Shares& s
   TREADLE_RETURN_IF_ERROR(checkTensors(tensors));
   std::vector<uint64_t> bytes;
   for (const Tensor& tensor : tensors) bytes.push_back(tensor.bytes);
-  return Declaration{std::move(tensors), placeBySize(bytes, shares), shares.workers.size()};
+  return Declaration{std::move(tensors), placeInOrder(bytes, shares), shares.workers.size()};
 }
 
 Status Declaration::check(size_t machines) const {
@@ -63,9 +63,8 @@ Status Declaration::check(size_t machines) const {
     return invalidArgument("tensors of an asynchronous service are compressed");
   if (mode.isAsynchronous && workers > kMostVersionWorkers)
     return invalidArgument("an asynchronous service has more workers than a version has room for");
-  // A machine's share ends within one part, which is cut there.
-  uint64_t most = 2 * machines;
-  for (const Tensor& one : tensors) most += one.bytes / kMostPartBytes + 1;
+  uint64_t most = 0;
+  for (const Tensor& one : tensors) most += one.bytes / kLeastPartBytes + 1;
   if (parts.size() > most) return invalidArgument("the tensors are placed in more parts than they should be");
   size_t tensor = 0;
   uint64_t covered = 0;  // bytes of that one

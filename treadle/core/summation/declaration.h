@@ -51,11 +51,11 @@ struct Declaration {
   static constexpr uint64_t kMostBytes = uint64_t{1} << 40;  // of all tensors' data
 
   std::vector<Tensor> tensors;  // the most urgent ones first
-  std::vector<Part> parts;      // as placeBySize() yields them: in the order of tensors and bytes
+  std::vector<Part> parts;      // as placeInOrder() yields them: in the order of tensors and bytes
   size_t workers = 0;           // the machines with the lowest numbers
   SumMode mode = {};
 
-  // By size; the shares have a worker for each that there is. InvalidArgument: as `check`.
+  // Placed by shares, which have a worker for each that there is. InvalidArgument: as `check`.
   static Result<Declaration> of(std::vector<Tensor> tensors, const Shares& shares);
 
   // InvalidArgument: a type without a sum, a tensor that has a part of an element, or is packed as none can be, more

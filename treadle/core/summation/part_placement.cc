@@ -1,10 +1,10 @@
 #include "treadle/core/summation/part_placement.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <numeric>
 #include <string>
-#include <tuple>
 
 #include "treadle/core/base/check.h"
 
@@ -21,32 +21,33 @@ std::vector<Part> cutTensors(const std::vector<uint64_t>& tensorBytes, uint64_t 
   return parts;
 }
 
-// What each machine may still get: its share less what it has.
+// What each machine lacks of its share of the bytes that were added.
 class Room {
  public:
-  Room(const Shares& shares, uint64_t bytes) : left_(shares.workers) {
-    left_.insert(left_.end(), shares.servers.begin(), shares.servers.end());
-    for (double& one : left_) one *= static_cast<double>(bytes);
+  explicit Room(const Shares& shares) : shares_(shares.workers), left_(shares.workers.size() + shares.servers.size()) {
+    shares_.insert(shares_.end(), shares.servers.begin(), shares.servers.end());
   }
 
+  void add(uint64_t bytes) {
+    for (Machine machine = 0; machine < left_.size(); ++machine)
+      left_[machine] += shares_[machine] * static_cast<double>(bytes);
+  }
   Machine most() const { return static_cast<Machine>(std::max_element(left_.begin(), left_.end()) - left_.begin()); }
   void close(Machine machine) { left_[machine] = -std::numeric_limits<double>::infinity(); }
   void take(const Part& part) { left_[part.machine] -= static_cast<double>(part.bytes()); }
 
-  // How many of the bytes the machine takes without going far beyond its share.
+  // How many of the bytes the machine takes without going far beyond its share. What it lacks in several parts is
+  // divided evenly: the last one is not too small to be cut.
   uint64_t fitting(Machine machine, uint64_t bytes) const {
     const double left = std::max(left_[machine], static_cast<double>(kLeastPartBytes));
-    const uint64_t cut = (static_cast<uint64_t>(left) + kCutAlignment - 1) / kCutAlignment * kCutAlignment;
+    const double part = left / std::ceil(left / static_cast<double>(kMostPartBytes));
+    const uint64_t cut = (static_cast<uint64_t>(part) + kCutAlignment - 1) / kCutAlignment * kCutAlignment;
     return bytes < cut + kLeastPartBytes ? bytes : cut;
   }
 
  private:
-  std::vector<double> left_;  // bytes
+  std::vector<double> shares_, left_;  // left_: bytes
 };
-
-uint64_t totalOf(const std::vector<uint64_t>& numbers) {
-  return std::accumulate(numbers.begin(), numbers.end(), uint64_t{0});
-}
 
 // D. J. Bernstein's string hash, of the number's decimal digits.
 uint64_t djb2(uint64_t number) {
@@ -57,23 +58,19 @@ uint64_t djb2(uint64_t number) {
 
 }  // namespace
 
-std::vector<Part> placeBySize(const std::vector<uint64_t>& tensorBytes, const Shares& shares) {
-  std::vector<Part> whole = cutTensors(tensorBytes, kMostPartBytes);
-  std::stable_sort(whole.begin(), whole.end(), [](const Part& a, const Part& b) { return a.bytes() > b.bytes(); });
-  Room room(shares, totalOf(tensorBytes));
+std::vector<Part> placeInOrder(const std::vector<uint64_t>& tensorBytes, const Shares& shares) {
+  Room room(shares);
   std::vector<Part> placed;
-  for (Part rest : whole) {
-    while (rest.bytes() > 0) {
-      Part part = rest;
-      part.machine = room.most();
-      part.end = part.begin + room.fitting(part.machine, rest.bytes());
+  for (size_t tensor = 0; tensor < tensorBytes.size(); ++tensor) {
+    room.add(tensorBytes[tensor]);
+    for (uint64_t begin = 0; begin < tensorBytes[tensor]; begin = placed.back().end) {
+      Part part{.tensor = tensor, .begin = begin, .machine = room.most()};
+      const uint64_t most = std::min(kMostPartBytes, tensorBytes[tensor] - begin);
+      part.end = begin + room.fitting(part.machine, most);
       room.take(part);
       placed.push_back(part);
-      rest.begin = part.end;
     }
   }
-  std::sort(placed.begin(), placed.end(),
-            [](const Part& a, const Part& b) { return std::tie(a.tensor, a.begin) < std::tie(b.tensor, b.begin); });
   return placed;
 }
 
@@ -81,7 +78,8 @@ std::vector<Machine> placeAnew(const std::vector<Part>& parts, Machine lost, con
                                const std::vector<bool>& isLost) {
   uint64_t all = 0;
   for (const Part& part : parts) all += part.bytes();
-  Room room(shares, all);
+  Room room(shares);
+  room.add(all);
   std::vector<Part> homeless;
   for (const Part& part : parts) part.machine == lost ? homeless.push_back(part) : room.take(part);
   for (Machine machine = 0; machine < isLost.size(); ++machine)

@@ -1,6 +1,6 @@
 #pragma once
-// Which machine sums which part of which tensor. By size, so that each machine gets its share almost exactly; by hash,
-// as BytePS does it, to compare. Pure.
+// Which machine sums which part of which tensor. By shares, almost exactly; by hash, as BytePS does it, to compare.
+// Pure.
 
 #include <cstdint>
 #include <optional>
@@ -24,19 +24,20 @@ struct Part {
 
 // A larger tensor is cut, so that several machines sum it at once.
 inline constexpr uint64_t kMostPartBytes = uint64_t{4} << 20;
-// No cut for the sake of a share makes a smaller part: each part costs a frame in both directions.
-inline constexpr uint64_t kLeastPartBytes = uint64_t{4} << 10;
+// No cut for the sake of a share makes a smaller part: each part costs some frames in both directions.
+inline constexpr uint64_t kLeastPartBytes = uint64_t{32} << 10;
 // Cuts lie on multiples of this many bytes, so no element is cut and the sums of parts stay aligned.
 inline constexpr uint64_t kCutAlignment = 64;
 
-// Places the largest parts first, each on the machine that lacks most of its share (R. Graham, "Bounds on
-// multiprocessing timing anomalies", 1969), and cuts a part that goes beyond the share. So no machine gets more than
-// its share and 2 kLeastPartBytes. The parts come in the order of tensors and bytes, cover each byte once, and depend
-// on nothing but the arguments.
-std::vector<Part> placeBySize(const std::vector<uint64_t>& tensorBytes, const Shares& shares);
+// Goes through the tensors in their order, which is about that in which they are ready, and gives bytes to the machine
+// that lacks most of its share of all bytes up to the end of that tensor. So of the first tensors, however many, no
+// machine has more than its share and 2 kLeastPartBytes, and what is under way at a moment keeps most machines busy.
+// The parts come in the order of tensors and bytes, cover each byte once, and depend on nothing but the arguments.
+std::vector<Part> placeInOrder(const std::vector<uint64_t>& tensorBytes, const Shares& shares);
 
 // Where the parts of a machine go that is lost: for each of them, in their order, one that is left. The largest parts
-// first, each to the machine that lacks most of its share, whole. `isLost` (by machine) has this one and earlier ones.
+// first, each to the machine that lacks most of its share of all bytes, whole. `isLost` (by machine) has this one and
+// earlier ones.
 std::vector<Machine> placeAnew(const std::vector<Part>& parts, Machine lost, const Shares& shares,
                                const std::vector<bool>& isLost);
 
