@@ -13,6 +13,7 @@ A killed worker ends the job: all others end by themselves within 10 s, each wit
 pause: the workers end well with the right sums, and so does the other server, within 10 s too (all rounds take about 2 s). So
 it is with stopped ones, which are silent, within 15 s: they are lost to the job after 3 s without a heartbeat, and to the service 2 s later.
 And so it is in an asynchronous service, where workers give as many changes of running sums, and see that these have all changes.
+With MOMENT+MOMENT the second server is killed too, which has the parts of the first one by then: the workers go on alone.
 
 usage: kill_service.py [--build FOLDER] [--only ROLE:MOMENT] [--verbose]. Ends with `kill-service: ok|FAILED kills=... slowest=...`.
 """
@@ -48,18 +49,23 @@ MOMENTS = {
     "silent-server": ["grant.0.after", "sum.31.half", "release.1.after"],
     "asynchronous-server": ["grant.0.half", "version.0.before", "version.0.after", "version.4.half", "version.7.after",
                             "sum.0.before", "sum.31.half", "sum.100.half", "sum.150.after"],
+    "both-servers": ["grant.0.before+grant.4.after", "grant.0.after+release.0.half", "sum.0.half+release.0.before",
+                     "sum.1.half+sum.31.half", "release.0.after+sum.100.half"],
+    "asynchronous-both-servers": ["grant.0.half+version.0.before", "version.0.after+sum.31.half", "sum.31.half+version.7.after"],
 }
 
 
 class Run:
-    """One job whose victim is killed at the moment."""
+    """One job whose victims, the worker or servers of the role, are killed at their moments."""
 
     def __init__(self, build, bed, role, moment):
         self.program = build / "tests" / "kill_service_program"
-        self.bed, self.moment = bed, moment
+        self.bed = bed
         self.is_worker, self.stops = role.endswith("worker"), role.startswith("silent")
         self.mode = ["asynchronous"] if role.startswith("asynchronous") else []
-        self.victim = 1 if self.is_worker else WORKERS
+        first = 1 if self.is_worker else WORKERS
+        self.victims = {first + number: one for number, one in enumerate(moment.split("+"))}
+        self.others = [rank for rank in range(WORKERS + SERVERS) if rank not in self.victims]
         self.processes = []
 
     def start(self):
@@ -67,11 +73,11 @@ class Run:
                   "TREADLE_MASTER": f"{self.bed.address(0)}:{PORT}", "TREADLE_JOB_KEY": secrets.token_hex(16),
                   "TREADLE_CHANNELS": "tcp"}
         for rank in range(WORKERS + SERVERS):
-            moment = [self.moment, *(["stop"] if self.stops else [])] if rank == self.victim else []
+            moment = [self.victims[rank], *(["stop"] if self.stops else [])] if rank in self.victims else []
             self.processes.append(self.bed.start(rank, self.program, *self.mode, *moment, environment={**shared, "TREADLE_RANK": rank}))
 
-    def is_struck(self):
-        process = self.processes[self.victim]
+    def is_struck(self, victim):
+        process = self.processes[victim]
         if process.poll() is not None:
             return True
         return self.stops and pathlib.Path(f"/proc/{process.pid}/stat").read_text(encoding="utf-8").split(")")[-1].split()[0] == "T"
@@ -90,31 +96,32 @@ class Run:
         """Seconds from the kill until the others had ended, and what is wrong, a sentence each."""
         try:
             self.start()
-            others = [rank for rank in range(WORKERS + SERVERS) if rank != self.victim]
-            if self.wait(self.is_struck, LIMIT_S) is None:
+            if self.wait(lambda: all(self.is_struck(victim) for victim in self.victims), LIMIT_S) is None:
                 return 0, ["the moment did not come"]
-            seconds = self.wait(lambda: all(self.processes[rank].poll() is not None for rank in others),
+            seconds = self.wait(lambda: all(self.processes[rank].poll() is not None for rank in self.others),
                                 SILENT_END_S if self.stops else END_S)
             if seconds is None:
-                hangs = [rank for rank in others if self.processes[rank].poll() is None]
+                hangs = [rank for rank in self.others if self.processes[rank].poll() is None]
                 return 0, [f"ranks {hangs} did not end in time"]
-            return seconds, self.problems(others)
+            return seconds, self.problems()
         finally:
             for process in self.processes:
                 process.kill()
 
-    def problems(self, others):
+    def problems(self):
         found = []
         if self.stops:
-            self.processes[self.victim].kill()
+            for victim in self.victims:
+                self.processes[victim].kill()
         texts = [process.communicate("", timeout=LIMIT_S) for process in self.processes]
         codes = [process.returncode for process in self.processes]
-        if codes[self.victim] != -signal.SIGKILL:
-            found.append(f"the victim ended with {codes[self.victim]}: {texts[self.victim][1].strip()}")
-        for rank in others:
+        for victim in self.victims:
+            if codes[victim] != -signal.SIGKILL:
+                found.append(f"the victim, rank {victim}, ended with {codes[victim]}: {texts[victim][1].strip()}")
+        for rank in self.others:
             code, (out, errors) = codes[rank], texts[rank]
             last = errors.strip().splitlines()[-1] if errors.strip() else ""
-            if self.is_worker and not (code == 1 and f"worker{self.victim}" in last):
+            if self.is_worker and not (code == 1 and all(f"worker{victim}" in last for victim in self.victims)):
                 found.append(f"rank {rank} ended with {code} and '{last}'")
             if not self.is_worker and (code != 0 or (rank < WORKERS and "all sums are right" not in out)):
                 found.append(f"rank {rank} ended with {code} and '{last}'")
