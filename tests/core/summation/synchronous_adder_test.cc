@@ -94,7 +94,7 @@ Declaration drawnDeclaration(Random& random, size_t workers, size_t servers) {
   for (Declaration::Tensor& tensor : tensors) {
     tensor.type =
         std::array{DataType::kFloat16, DataType::kFloat32, DataType::kInt32, DataType::kComplex128}[pick(random, 4)];
-    tensor.bytes = sizeOf(tensor.type) * (1 + pick(random, 240'000 / sizeOf(tensor.type)));
+    tensor.bytes = sizeOf(tensor.type) * (1 + pick(random, 100'000 / sizeOf(tensor.type)));
   }
   return *Declaration::of(std::move(tensors), bestShares(Bandwidths::even(workers, servers, 1)));
 }
