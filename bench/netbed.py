@@ -148,7 +148,7 @@ def main():
     parser.add_argument("--workers", type=int)
     parser.add_argument("--servers", type=int, default=0)
     parser.add_argument("--bytes", type=sizes, default=[32_000_000, 64_000_000], help="with commas between them")
-    parser.add_argument("--rate", help=f"{RATE} if it is not given, and {RATE_OF_MANY} for {MANY} workers and for several on each host")
+    parser.add_argument("--rate", help=f"{RATE} if it is not given, and {RATE_OF_MANY} for {MANY} workers or more and for several on each host")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--per-host", action="store_true", help=f"only the rows with {PER_HOST} workers on each host")
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build" / "release")
