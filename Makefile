@@ -32,13 +32,14 @@ test: build ## set up, build and run all tests; ends with `N passed, N failed`
 demo: build ## set up, build and train the hybrid model over four processes
 	@$(in_env) PATH="$$PWD/build/$(PRESET)/bin:$$PATH" build/$(PRESET)/bin/treadle run --grace 25 -n 4 -- build/$(PRESET)/bin/hybrid_digits $(ARGS)
 
-bench: ## ours, PyTorch RPC, torch's DDP, gRPC and what the machine can do at best, in about 25 minutes (ARGS="--quick")
+bench: ## ours, PyTorch RPC, torch's DDP, gRPC and what the machine can do at best, in about an hour (ARGS="--quick")
 	@scripts/bench.sh $(ARGS)
 
 bench-hybrid: release ## steps/s of the hybrid model, ours and PyTorch RPC's in alternation (RUNS=5)
 	@$(in_env) "$$TREADLE_PYTHON" bench/hybrid.py $(options)
 
-netbed: release ## the summation service in network namespaces of 100 or 200 Mbit/s, beside the least time; root only (ARGS="--workers 5 --servers 2")
+netbed: ## the summation service in network namespaces of 100 or 200 Mbit/s, beside the least time; root only (ARGS="--workers 5 --servers 2")
+	@$(MAKE) release || { echo "netbed: FAILED build=failed"; exit 1; }
 	@$(in_env) "$$TREADLE_PYTHON" bench/netbed.py $(ARGS)
 
 bench-budget: release ## allocations, locks and system calls of an operation, counted (ARGS="--json")
@@ -47,7 +48,8 @@ bench-budget: release ## allocations, locks and system calls of an operation, co
 kill: build ## kill and stop each process of a job, each at a fixed event, and see that the rest end by themselves (storms: RUNS=8 SEED=... ARGS=--random, ARGS="--storms 3 --strict")
 	@$(in_env) "$$TREADLE_PYTHON" tests/jobs/kill.py --build build/$(PRESET) $(options)
 
-kill-service: build ## kill a worker, and a server, at each of 20 moments of a job with summation servers; root only (ARGS="--only server:sum.0.half")
+kill-service: ## kill a worker, and a server, at each of 20 moments of a job with summation servers; root only (ARGS="--only server:sum.0.half")
+	@$(MAKE) build || { echo "kill-service: FAILED build=failed"; exit 1; }
 	@$(in_env) "$$TREADLE_PYTHON" tests/jobs/kill_service.py --build build/$(PRESET) $(ARGS)
 
 lanes: setup ## threads that send large values to one peer over lanes: 100,000 calls over UNIX sockets and over TCP, 5,000 each under tsan (SEED=...)

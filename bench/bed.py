@@ -8,6 +8,7 @@ import pathlib
 import secrets
 import subprocess
 import sys
+import typing
 
 import namespaces
 from processes import Failed
@@ -15,6 +16,7 @@ from processes import Failed
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PORT = 7077
 NETWORK = "10.78.31"
+MTU = 1500
 
 
 def run(*words):
@@ -64,6 +66,7 @@ class Bed:
             namespaces.ip("-n", own, "addr", "add", f"{self.address(machine)}/24", "dev", "eth0")
             namespaces.ip("-n", switch, "link", "set", port, "master", "bridge0")
             for place, device in ((own, "eth0"), (switch, port)):
+                namespaces.ip("-n", place, "link", "set", "dev", device, "mtu", str(MTU))
                 # Below the burst, or a segment would not pass at once.
                 namespaces.ip("-n", place, "link", "set", "dev", device, "gso_max_size", "16384")
                 namespaces.ip("-n", place, "link", "set", device, "up")
@@ -113,10 +116,41 @@ def finished(process, timeout=120):
     return out
 
 
+class Cores(typing.NamedTuple):
+    """What all cores together have done since the machine started, in ticks."""
+
+    idle: int
+    stolen: int  # by the host of a virtual machine
+    all: int
+
+    @classmethod
+    def now(cls):
+        numbers = [int(word) for word in pathlib.Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
+        return cls(numbers[3] + numbers[4], numbers[7], sum(numbers))
+
+    def parts_since(self, before):
+        """(idle, stolen), of 1. Where little is idle, it is the cores that limit what was measured."""
+        ticks = max(self.all - before.all, 1)
+        return (self.idle - before.idle) / ticks, (self.stolen - before.stolen) / ticks
+
+
+class Rounds(typing.NamedTuple):
+    seconds: list  # of each: from when the first worker begins until the last one has ended
+    idle: float
+    stolen: float
+
+
 def rounds_of(machines, workers, rounds):
-    """The seconds of each round but the first: from when the first worker begins until the last one has ended."""
+    """Those after the first one."""
+
+    def next_round():
+        return [list(map(int, machine.stdout.readline().split())) for machine in machines[:workers]]
+
     try:
-        lines = [[list(map(int, machine.stdout.readline().split())) for machine in machines[:workers]] for _ in range(rounds + 1)]
+        next_round()
+        before = Cores.now()
+        lines = [next_round() for _ in range(rounds)]
+        parts = Cores.now().parts_since(before)
         if any(len(line) != 3 for lines_of_round in lines for line in lines_of_round):
             raise Failed("a machine of the bed failed: " + "; ".join(m.communicate("", timeout=20)[1].strip() for m in machines))
     finally:
@@ -124,7 +158,7 @@ def rounds_of(machines, workers, rounds):
             with contextlib.suppress(subprocess.TimeoutExpired, ValueError, BrokenPipeError):
                 machine.communicate("", timeout=20)
             machine.kill()
-    return [(max(end for _, _, end in one) - min(begin for _, begin, _ in one)) / 1e6 for one in lines[1:]]
+    return Rounds([(max(end for _, _, end in one) - min(begin for _, begin, _ in one)) / 1e6 for one in lines], *parts)
 
 
 class Service:
@@ -143,7 +177,7 @@ class Service:
     def __exit__(self, *_):
         self.bed.__exit__()
 
-    def seconds(self, size, *more):
+    def sums(self, size, *more):
         addresses = ",".join(f"tcp://{self.bed.address(m)}:{PORT}" for m in range(self.machines))
         common = ["--workers", self.workers, "--servers", self.servers, "--bytes", size, "--rounds", self.rounds + 1,
                   "--addresses", addresses, *more]
@@ -151,17 +185,17 @@ class Service:
         machines = [self.bed.start(m, node, "--self", m, *common) for m in range(self.machines)]
         return rounds_of(machines, self.workers, self.rounds)
 
-    def ring_seconds(self, size):
+    def rings(self, size):
         """Without TLS, as the service that it is compared with."""
-        return self.seconds_of_job(size, 1, "--ring", "--plaintext")
+        return self.job(size, 1, "--ring", "--plaintext")
 
-    def group_seconds_of_hosts(self, size, per_host):
-        return self.seconds_of_job(size, per_host)
+    def group_of_hosts(self, size, per_host):
+        return self.job(size, per_host)
 
-    def seconds_of_hosts(self, size, per_host):
-        return self.seconds_of_job(size, per_host, "--service", servers=self.servers)
+    def sums_of_hosts(self, size, per_host):
+        return self.job(size, per_host, "--service", servers=self.servers)
 
-    def seconds_of_job(self, size, per_host, *options, servers=0):
+    def job(self, size, per_host, *options, servers=0):
         """Of a job with so many workers on each machine that has some."""
         workers = self.workers * per_host
         shared = {"TREADLE_WORLD_SIZE": workers + servers, "TREADLE_MASTER": f"{self.bed.address(0)}:{PORT}",

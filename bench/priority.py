@@ -19,8 +19,8 @@ RATE, ROUNDS = "200mbit", 3
 def launch(settings, _cases):
     common = ["--model", MODEL, "--backward-ms", BACKWARD_MS]
     with Service(settings.build, WORKERS, SERVERS, RATE, ROUNDS) as service:
-        by_priority = service.seconds(BYTES, *common)
-        first_come = service.seconds(BYTES, *common, "--first-come")
+        by_priority = service.sums(BYTES, *common).seconds
+        first_come = service.sums(BYTES, *common, "--first-come").seconds
     ours, other = (1e6 * statistics.median(seconds) for seconds in (by_priority, first_come))
     line = {"case": CASE, "unit": "us"}
     return [json.dumps({**line, "median": ours}), json.dumps({**line, "of": "first_come", "median": other})]

@@ -15,7 +15,8 @@ it is with stopped ones, which are silent, within 15 s: they are lost to the job
 And so it is in an asynchronous service, where workers give as many changes of running sums, and see that these have all changes.
 With MOMENT+MOMENT the second server is killed too, which has the parts of the first one by then: the workers go on alone.
 
-usage: kill_service.py [--build FOLDER] [--only ROLE:MOMENT] [--verbose]. Ends with `kill-service: ok|FAILED kills=... slowest=...`.
+usage: kill_service.py [--build FOLDER] [--only ROLE:MOMENT] [--verbose]. Ends with
+`kill-service: ok|FAILED kills=... failed=... slowest_ROLE=...`, the seconds after which the others had ended at the latest.
 """
 import argparse
 import os
