@@ -7,6 +7,8 @@
 #include <treadle/autograd.h>
 #include <treadle/optim.h>
 
+#include <array>
+#include <atomic>
 #include <functional>
 #include <thread>
 
@@ -59,6 +61,28 @@ std::vector<at::Tensor> copies(const at::Tensor& x, int64_t count) {
   return copies;
 }
 
+// A node that counts as long as it lives, for the worker of this number.
+struct CountedNode : torch::autograd::Function<CountedNode> {
+  struct Life : torch::CustomClassHolder {
+    explicit Life(int64_t worker) : worker(worker) { ++alive(worker); }
+    ~Life() override { --alive(worker); }
+    static std::atomic<int>& alive(int64_t worker) {
+      static std::array<std::atomic<int>, 2> counts{};
+      return counts.at(static_cast<size_t>(worker));
+    }
+    const int64_t worker;
+  };
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& x, int64_t worker) {
+    context->saved_data["life"] = c10::IValue::make_capsule(c10::make_intrusive<Life>(worker));
+    return x.clone();
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                 torch::autograd::variable_list gradients) {
+    return {gradients[0], at::Tensor()};
+  }
+};
+at::Tensor counted(const at::Tensor& x, int64_t worker) { return CountedNode::apply(x, worker); }
+
 struct FailsWhenReached : torch::autograd::Function<FailsWhenReached> {
   static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& x) { return x.clone(); }
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext*, torch::autograd::variable_list) {
@@ -89,6 +113,7 @@ Functions functions() {
       .add<&pingPong>("pingPong")
       .add<&failsInBackward>("failsInBackward")
       .add<&copies>("copies")
+      .add<&counted>("counted")
       .add<&gatedCube>("gatedCube");
   return functions.add<&gatedCubeAtC>("gatedCubeAtC").add<&lateCubeAtC>("lateCubeAtC");
 }
@@ -732,6 +757,18 @@ TEST_P(SmartPass, ADroppedResultFreesTheGraphBehindItEverywhere) {
   context.backward({a.call<&cubeAtC>("B", x).sum()});
   EXPECT_TRUE(close(context.gradient(x), localGradient([](const at::Tensor& x) { return cube(x.sin()) * 2; })));
   EXPECT_TRUE(test::eventuallyReleased([&] { return job.sendsKept(context.id()) == 0; }));
+}
+
+TEST_P(SmartPass, ADroppedLossFreesTheNodesOfBothWorkers) {
+  const auto alive = [](int64_t worker) { return CountedNode::Life::alive(worker).load(); };
+  at::Tensor x = leaf();
+  AutogradContext context(a);
+  at::Tensor loss = counted(a.call<&counted>("B", counted(x, 0), 1), 0).sum();
+  a.call<&cube>("B", at::ones({1}));  // what is told may wait for a message to go with
+  EXPECT_EQ(alive(0), 2) << "the loss keeps them";
+  EXPECT_EQ(alive(1), 1) << "and that of B";
+  loss.reset();
+  EXPECT_TRUE(test::eventuallyReleased([&] { return alive(0) == 0 && alive(1) == 0; })) << alive(0) << ", " << alive(1);
 }
 
 TEST_P(SmartPass, WhatTheCalleeKeepsIsKept) {
