@@ -414,6 +414,36 @@ TEST(OptimizerInBackwardGuide, PassesStep) {
   });
 }
 
+struct TwoLayers : torch::nn::Module {
+  torch::nn::Linear first{register_module("first", torch::nn::Linear(8, 8))};
+  torch::nn::Linear last{register_module("last", torch::nn::Linear(8, 2))};
+};
+
+TEST(OverlapForwardGuide, AveragesComeDuringTheNextForwardPass) {
+  treadle::test::TensorJob job({"trainer0", "trainer1"});
+  job.onAll([&](treadle::Worker& worker) {
+    auto group = treadle::ProcessGroup::make(worker, job.names());
+    auto shared = std::make_shared<TwoLayers>();
+    TwoLayers& model = *shared;
+    std::vector<at::Tensor> batches(5, at::ones({4, 8}) * (1 + group.rank()));
+    // [overlap-forward]
+    auto optimizer = std::make_shared<torch::optim::SGD>(model.parameters(), torch::optim::SGDOptions(0.1));
+    treadle::DistributedDataParallel<torch::nn::Module> ddp(
+        shared, group,
+        {.averageBy = treadle::AverageBy::kService, .optimizerInBackward = optimizer, .overlapForward = true});
+    for (const at::Tensor& batch : batches) {
+      ddp.awaitAverages(*model.first);  // before the module is used: waits for its averages, and steps it
+      const at::Tensor hidden = model.first->forward(batch).relu();
+      ddp.awaitAverages(*model.last);
+      model.last->forward(hidden).square().mean().backward();  // returns while averages are on their way
+    }
+    ddp.awaitAverages();  // all of them, before parameters are saved or compared
+    // [/overlap-forward]
+    EXPECT_EQ(ddp.stats().averagedPasses, batches.size());
+    ddp.verifyReplicas();
+  });
+}
+
 TEST(WeightsGuide, AMeanOverAllSamplesCanBeOfOtherNumbersOfThem) {
   treadle::test::TensorJob job({"trainer0", "trainer1"});
   const at::Tensor all = at::rand({7, 8});

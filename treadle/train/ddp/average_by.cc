@@ -8,6 +8,7 @@
 #include "treadle/core/group/group_core.h"
 #include "treadle/core/summation/services.h"
 #include "treadle/train/ddp/any_algorithm.h"
+#include "treadle/train/ddp/distributed_data_parallel.h"
 #include "treadle/train/ddp/operations.h"
 #include "treadle/train/ddp/summation_hook.h"
 
@@ -35,14 +36,14 @@ Agreement agree(const ProcessGroup& group, const summation::Services& services) 
   return agreement;
 }
 
-std::shared_ptr<CommHook> agreedHook(const ParameterList& list, const ProcessGroup& group, AverageBy averageBy,
-                                     const Compression& compression, const summation::Services& services,
-                                     AverageConditions conditions) {
+std::shared_ptr<CommHook> agreedHook(const ParameterList& list, const ProcessGroup& group, const DdpOptions& options,
+                                     const summation::Services& services, AverageConditions conditions) {
   Agreement agreement = agree(group, services);
   conditions.servers = agreement.servers.size();
   conditions.forcesAlgorithm = agreement.forcesAlgorithm;
-  if (!isByService(averageBy, conditions)) return std::make_shared<AverageHook>();
-  return std::make_shared<SummationHook>(group, list, std::move(agreement.servers), compression);
+  if (!isByService(options.averageBy, conditions)) return std::make_shared<AverageHook>();
+  return std::make_shared<SummationHook>(group, list, std::move(agreement.servers), options.compression,
+                                         options.overlapForward ? Urgency::kFirstLayers : Urgency::kLastLayers);
 }
 
 }  // namespace
@@ -62,8 +63,9 @@ bool isByService(AverageBy averageBy, const AverageConditions& conditions) {
   return conditions.servers > 0 && conditions.hosts >= kFewestHosts && !conditions.forcesAlgorithm;
 }
 
-std::shared_ptr<CommHook> makeAverageHook(const ParameterList& list, const ProcessGroup& group, AverageBy averageBy,
-                                          const Compression& compression) {
+std::shared_ptr<CommHook> makeAverageHook(const ParameterList& list, const ProcessGroup& group,
+                                          const DdpOptions& options) {
+  const AverageBy averageBy = options.averageBy;
   if (averageBy == AverageBy::kGroup || group.size() == 1) return std::make_shared<AverageHook>();
   const summation::Services& services = summation::jobOf(group).services();
   AverageConditions conditions{.ranks = group.size(),
@@ -72,7 +74,7 @@ std::shared_ptr<CommHook> makeAverageHook(const ParameterList& list, const Proce
   if (!isByService(averageBy, conditions)) return std::make_shared<AverageHook>();
   // A rank on which this fails may have made one service fewer than the others, and theirs would never meet it again.
   try {
-    return agreedHook(list, group, averageBy, compression, services, conditions);
+    return agreedHook(list, group, options, services, conditions);
   } catch (...) {
     const Status why = statusOfCurrentException("the summation service of gradients");
     abandonGroup(group, "could not make the summation service of its gradients (" + why.message() + ")", why);

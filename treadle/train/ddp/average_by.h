@@ -4,11 +4,12 @@
 
 #include <memory>
 
-#include "treadle/core/summation/compression.h"
 #include "treadle/train/ddp/comm_hook.h"
 #include "treadle/train/ddp/parameter_list.h"
 
 namespace treadle {
+
+struct DdpOptions;
 
 enum class AverageBy {
   // kService where it is sure to be faster: the job has servers (Worker::servers) that no rank has lost, the ranks are
@@ -37,7 +38,7 @@ bool isByService(AverageBy averageBy, const AverageConditions& conditions);
 
 // Every rank calls it, with the same arguments. It waits for all of them, and throws what SummationService::make and
 // operations of the group throw.
-std::shared_ptr<CommHook> makeAverageHook(const ParameterList& list, const ProcessGroup& group, AverageBy averageBy,
-                                          const Compression& compression);
+std::shared_ptr<CommHook> makeAverageHook(const ParameterList& list, const ProcessGroup& group,
+                                          const DdpOptions& options);
 
 }  // namespace treadle::ddp

@@ -16,7 +16,8 @@
 namespace treadle {
 
 // The parts of a step of this rank: each moment belongs to one of them. A step begins where the one before has ended,
-// or with the construction, and ends when the averages of a pass are there. So the parts of all steps add up to the
+// or with the construction, and ends when the averages of a pass are there (or with DdpOptions::overlapForward, when
+// the program has waited for the last of them). So the parts of all steps add up to the
 // time that has passed. A pass that fails belongs to the step of the next one that goes well.
 struct DdpTimes {
   // Until the first gradient comes: the step of the optimizer, data, the forward pass, passes under noSync(). Steps of
@@ -52,7 +53,8 @@ struct DdpStep {
   // are those of this rank's rows, without their indices, and of its dense gradients there.
   std::vector<DdpBucketTimes> buckets = {};
   // The rank in the group that came last to the end of its pass, counted from the moment at which it had put the
-  // averages before in their places. The same on all ranks.
+  // averages before in their places, or with DdpOptions::overlapForward from the end of the pass before. The same on
+  // all ranks.
   int latestRank = 0;
   // The part of `exposed` in which that rank was not there yet, to a microsecond. A faster network would not save it.
   Duration waitForLatest{};

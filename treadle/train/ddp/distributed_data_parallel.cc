@@ -56,6 +56,7 @@ std::vector<std::string> settingsOf(const DdpOptions& options, const ParameterLi
       std::string("unusedParameters ") + nameOf(options.unusedParameters),
       std::string("averageBy ") + nameOf(options.averageBy),
       std::string("compression ") + nameOf(options.compression.form),
+      std::string("overlapForward ") + (options.overlapForward ? "true" : "false"),
       "hook " + (hook.ok() ? *hook : "that cannot be used: " + hook.status().message())};
   for (std::string& line : OptimizerInBackward::linesOf(options.optimizerInBackward.get(), list))
     settings.push_back(std::move(line));
@@ -113,11 +114,18 @@ void startReplicas(const torch::nn::Module& module, const ProcessGroup& group, c
 std::shared_ptr<Reducer> makeReducer(const torch::nn::Module& module, const ProcessGroup& group,
                                      const DdpOptions& options, HookClaim claim) {
   std::shared_ptr<CommHook> hook = options.hook;
-  if (!hook) hook = makeAverageHook(ParameterList(module), group, options.averageBy, options.compression);
+  if (!hook) hook = makeAverageHook(ParameterList(module), group, options);
   return std::make_shared<Reducer>(module, group, options, hook, std::move(claim));
 }
 
 void checkForward(const Reducer& reducer) { reducer.checkForward(); }
+
+void awaitAverages(Reducer& reducer, const torch::nn::Module* used) {
+  used == nullptr ? reducer.awaitAverages() : reducer.awaitAverages(*used);
+}
+
+void awaitAtEnd(Reducer& reducer) noexcept try { reducer.awaitAverages(); } catch (...) {
+}
 
 void setWeight(Reducer& reducer, double weight) { reducer.setWeight(weight); }
 

@@ -55,6 +55,7 @@
 #include <memory>
 
 #include "treadle/core/group/group.h"
+#include "treadle/core/summation/compression.h"
 #include "treadle/train/ddp/average_by.h"
 #include "treadle/train/ddp/bucket_plan.h"
 #include "treadle/train/ddp/buffer_sync.h"
@@ -108,6 +109,20 @@ struct DdpOptions {
   // A pass that fails on this rank when others step already, by an all-reduce that fails here alone or by its step,
   // fails the group as above.
   std::shared_ptr<torch::optim::Optimizer> optimizerInBackward = nullptr;
+  // The averages travel on while the next forward pass runs, where the network is slower than the backward pass:
+  // `backward` returns once all ranks have all gradients, and forward waits for the averages of each module before it
+  // uses that, by awaitAverages(module), which steps its parameters. A summation service sums the gradients of the
+  // first layers first then. Steps make the same bits as without it. A backward pass before which the average of some
+  // parameter was not waited for steps it, and fails on all ranks, with StateError on those that have forgotten it,
+  // which names the parameter. That a module was used before the wait, and not after it, is not noticed, unless
+  // autograd finds that a tensor which it needs has changed. All functions that end or need averages wait for them:
+  // noSync, join, skipPass, synchronize, pendingPasses, rebind, agreeToSkip, verifyReplicas, ReplicaSet::backward and
+  // the destructor. Each of them, as awaitAverages() without a module, counts as a wait for all modules. Whatever else
+  // reads parameters calls awaitAverages() before, as a checkpoint does. Steps are by the options that the optimizer
+  // had at the end of their pass, where these are of a class of libtorch, so a schedule may change them at any time
+  // between passes. `.grad` is undefined from the end of the pass on. A failure that backward would report comes from
+  // the wait. ArgumentError: optimizerInBackward does not have all trained parameters; buffers are not kOnce.
+  bool overlapForward = false;
 };
 
 class AutogradContext;
@@ -144,6 +159,8 @@ std::shared_ptr<Reducer> makeReducer(const torch::nn::Module& module, const Proc
 bool rebind(std::shared_ptr<Reducer>& reducer, const torch::nn::Module& module, const DdpOptions& options,
             const ProcessGroup& before, const ProcessGroup& group);
 void checkForward(const Reducer& reducer);
+void awaitAverages(Reducer& reducer, const torch::nn::Module* used);
+void awaitAtEnd(Reducer& reducer) noexcept;
 void setWeight(Reducer& reducer, double weight);
 size_t pendingPasses(Reducer& reducer);
 std::vector<std::string> bucketOrder(Reducer& reducer);
@@ -190,6 +207,10 @@ class DistributedDataParallel {
   explicit DistributedDataParallel(const M& holder, ProcessGroup group, DdpOptions options = {})
     requires(!std::is_same_v<M, Module>)
       : DistributedDataParallel(holder.ptr(), std::move(group), std::move(options)) {}
+
+  // Waits for averages that are on their way (DdpOptions::overlapForward), and reports no failure of theirs: call
+  // awaitAverages() before.
+  ~DistributedDataParallel() { ddp::awaitAtEnd(*reducer_); }
 
   // It stays where it is: a ReplicaSet refers to it. Keep a unique_ptr where it has to move.
   DistributedDataParallel(const DistributedDataParallel&) = delete;
@@ -258,6 +279,14 @@ class DistributedDataParallel {
     return ddp::LocalSgd(reducer_, *module_, group_, options_, std::move(options));
   }
 
+  // With DdpOptions::overlapForward: wait for averages that are on their way, those of the parameters of `used` and of
+  // its modules or all of them, and step these parameters. For forward, before it uses a module. No effect where none
+  // is on its way, as without the option. By the thread that calls backward. Throw what an averaged pass throws that
+  // fails on this rank alone, which then fails the group; what CommHook::passAveraged throws does not. Where this
+  // thread must not wait, they throw and everything stays as it is.
+  void awaitAverages(const torch::nn::Module& used) { ddp::awaitAverages(*reducer_, &used); }
+  void awaitAverages() { ddp::awaitAverages(*reducer_, nullptr); }
+
   // The weight of this rank's next pass, as a rule its number of samples or tokens, which may be 0: gradients become
   // their sum over all ranks divided by the sum of the weights. So each loss is a sum over its samples. Call it before
   // each pass; weights of passes under noSync add up until the averaged one. It holds until a pass comes to a
@@ -287,7 +316,8 @@ class DistributedDataParallel {
   // says, and plans buckets anew. What a hook holds back stays. Gradients become undefined, as they are each rank's
   // own, also those of passes under noSync(). stats() begin anew. If it throws, this rank keeps its group, its
   // parameters, its buffers and its gradients; make another group then and call it again, as after another loss. No
-  // graph is left that a backward pass will go over.
+  // graph is left that a backward pass will go over. With DdpOptions::overlapForward it first steps what averages have
+  // come, also if it throws then; a loss while they are on their way may leave all ranks torn.
   //
   // Returns whether all members have had as many averages so far. If so, and if each made a step after each, their
   // optimizers are equal too, and all go on with the next batch or with the one that has failed. Otherwise some have

@@ -268,6 +268,18 @@ Status GradientExchange::callHook(F function) try {
   return statusOfCurrentException("the hook of a DistributedDataParallel");
 }
 
+std::vector<size_t> GradientExchange::operationEnds() const {
+  std::vector<size_t> ends = operationsOf_;
+  for (size_t part = 1; part < ends.size(); ++part) ends[part] = std::max(ends[part], ends[part - 1]);
+  return ends;
+}
+
+std::optional<size_t> GradientExchange::partOf(size_t parameter) const {
+  if (!channel_.used(parameter)) return std::nullopt;
+  const std::optional<BucketPlan::Place> place = plan_.placeOf(parameter);
+  return place && channel_.isDense(parameter) ? place->bucket : buckets_.size();
+}
+
 void GradientExchange::put(double factor) {
   for (size_t part = 0; part < parts(); ++part) put(part, factor);
 }

@@ -74,8 +74,10 @@ class GradientExchange {
   // Nothing more is sent of buckets, so each may be put as soon as its operations have ended. Once the exact channel
   // has come.
   bool isAllSent() const { return !areRoundsLeft() && !channel_.anyAgain(); }
-  // How many operations of the pass have to end before: those up to its last one.
-  size_t operationsOf(size_t part) const { return operationsOf_[part]; }
+  // By part: how many operations of the pass end before it is put, those of the parts before it among them.
+  std::vector<size_t> operationEnds() const;
+  // That has the average of a parameter. Nothing: no rank used it.
+  std::optional<size_t> partOf(size_t parameter) const;
   // Returns the parameters that some rank used, whose averages are put.
   std::vector<size_t> put(size_t part, double factor);
 

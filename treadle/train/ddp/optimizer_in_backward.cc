@@ -12,7 +12,6 @@
 #include <charconv>
 #include <optional>
 #include <tuple>
-#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
@@ -22,39 +21,34 @@
 namespace treadle::ddp {
 namespace {
 
-using Parameters = std::vector<const c10::TensorImpl*>;
-
-Parameters steppedBy(const torch::optim::Optimizer& optimizer) {
-  Parameters stepped;
+std::vector<at::Tensor> steppedBy(const torch::optim::Optimizer& optimizer) {
+  std::vector<at::Tensor> stepped;
   for (const torch::optim::OptimizerParamGroup& group : optimizer.param_groups())
-    for (const at::Tensor& parameter : group.params()) stepped.push_back(parameter.unsafeGetTensorImpl());
+    stepped.insert(stepped.end(), group.params().begin(), group.params().end());
   return stepped;
 }
 
-std::unordered_map<const c10::TensorImpl*, size_t> placesOfTrained(const ParameterList& list) {
-  std::unordered_map<const c10::TensorImpl*, size_t> places;
-  for (size_t i = 0; i < list.trained().size(); ++i) places[list.trained()[i].unsafeGetTensorImpl()] = i;
-  return places;
+bool areSame(const std::vector<at::Tensor>& some, const std::vector<at::Tensor>& others) {
+  return std::ranges::equal(some, others, [](const at::Tensor& a, const at::Tensor& b) { return a.is_same(b); });
 }
 
 // Marks of those trained. Frozen ones may be among them: clearGradients() leaves none a gradient.
-std::vector<bool> marksOf(const Parameters& stepped, const ParameterList& list) {
-  const auto places = placesOfTrained(list);
+std::vector<bool> marksOf(const std::vector<at::Tensor>& stepped, const ParameterList& list) {
   std::unordered_set<const c10::TensorImpl*> frozen;
   for (const at::Tensor& parameter : list.frozen()) frozen.insert(parameter.unsafeGetTensorImpl());
   std::vector<bool> marks(list.trained().size());
-  for (const c10::TensorImpl* parameter : stepped) {
-    if (frozen.contains(parameter)) continue;
-    const auto found = places.find(parameter);
-    if (found == places.end())
+  for (const at::Tensor& parameter : stepped) {
+    if (frozen.contains(parameter.unsafeGetTensorImpl())) continue;
+    const std::optional<size_t> place = list.placeOf(parameter);
+    if (!place)
       raise(invalidArgument(
           "DdpOptions::optimizerInBackward has a parameter that is none of the module: give it those of the module "
           "alone, as it makes several steps in each pass"));
-    if (marks[found->second])
-      raise(invalidArgument("DdpOptions::optimizerInBackward has parameter " + list.nameOf(found->second) +
+    if (marks[*place])
+      raise(invalidArgument("DdpOptions::optimizerInBackward has parameter " + list.nameOf(*place) +
                             " twice, and would step it twice: Module::parameters() has a shared one once for each "
                             "module, so give each tensor once"));
-    marks[found->second] = true;
+    marks[*place] = true;
   }
   return marks;
 }
@@ -122,6 +116,25 @@ std::string inWords(const torch::optim::OptimizerOptions& options) {
          inWords(dynamic_cast<const RMSpropOptions*>(&options));
 }
 
+template <class Options>
+bool swapIfBothAre(torch::optim::OptimizerOptions& a, torch::optim::OptimizerOptions& b) {
+  auto* first = dynamic_cast<Options*>(&a);
+  auto* second = dynamic_cast<Options*>(&b);
+  if (first == nullptr || second == nullptr) return false;
+  std::swap(*first, *second);
+  return true;
+}
+
+// Of the same class of libtorch.
+void swapValues(torch::optim::OptimizerOptions& a, torch::optim::OptimizerOptions& b) {
+  using namespace torch::optim;
+  static_cast<void>(swapIfBothAre<SGDOptions>(a, b) || swapIfBothAre<AdamOptions>(a, b) ||
+                    swapIfBothAre<AdamWOptions>(a, b) || swapIfBothAre<AdagradOptions>(a, b) ||
+                    swapIfBothAre<RMSpropOptions>(a, b));
+}
+
+bool isOfLibtorch(const torch::optim::OptimizerOptions& options) { return !inWords(options).empty(); }
+
 // Why a step of libtorch's optimizer throws at an average of this layout. Empty: it does not.
 std::string whyNotStepped(const torch::optim::Optimizer& optimizer, const torch::optim::OptimizerParamGroup& group,
                           const at::Tensor& parameter, Layout average) {
@@ -149,16 +162,31 @@ OptimizerInBackward::OptimizerInBackward(std::shared_ptr<torch::optim::Optimizer
   isStepped_ = marksOf(parameters_, list_);
 }
 
+OptimizerInBackward::~OptimizerInBackward() = default;
+
+void OptimizerInBackward::keepOptions() {
+  kept_.clear();
+  for (const torch::optim::OptimizerParamGroup& group : optimizer_->param_groups())
+    kept_.push_back(isOfLibtorch(group.options()) ? group.options().clone() : nullptr);
+}
+
+void OptimizerInBackward::forgetOptions() { kept_.clear(); }
+
+// Objects stay where they are, as a program may refer to them.
+void OptimizerInBackward::swapOptions() {
+  for (size_t i = 0; i < kept_.size(); ++i)
+    if (kept_[i]) swapValues(optimizer_->param_groups()[i].options(), *kept_[i]);
+}
+
 std::vector<std::string> OptimizerInBackward::linesOf(const torch::optim::Optimizer* optimizer,
                                                       const ParameterList& list) {
   if (optimizer == nullptr) return {"optimizerInBackward none"};
   std::vector<std::string> lines = {"optimizerInBackward " + demangled(typeid(*optimizer).name())};
-  const auto places = placesOfTrained(list);
   for (const torch::optim::OptimizerParamGroup& group : optimizer->param_groups()) {
     lines.push_back("optimizerInBackward with a new group next");
     for (const at::Tensor& parameter : group.params())
-      if (const auto found = places.find(parameter.unsafeGetTensorImpl()); found != places.end())
-        lines.push_back("optimizerInBackward with '" + list.trainedNames()[found->second] + "' next");
+      if (const std::optional<size_t> place = list.placeOf(parameter))
+        lines.push_back("optimizerInBackward with '" + list.trainedNames()[*place] + "' next");
   }
   return lines;
 }
@@ -179,7 +207,7 @@ Status OptimizerInBackward::checkMayStep(bool isDistributed) const {
     return failedPrecondition(
         "a distributed backward pass leaves gradients in its context, so DdpOptions::optimizerInBackward cannot step: "
         "call loss.backward(), or use a DistributedOptimizer after the pass");
-  if (steppedBy(*optimizer_) == parameters_) return {};
+  if (areSame(steppedBy(*optimizer_), parameters_)) return {};
   return failedPrecondition(
       "DdpOptions::optimizerInBackward has other parameters than when DistributedDataParallel was constructed: "
       "construct it again after parameter groups are added");
@@ -187,16 +215,15 @@ Status OptimizerInBackward::checkMayStep(bool isDistributed) const {
 
 Status OptimizerInBackward::checkMayStep(const ExactChannel& channel) const {
   if (!exists()) return {};
-  const auto places = placesOfTrained(list_);
   for (const torch::optim::OptimizerParamGroup& group : optimizer_->param_groups())
     for (const at::Tensor& parameter : group.params()) {
-      const auto found = places.find(parameter.unsafeGetTensorImpl());
-      if (found == places.end() || !channel.used(found->second)) continue;
-      const Layout average = channel.isDense(found->second) ? Layout() : Layout(channel.sparseDims(found->second));
+      const std::optional<size_t> place = list_.placeOf(parameter);
+      if (!place || !channel.used(*place)) continue;
+      const Layout average = channel.isDense(*place) ? Layout() : Layout(channel.sparseDims(*place));
       const std::string why = whyNotStepped(*optimizer_, group, parameter, average);
       if (!why.empty())
         return invalidArgument("DdpOptions::optimizerInBackward, a " + demangled(typeid(*optimizer_).name()) +
-                               ", cannot step parameter " + list_.nameOf(found->second) + ", whose average is " +
+                               ", cannot step parameter " + list_.nameOf(*place) + ", whose average is " +
                                inWords(average) + ": " + why +
                                ". Nothing is stepped. Use another optimizer, or gradients of one layout in all passes");
     }
@@ -208,12 +235,20 @@ void OptimizerInBackward::clearGradients() {
     for (const at::Tensor& parameter : group.params()) parameter.mutable_grad() = at::Tensor();
 }
 
+bool OptimizerInBackward::stepsAll() const {
+  return std::all_of(isStepped_.begin(), isStepped_.end(), [](bool isStepped) { return isStepped; });
+}
+
 bool OptimizerInBackward::steps(const std::vector<size_t>& parameters) const {
   return std::any_of(parameters.begin(), parameters.end(), [this](size_t one) { return isStepped_[one]; });
 }
 
 Status OptimizerInBackward::step(const std::vector<size_t>& parameters) try {
-  optimizer_->step();
+  {
+    swapOptions();
+    const std::shared_ptr<void> back(nullptr, [this](void*) { swapOptions(); });
+    optimizer_->step();
+  }
   for (const size_t parameter : parameters)
     if (isStepped_[parameter]) list_.trained()[parameter].mutable_grad() = at::Tensor();
   return {};

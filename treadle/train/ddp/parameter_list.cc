@@ -1,7 +1,6 @@
 #include "treadle/train/ddp/parameter_list.h"
 
 #include <algorithm>
-#include <unordered_map>
 #include <utility>
 
 #include "treadle/train/ddp/named_tensors.h"
@@ -16,10 +15,15 @@ ParameterList::ParameterList(const torch::nn::Module& module, std::string owner)
       firstNames_.push_back(parameter.name);
       names_.push_back(std::move(parameter.names));
       dtypes_.push_back(parameter.tensor.scalar_type());
-      isTrained_.insert(parameter.tensor.unsafeGetTensorImpl());
+      places_[parameter.tensor.unsafeGetTensorImpl()] = trained_.size();
     }
     (isTrained ? trained_ : frozen_).push_back(std::move(parameter.tensor));
   }
+}
+
+std::optional<size_t> ParameterList::placeOf(const at::Tensor& parameter) const {
+  const auto found = places_.find(parameter.unsafeGetTensorImpl());
+  return found == places_.end() ? std::nullopt : std::optional(found->second);
 }
 
 Result<std::vector<size_t>> ParameterList::placesOf(const std::vector<std::string>& firstNames) const {
@@ -50,9 +54,7 @@ std::string ParameterList::remedy() const {
 
 Status ParameterList::checkNoOtherIsTrained() const {
   const auto module = module_.lock();
-  const auto isOther = [&](const at::Tensor& parameter) {
-    return parameter.requires_grad() && !isTrained_.contains(parameter.unsafeGetTensorImpl());
-  };
+  const auto isOther = [&](const at::Tensor& parameter) { return parameter.requires_grad() && !placeOf(parameter); };
   if (std::ranges::none_of(module ? module->parameters() : frozen_, isOther)) return {};
   const std::vector<NamedTensor> named = module ? parametersOf(*module) : std::vector<NamedTensor>();
   const auto other = std::ranges::find_if(named, isOther, &NamedTensor::tensor);

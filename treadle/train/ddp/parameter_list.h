@@ -5,8 +5,9 @@
 #include <torch/nn/module.h>
 
 #include <memory>
+#include <optional>
 #include <string>
-#include <unordered_set>
+#include <unordered_map>
 #include <vector>
 
 #include "treadle/core/base/status.h"
@@ -24,6 +25,8 @@ class ParameterList {
   const std::vector<at::Tensor>& frozen() const { return frozen_; }
   // "'output.weight'", or "'embedding.weight' (also 'output.weight')" if it is shared.
   const std::string& nameOf(size_t trained) const { return names_[trained]; }
+  // Nothing: it is none of those trained.
+  std::optional<size_t> placeOf(const at::Tensor& parameter) const;
   // "output.weight": the first name of each that is trained.
   const std::vector<std::string>& trainedNames() const { return firstNames_; }
   // The places of those with these first names. InvalidArgument: not each trained parameter once.
@@ -46,8 +49,8 @@ class ParameterList {
   std::weak_ptr<const torch::nn::Module> module_;  // null if no shared_ptr owns it
   const std::string owner_;
   std::vector<at::Tensor> trained_, frozen_;
-  std::unordered_set<const c10::TensorImpl*> isTrained_;
-  std::vector<at::ScalarType> dtypes_;  // of those trained
+  std::unordered_map<const c10::TensorImpl*, size_t> places_;  // of those trained
+  std::vector<at::ScalarType> dtypes_;                         // of those trained
   std::vector<std::string> names_, firstNames_;
 };
 

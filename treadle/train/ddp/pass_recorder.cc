@@ -5,7 +5,7 @@
 
 namespace treadle::ddp {
 
-PassRecorder::PassRecorder(int rank, int ranks) : clock_(Clock::now()) {
+PassRecorder::PassRecorder(int rank, int ranks) : clock_(Clock::now()), agreed_(Clock::now()) {
   stats_.rank = rank;
   stats_.latestPasses.resize(static_cast<size_t>(ranks));
 }
@@ -14,6 +14,7 @@ void PassRecorder::passBegins() {
   begun_ = Clock::now();
   clock_.turnTo(Activity::kCopies, begun_);
   isUnderWay_ = true;
+  goesOn_ = false;
   buckets_.clear();
   ends_ = std::make_shared<BucketEnds>();
   step_.reset();
@@ -40,6 +41,11 @@ void PassRecorder::launched(size_t bucket, size_t sizeBytes) {
 void PassRecorder::watch(size_t bucket, const Future<void>& operation) {
   ends_->begun(bucket);
   sharedStateOf(operation)->onReady([ends = ends_, bucket] { ends->ended(bucket, Clock::now()); });
+}
+
+void PassRecorder::passGoesOn() {
+  goesOn_ = true;
+  agreed_ = Clock::now();
 }
 
 void PassRecorder::allEnded() {
@@ -70,6 +76,7 @@ void PassRecorder::passOver() {
 }
 
 void PassRecorder::finish(DdpStep step) {
+  if (!goesOn_) agreed_ = Clock::now();
   step.times = clock_.endStep();
   step.waitForLatest = std::min(step.waitForLatest, step.times.exposed);
   TimePoint last = begun_;

@@ -41,14 +41,17 @@ class PassRecorder {
   Activity turnTo(Activity activity) { return clock_.turnTo(activity, Clock::now()); }
   // An averaged pass begins, with copies.
   void passBegins();
-  // Since the step began: how long it took this rank to come to where it is.
-  Duration elapsed() const { return clock_.times().step(); }
+  // Since the last averages, or the news that they come, which all ranks have at about the same time: how long it took
+  // this rank to come to where it is.
+  Duration elapsed() const { return Clock::now() - agreed_; }
 
   // Of a bucket, by its place. The first report of a pass counts. One that is launched is ready.
   void ready(size_t bucket);
   void launched(size_t bucket, size_t sizeBytes);
   // It has begun for the bucket.
   void watch(size_t bucket, const Future<void>& operation);
+  // The averages of the pass are sure to come, and are put while the next forward pass runs.
+  void passGoesOn();
   // All operations of all buckets have ended.
   void allEnded();
 
@@ -79,8 +82,8 @@ class PassRecorder {
   std::deque<DdpStep> recent_;
   std::vector<bool> isUsed_;
   // These belong to the pass that is under way.
-  bool isUnderWay_ = false;
-  TimePoint begun_{};
+  bool isUnderWay_ = false, goesOn_ = false;
+  TimePoint begun_{}, agreed_{};
   std::vector<Bucket> buckets_;
   std::shared_ptr<BucketEnds> ends_;
   std::optional<DdpStep> step_;  // once it is averaged

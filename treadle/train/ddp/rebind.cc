@@ -65,6 +65,9 @@ void Reducer::goOn(const Progress& progress) {
 bool rebind(std::shared_ptr<Reducer>& reducer, const torch::nn::Module& module, const DdpOptions& options,
             const ProcessGroup& before, const ProcessGroup& group) {
   reducer->checkRebind();
+  try {
+    reducer->awaitAverages();
+  } catch (...) {}             // its progress shows it
   bool doOthersCount = false;  // on this rank, unless what fails now fails on all ranks alike
   try {
     compareReplicas(module, group, options, /*isRebind=*/true);

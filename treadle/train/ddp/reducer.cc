@@ -21,6 +21,16 @@ std::vector<size_t> orderOf(const ParameterList& list, const std::vector<std::st
   return *std::move(order);
 }
 
+void checkOverlap(const DdpOptions& options, const OptimizerInBackward& optimizer) {
+  if (!optimizer.exists() || !optimizer.stepsAll())
+    raise(
+        invalidArgument("DdpOptions::overlapForward needs DdpOptions::optimizerInBackward with all trained parameters, "
+                        "to step each when its average is there"));
+  if (options.buffers != Buffers::kOnce)
+    raise(invalidArgument(std::string("DdpOptions::overlapForward is given with buffers ") + nameOf(options.buffers) +
+                          ", which the next forward would change on their way: use Buffers::kOnce"));
+}
+
 }  // namespace
 
 Reducer::Reducer(const torch::nn::Module& module, ProcessGroup group, const DdpOptions& options,
@@ -31,12 +41,15 @@ Reducer::Reducer(const torch::nn::Module& module, ProcessGroup group, const DdpO
       claim_(std::move(claim)),
       averagedBy_(hook->description()),
       optimizer_(options.optimizerInBackward, list_),
+      overlapsForward_(options.overlapForward),
       recorder_(group_.rank(), group_.size()),
       exchange_(list_, group_, limitsFor(*hook, group_, options.buckets), options.unusedParameters,
                 orderOf(list_, options.bucketOrder), hook, recorder_),
       buffers_(module, options.buffers),
       tracker_(group_, /*overlapEndsGroup=*/!hook->isByGroup()),
-      pending_(list_.trained(), divisor_) {
+      pending_(list_.trained(), divisor_),
+      isAwaited_(list_.trained().size(), true) {
+  if (overlapsForward_) checkOverlap(options, optimizer_);
   autograd::refusePlainBackwardInNodes();  // from here on the depth of passes is counted
   hooks_ = std::make_unique<GradientHooks>(
       list_.trained(), [this](size_t index, const at::Tensor& gradient) { beforeGradient(index, gradient); },
@@ -51,6 +64,7 @@ Reducer::~Reducer() {
 }
 
 void Reducer::suspend() {
+  awaitAverages();  // a step would take gradients that stay local
   MutexLock lock(mutex_);
   ++suspended_;
 }
@@ -84,6 +98,7 @@ void Reducer::checkNoPass(const char* function) {
 }
 
 void Reducer::checkBetweenPasses(const char* function) {
+  awaitAverages();
   MutexLock lock(mutex_);
   checkNoPass(function);
   if (join_.isOpen() && !join_.isOver())
@@ -120,6 +135,7 @@ void Reducer::checkForward() const {
 size_t Reducer::pendingPasses() {
   throwIfError(list_.checkDtypes());
   throwIfError(list_.checkNoOtherIsTrained());
+  awaitAverages();
   MutexLock lock(mutex_);
   if (tracker_.role() == Role::kNone) pending_.forgetCleared();
   return pending_.count();
@@ -143,6 +159,7 @@ DdpStats Reducer::stats() {
 }
 
 void Reducer::beforeGradient(size_t index, const at::Tensor& gradient) {
+  stepForgotten();
   MutexLock lock(mutex_);
   tracker_.checkMayJoin();  // before the gradient is added to those of the other pass
   if (autograd::Pass::current() == nullptr) exchange_.made().before(index);
@@ -152,6 +169,7 @@ void Reducer::beforeGradient(size_t index, const at::Tensor& gradient) {
 // No index: the pass has come to the empty loss.
 void Reducer::onGradient(std::optional<size_t> index) {
   at::NoGradGuard noGrad;
+  if (!index) stepLeft();
   Operations earlier;
   {
     MutexLock lock(mutex_);
@@ -185,6 +203,7 @@ PassTracker::Role Reducer::join(std::optional<size_t> index) {
 Operations Reducer::beginPass() {
   isBehind_ = true;
   failure_ = exchange_.begin(tracker_.distributed(), join_.report(pending_.count()).isDone);
+  keepFirst(failure_, std::exchange(forgotten_, {}));
   isBehind_ = false;
   recorder_.turnTo(Activity::kExposed);
   phase_ = Phase::kGradients;
@@ -216,7 +235,9 @@ Status Reducer::take(std::optional<size_t> index, bool begins) {
     TREADLE_RETURN_IF_ERROR(optimizer_.checkMayStep(tracker_.distributed() != nullptr));
     TREADLE_RETURN_IF_ERROR(pending_.checkMayAverage(join_.isOpen()));
   }
-  return index ? exchange_.add(*index, operations_) : Status();
+  if (!index) return {};
+  TREADLE_RETURN_IF_ERROR(checkAwaited(*index));
+  return exchange_.add(*index, operations_);
 }
 
 // Fails the pass if it is not OK, also if the node that started a local pass catches this.
@@ -259,6 +280,13 @@ void Reducer::over(bool hasFailed) {
   const Role role = tracker_.end();
   if (role != Role::kNone) pending_.end(hasFailed);
   if (role == Role::kLeftAlone) recorder_.localPassOver();
+  if (hasFailed) steps_.clear();
+  if (!steps_.any()) optimizer_.forgetOptions();
+  if (!steps_.any() && role != Role::kNone) isAwaited_.assign(isAwaited_.size(), true);
+  if (steps_.any()) {  // the pass goes on when forward waits for averages
+    recorder_.turnTo(Activity::kOutside);
+    return;
+  }
   recorder_.passOver();
   // The next operation of this rank might meet one of this pass on the others, with as many elements. So there is none,
   // and no rank waits for it.
@@ -365,13 +393,17 @@ PassEvents::Step Reducer::putOrDrop() {
     MutexLock lock(mutex_);
     if (join_.isDropped()) return clearGradients(), Step::kLast;
   }
-  putAverages();
+  if (!openSteps()) putAverages();
   // An optimizer within the pass has made its step, and counted it.
   return optimizer_.exists() ? Step::kLast : Step::kLastOfAverage;
 }
 
 void Reducer::putAverages() {
-  if (optimizer_.exists()) stepAsBucketsCome();
+  if (optimizer_.exists()) stepParts(stepsToMake());
+  endAverages();
+}
+
+void Reducer::endAverages() {
   const Operations operations = operationsOfPass();
   Status ended = waitForEnd(operations);
   if (ended.ok()) ended = firstFailure(operations);

@@ -7,8 +7,8 @@
 // before its channel fails the pass on all. It averages the sum of this pass and of those before it, which are in
 // `.grad` or in the context: the next averaged pass includes earlier passes that were not averaged. A parameter that
 // has no gradient on this rank counts as zero; one that has none on any rank is left alone. Works in a plain
-// `loss.backward()`, which then returns when the averages are there, and in a distributed pass, which then is not over
-// before they are.
+// `loss.backward()`, which then returns when the averages are there (or, with DdpOptions::overlapForward, when they are
+// sure to come), and in a distributed pass, which then is not over before they are.
 //
 // Owned by a DistributedDataParallel; one backward pass over its parameters at a time. Hooks run on the thread that
 // runs the backward pass. The end of a distributed pass, and with it the wait for averages, may run on another thread.
@@ -36,6 +36,7 @@
 #include "treadle/train/ddp/pass_tracker.h"
 #include "treadle/train/ddp/pending_passes.h"
 #include "treadle/train/ddp/rebind.h"
+#include "treadle/train/ddp/steps_left.h"
 
 namespace treadle {
 struct DdpOptions;
@@ -90,6 +91,12 @@ class Reducer final : public PassEvents, public std::enable_shared_from_this<Red
   // Of the last averaged pass on this rank.
   Status lastFailure();
 
+  // DdpOptions::overlapForward
+
+  // Wait for the averages that are still on their way, all or those of a module, and step their parameters.
+  void awaitAverages();
+  void awaitAverages(const torch::nn::Module& used);
+
   // pending_passes.h
   void setWeight(double weight);
   void dropWeight();
@@ -138,12 +145,22 @@ class Reducer final : public PassEvents, public std::enable_shared_from_this<Red
   Status conclude() TREADLE_REQUIRES(mutex_);
   Step putOrDrop();
   void putAverages();
-  void stepAsBucketsCome();
-  void stepPart(const std::vector<size_t>& averaged);
+  void endAverages();
+  bool openSteps();
+  std::vector<size_t> stepsToMake();
+  void stepParts(const std::vector<size_t>& parts);
+  Operations operationsOfPart(size_t part);
   std::vector<size_t> putPart(size_t part, Status ended);
+  bool stepPart(const std::vector<size_t>& averaged);
+  void stepLeft();
+  void stepLeft(const std::vector<size_t>& parts);
+  bool isLeft(size_t parameter) TREADLE_REQUIRES(mutex_);
+  bool areStepsLeft();
+  void stepForgotten();
+  Status checkAwaited(size_t parameter) TREADLE_REQUIRES(mutex_);
+  Status wasForgotten(size_t parameter) const;
   Status waitForChannel(Operations& operations);
   bool mayLeaveBuckets(const Operations& channel);
-  std::optional<Operations> operationsOfPart(size_t part, size_t ended);
   void clearGradients() TREADLE_REQUIRES(mutex_);
   void checkNoPass(const char* function) TREADLE_REQUIRES(mutex_);
   Operations operationsOfPass();
@@ -154,6 +171,7 @@ class Reducer final : public PassEvents, public std::enable_shared_from_this<Red
   const HookClaim claim_;
   const std::string averagedBy_;
   OptimizerInBackward optimizer_;
+  const bool overlapsForward_;
 
   Mutex mutex_;
   PassRecorder recorder_ TREADLE_GUARDED_BY(mutex_);
@@ -171,6 +189,10 @@ class Reducer final : public PassEvents, public std::enable_shared_from_this<Red
   Operations operations_ TREADLE_GUARDED_BY(mutex_);  // as begun
   Status failure_ TREADLE_GUARDED_BY(mutex_);         // the first one on this rank
   Shares shares_ TREADLE_GUARDED_BY(mutex_);
+  StepsLeft steps_ TREADLE_GUARDED_BY(mutex_);  // of the optimizer within the pass, or after it
+  // Whether the program has waited for the parameter since the last pass that left steps to forward.
+  std::vector<bool> isAwaited_ TREADLE_GUARDED_BY(mutex_);
+  Status forgotten_ TREADLE_GUARDED_BY(mutex_);                            // why the pass that begins fails
   std::optional<io::Executor::Permit> permit_ TREADLE_GUARDED_BY(mutex_);  // for all waits after the exact channel
   // The other ranks may begin operations of which this one does not know, or that it has not begun: the result of the
   // exact channel is not here, or the hook cannot go on here. Or an optimizer within the pass steps on the others, and

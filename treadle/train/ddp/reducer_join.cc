@@ -6,6 +6,7 @@
 namespace treadle::ddp {
 
 void Reducer::openJoin(UnevenInputs mode) {
+  awaitAverages();
   MutexLock lock(mutex_);
   checkNoPass("join");
   throwIfError(join_.open(mode));
@@ -29,6 +30,7 @@ bool Reducer::isJoinOver() {
 }
 
 void Reducer::clearAverages() {
+  awaitAverages();
   MutexLock lock(mutex_);
   pending_.forgetCleared();
   if (pending_.count() == 0) clearGradients();

@@ -114,6 +114,7 @@ class ReplicaSet {
   // (DistributedDataParallel).
   template <class F>
   std::vector<at::Tensor> backward(F&& function) {
+    if (ddp_ != nullptr) ddp_->awaitAverages();
     ddp::ReplicaSums sums = replicas_->run([&](torch::nn::Module& replica, int index) -> ReplicaLoss {
       return function(static_cast<Module&>(replica), index);
     });

@@ -1,5 +1,6 @@
 #include "treadle/train/ddp/summation_hook.h"
 
+#include <algorithm>
 #include <memory>
 #include <new>
 #include <utility>
@@ -15,10 +16,11 @@
 namespace treadle::ddp {
 namespace {
 
-// In the order in which gradients come: the last one first.
-std::vector<SummationTensor> tensorsOf(const ParameterList& list) {
-  const std::vector<SummationTensor> tensors = summationTensorsOf(list);
-  return {tensors.rbegin(), tensors.rend()};
+// The most urgent one first.
+std::vector<SummationTensor> tensorsOf(const ParameterList& list, Urgency urgency) {
+  std::vector<SummationTensor> tensors = summationTensorsOf(list);
+  if (urgency == Urgency::kLastLayers) std::ranges::reverse(tensors);
+  return tensors;
 }
 
 // The gradient lives until the sum has ended.
@@ -41,7 +43,7 @@ uint64_t onFailure(const Future<void>& future, F f) {
 
 // Each group has a service of its own, whatever became of those of other groups on some of the ranks.
 SummationHook::SummationHook(const ProcessGroup& group, const ParameterList& list, std::vector<std::string> servers,
-                             const Compression& compression)
+                             const Compression& compression, Urgency urgency)
     : group_(group),
       servers_(std::move(servers)),
       names_(list.trainedNames()),
@@ -52,7 +54,7 @@ SummationHook::SummationHook(const ProcessGroup& group, const ParameterList& lis
                                        .name = "gradients of group " + std::to_string(group.core().link().group()),
                                        .timeout = group.timeout(),
                                        .compression = compression},
-                                      tensorsOf(list))),
+                                      tensorsOf(list, urgency))),
       sums_(names_.size()) {
   onServiceEnded_ = onFailure(service_.ended(), [group](const Status& why) {
     abandonGroup(group, "has no summation service any more (" + why.message() + ")", why);

@@ -1,7 +1,7 @@
 #pragma once
 // Averages gradients by a summation service of the ranks and servers (AverageBy::kService). Each parameter is a tensor
-// of the service, so that its sums do not depend on the plan of buckets; those of the last layers, which come first, go
-// first, but among ranks of one host. A rank divides its gradients by the number of ranks before it sends them, so
+// of the service, so that its sums do not depend on the plan of buckets. Among ranks of one host they are made as they
+// come, whatever is urgent. A rank divides its gradients by the number of ranks before it sends them, so
 // those of 16 bits are rounded twice, once more where ranks share a host, and what is below the smallest number of
 // float16 is lost.
 //
@@ -17,12 +17,18 @@
 
 namespace treadle::ddp {
 
+// Whose gradients are summed first.
+enum class Urgency {
+  kLastLayers,   // which have theirs first: as they come
+  kFirstLayers,  // which the next forward pass needs first
+};
+
 class SummationHook final : public CommHook {
  public:
   // Every rank of the group constructs it, with the same arguments. Waits for all, with the group's timeout. Throws
   // what SummationService::make throws.
   SummationHook(const ProcessGroup& group, const ParameterList& list, std::vector<std::string> servers,
-                const Compression& compression);
+                const Compression& compression, Urgency urgency);
   // This rank makes no more sums; those of the other ranks that are under way end.
   ~SummationHook() override;
 
