@@ -27,7 +27,8 @@ std::string describe(const Options& options, const Corpus& corpus) {
   out << text.size() << " characters with the hash " << std::hash<std::string_view>()(text) << ", --steps "
       << training.steps << " --batch " << training.batch << " --lr " << training.learningRate << " --seed "
       << training.seed << " --layers " << model.layers << " --width " << model.width << " --heads " << model.heads
-      << " --length " << model.length << (options.float64 ? " --float64" : "");
+      << " --length " << model.length << (options.float64 ? " --float64" : "")
+      << (options.overlapForward ? " --overlap-forward" : "");
   return out.str();
 }
 

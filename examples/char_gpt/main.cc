@@ -37,9 +37,18 @@ int64_t parametersOf(const CausalTransformer& model) {
 Trained trainReplicas(const Options& options, const Corpus& corpus, const treadle::ProcessGroup& group,
                       MetricsFile* metrics) {
   auto model = makeModel(options, corpus);
+  Training training{workers(group.size()), options.training.batch, {group}, metrics};
+  if (options.overlapForward) training.inBackward = makeOptimizer(*model, options);
   // Makes all replicas equal to rank 0's, and averages the gradients of each backward pass from here on.
-  const treadle::DistributedDataParallel<CausalTransformer> replica(model, group, {.averageBy = options.averageBy});
-  return {model, train(*model, corpus, options, {workers(group.size()), options.training.batch, {group}, metrics})};
+  treadle::DistributedDataParallel<CausalTransformer> replica(model, group,
+                                                              {.averageBy = options.averageBy,
+                                                               .optimizerInBackward = training.inBackward,
+                                                               .overlapForward = options.overlapForward});
+  model->beforeUse = [&](const torch::nn::Module& part) { replica.awaitAverages(part); };
+  const std::shared_ptr<void> atEnd(nullptr, [&](void*) { model->beforeUse = nullptr; });
+  const Result result = train(*model, corpus, options, training);
+  replica.awaitAverages();
+  return {model, result};
 }
 
 // The same training in this process, which takes the batches of all ranks.

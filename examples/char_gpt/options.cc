@@ -36,6 +36,8 @@ void addOptions(CLI::App& app, Options& options) {
                                                          {"service", treadle::AverageBy::kService}};
   app.add_option("--average-by", options.averageBy, "what averages gradients: automatic, group or service [automatic]")
       ->transform(CLI::CheckedTransformer(all).description(""));
+  app.add_flag("--overlap-forward", options.overlapForward,
+               "gradients travel on while the next forward pass runs: faster on a slow network with servers");
   app.add_flag("--float64", options.float64, "weights of 64 bits: slower, and both trainings end closer together");
 }
 

@@ -19,6 +19,7 @@ struct Options {
   std::string runFolder;           // empty: runs/char_gpt-<date>-<time>
   int64_t sample = 400;            // characters that the model writes at the end
   bool float64 = false;
+  bool overlapForward = false;
   treadle::AverageBy averageBy = treadle::AverageBy::kAutomatic;
 };
 

@@ -2,7 +2,6 @@
 
 #include <ATen/ATen.h>
 #include <torch/data/dataloader.h>
-#include <torch/optim/adamw.h>
 #include <treadle/ddp.h>
 
 #include <cmath>
@@ -52,22 +51,28 @@ std::shared_ptr<example::CausalTransformer> makeModel(const Options& options, co
   return model;
 }
 
+std::shared_ptr<torch::optim::AdamW> makeOptimizer(const example::CausalTransformer& model, const Options& options) {
+  return std::make_shared<torch::optim::AdamW>(model.parameters(),
+                                               torch::optim::AdamWOptions(options.training.learningRate));
+}
+
 Result train(example::CausalTransformer& model, const Corpus& corpus, const Options& options,
              const Training& training) {
   const int64_t steps = options.training.steps, length = options.model.length;
   checkFits(corpus, length, windowsOfAllRanks(training));
   auto loader = loaderOf(example::TextWindows(corpus.train, length), training, options.training.seed);
-  torch::optim::AdamW optimizer(model.parameters(), torch::optim::AdamWOptions(options.training.learningRate));
+  const bool stepsHere = training.inBackward == nullptr;
+  const auto optimizer = stepsHere ? makeOptimizer(model, options) : training.inBackward;
   Progress progress(training.name, steps, windowsOfAllRanks(training) * length, training.ranks, training.metrics);
 
   Result result{};
   for (int64_t step = 0; step < steps;)
     for (auto& batch : *loader) {
-      setLearningRate(optimizer, learningRateAt(step, steps, options.training.learningRate));
-      optimizer.zero_grad();
+      setLearningRate(*optimizer, learningRateAt(step, steps, options.training.learningRate));
+      if (stepsHere) optimizer->zero_grad();
       at::Tensor loss = example::nextTokenLoss(model.forward(batch.data), batch.target);
-      loss.backward();  // a replica: returns the averages over all ranks in .grad
-      optimizer.step();
+      loss.backward();  // a replica: returns the averages over all ranks in .grad, or steps by them
+      if (stepsHere) optimizer->step();
       progress.step(loss);
       ++step;
       if (progress.isDue()) {

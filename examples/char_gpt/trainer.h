@@ -2,6 +2,8 @@
 // Trains a model on a text. A replica of a job and the only model of one process run the same code: a replica has hooks
 // that average the gradients, and nothing else differs. One thread.
 
+#include <torch/optim/adamw.h>
+
 #include <memory>
 #include <string>
 
@@ -18,6 +20,8 @@ struct Training {
   int64_t windows;   // of the text that each rank takes per step
   Ranks ranks;
   example::MetricsFile* metrics;  // null on a rank that shows nothing
+  // Of a replica whose backward passes step by it (DdpOptions::optimizerInBackward). Null: steps follow them.
+  std::shared_ptr<torch::optim::AdamW> inBackward = nullptr;
 };
 
 struct Result {
@@ -27,6 +31,9 @@ struct Result {
 
 // A model for the alphabet of the text, with first weights from the seed of the options.
 std::shared_ptr<example::CausalTransformer> makeModel(const Options& options, const Corpus& corpus);
+
+// Of its parameters.
+std::shared_ptr<torch::optim::AdamW> makeOptimizer(const example::CausalTransformer& model, const Options& options);
 
 // Trains the model with AdamW. In each step W ranks with B windows each take the windows that one process with W * B
 // windows takes. Every rank calls it, and gets the same validation loss. Throws std::runtime_error, on all ranks: the

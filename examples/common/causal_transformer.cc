@@ -51,9 +51,11 @@ CausalTransformer::CausalTransformer(const TransformerOptions& options)
 }
 
 at::Tensor CausalTransformer::forward(const at::Tensor& tokens) {
-  at::Tensor states = tokens_(tokens) + positions_(at::arange(tokens.size(1), at::kLong));
-  for (const auto& block : *blocks_) states = block->as<TransformerBlock>()->forward(states);
-  return logits_(norm_(states));
+  const at::Tensor embedded = ready(tokens_)->forward(tokens);
+  at::Tensor states = embedded + ready(positions_)->forward(at::arange(tokens.size(1), at::kLong));
+  for (const auto& block : *blocks_) states = ready(block)->as<TransformerBlock>()->forward(states);
+  states = ready(norm_)->forward(states);
+  return ready(logits_)->forward(states);
 }
 
 at::Tensor nextTokenLoss(const at::Tensor& logits, const at::Tensor& next) {

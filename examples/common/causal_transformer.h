@@ -9,6 +9,8 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/normalization.h>
 
+#include <functional>
+
 namespace example {
 
 struct TransformerOptions {
@@ -46,7 +48,18 @@ class CausalTransformer : public torch::nn::Module {
   // it.
   at::Tensor forward(const at::Tensor& tokens);
 
+  // Called with each part of the model before forward uses its parameters, which may still be on their way
+  // (DistributedDataParallel::awaitAverages). Empty: nothing is called.
+  std::function<void(const torch::nn::Module& part)> beforeUse;
+
  private:
+  // Calls `beforeUse` for a part of the model.
+  template <class Holder>
+  Holder& ready(Holder& part) {
+    if (beforeUse) beforeUse(*part);
+    return part;
+  }
+
   torch::nn::Embedding tokens_, positions_;
   torch::nn::ModuleList blocks_;
   torch::nn::LayerNorm norm_;
