@@ -69,6 +69,7 @@ ROWS = [
     Row("ddp_200mbit_cnn", "us", "network_or_compute", 1.15),
     Row("ddp_200mbit_cnn", "us", "torch_ddp", 1.0),
     Row("char_gpt_servers", "us", "network_or_compute", 1.15),
+    Row("char_gpt_servers_batch_8", "us", "network_or_compute", 1.15),
     Row("summation_float", "us", "memcpy", 1.67),
     Row("summation_half", "us", "summation_float", 1.25),
     Row("summation_bfloat16", "us", "summation_float", 1.25),

@@ -68,7 +68,7 @@ def parse_arguments():
     options.complete = not options.only and not options.quick
     if not namespaces.available():
         print("bench: rows between two network namespaces need root and the command `ip`; they are left out")
-        between = {*experiment.NETWORK_CASES.values(), *shaped.CASES, priority.CASE, servers.CASE, asynchronous.CASE}
+        between = {*experiment.NETWORK_CASES.values(), *shaped.CASES, priority.CASE, *servers.BATCHES, asynchronous.CASE}
         options.cases = [case for case in options.cases if case not in between]
         if not options.cases:
             parser.error("nothing is left to measure")
