@@ -749,7 +749,7 @@ TEST_P(SmartPass, ADroppedResultFreesTheGraphBehindItEverywhere) {
   at::Tensor y = a.call<&cubeAtC>("B", x), loss = (y * 2).sum();
   EXPECT_EQ(job.sendsKept(context.id()), 4u);
   y.reset();
-  a.call<&cube>("C", at::ones({1}));  // what is told may wait for a message to go with
+  a.call<&cube>("C", at::ones({1}));  // a notice may wait for a message to go with
   EXPECT_EQ(job.sendsKept(context.id()), 4u) << "the loss keeps it all";
   loss.reset();
   EXPECT_TRUE(test::eventuallyReleased([&] { return job.sendsKept(context.id()) == 0; }))
@@ -764,7 +764,7 @@ TEST_P(SmartPass, ADroppedLossFreesTheNodesOfBothWorkers) {
   at::Tensor x = leaf();
   AutogradContext context(a);
   at::Tensor loss = counted(a.call<&counted>("B", counted(x, 0), 1), 0).sum();
-  a.call<&cube>("B", at::ones({1}));  // what is told may wait for a message to go with
+  a.call<&cube>("B", at::ones({1}));  // a notice may wait for a message to go with
   EXPECT_EQ(alive(0), 2) << "the loss keeps them";
   EXPECT_EQ(alive(1), 1) << "and that of B";
   loss.reset();
