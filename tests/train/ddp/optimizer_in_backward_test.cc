@@ -5,11 +5,11 @@
 #include <torch/optim/schedulers/step_lr.h>
 
 #include <future>
-#include <optional>
 #include <stdexcept>
 
 #include "tests/support/expect_error.h"
 #include "tests/support/gate.h"
+#include "tests/train/ddp/bucket_hooks.h"
 #include "tests/train/ddp/hooks.h"
 #include "tests/train/ddp/optimizers.h"
 #include "tests/train/ddp/uneven.h"
@@ -346,23 +346,6 @@ std::shared_ptr<Watched> watched(Net& net) {
   return std::make_shared<Watched>(net->parameters(), torch::optim::SGDOptions(0.1));
 }
 
-// Averages as without a hook. The bucket of the first parameter is on its way until `release`.
-class Held final : public CommHook {
- public:
-  std::string description() const override { return "Held"; }
-  Reduction reduce(Exchange& exchange, const ddp::Bucket& bucket) override {
-    at::Tensor average = bucket.flat;
-    exchange.add(allReduce(exchange.group(), average, ReduceOp::kAverage));
-    if (std::find(bucket.parameters.begin(), bucket.parameters.end(), 0U) != bucket.parameters.end())
-      exchange.add(arrives_.future());
-    co_return;
-  }
-  void release() { arrives_.set(); }
-
- private:
-  Promise<void> arrives_;
-};
-
 // Throws where all averages are there.
 class ThrowsAtTheEnd final : public CommHook {
  public:
@@ -376,24 +359,6 @@ class ThrowsAtTheEnd final : public CommHook {
     if (throws) throw std::runtime_error("the hook fails");
   }
   bool throws = false;
-};
-
-// An operation of the bucket with a parameter fails on this rank alone.
-class FailsForAParameter final : public CommHook {
- public:
-  std::string description() const override { return "FailsForAParameter"; }
-  Reduction reduce(Exchange& exchange, const ddp::Bucket& bucket) override {
-    at::Tensor average = bucket.flat;
-    exchange.add(allReduce(exchange.group(), average, ReduceOp::kAverage));
-    if (parameter &&
-        std::find(bucket.parameters.begin(), bucket.parameters.end(), *parameter) != bucket.parameters.end()) {
-      Promise<void> failed;
-      exchange.add(failed.future());
-      failed.fail(deadlineExceeded("this all-reduce has failed"));
-    }
-    co_return;
-  }
-  std::optional<size_t> parameter;
 };
 
 TEST(OptimizerInBackward, StepsABucketWhileALaterOneIsOnItsWay) {

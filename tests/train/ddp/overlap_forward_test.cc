@@ -3,13 +3,13 @@
 
 #include <torch/nn/modules/linear.h>
 
-#include <algorithm>
 #include <functional>
 #include <memory>
-#include <optional>
+#include <utility>
 
 #include "tests/support/expect_error.h"
 #include "tests/support/job_with_servers.h"
+#include "tests/train/ddp/bucket_hooks.h"
 #include "tests/train/ddp/hooks.h"
 #include "tests/train/ddp/optimizers.h"
 #include "tests/train/ddp/uneven.h"
@@ -123,29 +123,6 @@ TEST(OverlapForward, MakesTheSameBitsWithAService) {
 }
 
 // ---- when it waits
-
-bool has(const ddp::Bucket& bucket, size_t parameter) {
-  return std::ranges::find(bucket.parameters, parameter) != bucket.parameters.end();
-}
-
-// Averages as without a hook. Until `release`, the bucket of the first layer's weight is on its way.
-class Held final : public CommHook {
- public:
-  std::string description() const override { return "Held"; }
-  Reduction reduce(Exchange& exchange, const ddp::Bucket& bucket) override {
-    at::Tensor average = bucket.flat;
-    exchange.add(allReduce(exchange.group(), average, ReduceOp::kAverage));
-    if (has(bucket, 0)) exchange.add(arrives_.future());
-    co_return;
-  }
-  void release() {
-    if (!std::exchange(isReleased_, true)) arrives_.set();
-  }
-
- private:
-  Promise<void> arrives_;
-  bool isReleased_ = false;
-};
 
 TEST(OverlapForward, WaitsForTheAveragesOfAModuleAlone) {
   TensorJob job(ranks(2));
@@ -360,23 +337,6 @@ TEST(OverlapForward, APassWhoseForwardHasNotWaitedOnARankNamesIt) {
     replica.ddp.verifyReplicas();
   });
 }
-
-// The bucket of a parameter fails on this rank alone.
-class FailsForAParameter final : public CommHook {
- public:
-  std::string description() const override { return "FailsForAParameter"; }
-  Reduction reduce(Exchange& exchange, const ddp::Bucket& bucket) override {
-    at::Tensor average = bucket.flat;
-    exchange.add(allReduce(exchange.group(), average, ReduceOp::kAverage));
-    if (parameter && has(bucket, *parameter)) {
-      Promise<void> failed;
-      exchange.add(failed.future());
-      failed.fail(deadlineExceeded("this all-reduce has failed"));
-    }
-    co_return;
-  }
-  std::optional<size_t> parameter;
-};
 
 class OverlapForwardFailing : public ::testing::TestWithParam<size_t> {};
 

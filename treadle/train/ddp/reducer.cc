@@ -159,7 +159,7 @@ DdpStats Reducer::stats() {
 }
 
 void Reducer::beforeGradient(size_t index, const at::Tensor& gradient) {
-  stepForgotten();
+  if (overlapsForward_) stepForgotten();
   MutexLock lock(mutex_);
   tracker_.checkMayJoin();  // before the gradient is added to those of the other pass
   if (autograd::Pass::current() == nullptr) exchange_.made().before(index);
