@@ -45,8 +45,7 @@ class Bed:
         self.machines, self.rate = machines, rate
 
     def __enter__(self):
-        if not namespaces.available():
-            raise Failed("network namespaces need root and the command `ip` (Debian package iproute2)")
+        namespaces.require()
         try:
             self.make()
         except BaseException:

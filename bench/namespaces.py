@@ -34,6 +34,11 @@ def available():
     return os.geteuid() == 0 and shutil.which("ip") is not None
 
 
+def require():
+    if not available():
+        raise Failed("network namespaces need root and the command `ip` (Debian package iproute2)")
+
+
 def limit_rate(place, rate):
     """What it sends is shaped: `rate` as `tc` reads it, with a bucket of 32 kB, about what one millisecond lets through."""
     shape = ["tc", "qdisc", "add", "dev", place.interface, "root", "tbf", "rate", rate, "burst", "32kb", "latency", "100ms"]
@@ -45,8 +50,7 @@ def limit_rate(place, rate):
 @contextlib.contextmanager
 def two_namespaces(rate=None):
     """Makes both and removes them afterwards, with all that is in them. `rate`: of the link, each way."""
-    if not available():
-        raise Failed("network namespaces need root and the command `ip` (Debian package iproute2)")
+    require()
     names = [f"treadle-bench-{os.getpid()}-{number}" for number in (0, 1)]
     interfaces = [f"tb{os.getpid()}-{number}" for number in (0, 1)]
     made = []

@@ -153,8 +153,7 @@ def main():
     options = parser.parse_args()
     if options.workers is not None and not (options.workers >= 2 and options.servers >= 0):
         parser.error("a sum is among at least 2 workers, with 0 servers or more")
-    if not namespaces.available():
-        raise Failed("network namespaces need root and the command `ip` (Debian package iproute2)")
+    namespaces.require()
     require([options.build / name for name in ("bench/treadle_netbed_node", "bench/treadle_netbed_job", "bin/treadle")], "netbed")
     end_orderly()
     out = ROOT / "build" / "bench"
