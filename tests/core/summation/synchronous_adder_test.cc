@@ -227,6 +227,27 @@ TEST_F(AdderAlone, GrantsNoMoreThanItsLimitUntilSumsAreWritten) {
   EXPECT_EQ(FrameKind::kGrant, adder.take(0)->frame.kind);
 }
 
+// A front layer's small part does not wait until a large one ends.
+TEST(SynchronousAdder, KeepsAQuarterOfItsLimitForPartsThatGoBeforeAllThatAreGranted) {
+  constexpr uint64_t kKiB = 1024;
+  Declaration declaration{.tensors = {}, .parts = {}, .workers = 1};
+  for (const uint64_t size : {64, 16, 64, 16, 32}) {
+    declaration.parts.push_back({declaration.tensors.size(), 0, size * kKiB, /*machine=*/1});
+    declaration.tensors.push_back({DataType::kInt32, size * kKiB});
+  }
+  SynchronousAdder adder(declaration, /*machine=*/1, /*grantBytes=*/128 * kKiB);
+  const auto isGranted = [&](uint32_t tensor) {
+    EXPECT_TRUE(adder.announced(0, {.kind = FrameKind::kAnnounce, .tensor = tensor}).ok());
+    const std::optional<Outgoing> frame = adder.take(0);
+    return frame && frame->frame.kind == FrameKind::kGrant && frame->frame.tensor == tensor;
+  };
+  EXPECT_TRUE(isGranted(2));
+  EXPECT_TRUE(isGranted(3));
+  EXPECT_FALSE(isGranted(4)) << "the quarter is for others";
+  EXPECT_TRUE(isGranted(1));
+  EXPECT_FALSE(isGranted(0)) << "it is larger than all that is left";
+}
+
 // A worker that has all sums may go on, before another one has.
 TEST_F(AdderAlone, TakesTheNextRoundOfAWorkerThatHasAllSums) {
   grant(0);

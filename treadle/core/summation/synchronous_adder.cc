@@ -110,13 +110,13 @@ void SynchronousAdder::announce(size_t worker, size_t part) {
 
 // The first one is waited for where it does not fit.
 void SynchronousAdder::grantMore() {
-  while (!ready_.empty()) {
-    const size_t part = *ready_.begin();
-    const uint64_t bytes = PartMemory::sizeFor(declaration_.parts[part].bytes());
-    if (openBytes_ > 0 && openBytes_ + bytes > grantBytes_) return;
-    ready_.erase(ready_.begin());
-    open(part);
-  }
+  while (!ready_.empty() && fits(*ready_.begin())) open(ready_.extract(ready_.begin()).value());
+}
+
+bool SynchronousAdder::fits(size_t part) const {
+  if (open_.empty()) return true;
+  const uint64_t reserved = part < *open_.begin() ? 0 : grantBytes_ / kReservedPart;
+  return openBytes_ + PartMemory::sizeFor(declaration_.parts[part].bytes()) <= grantBytes_ - reserved;
 }
 
 void SynchronousAdder::open(size_t part) {
@@ -138,6 +138,7 @@ void SynchronousAdder::open(size_t part) {
   for (size_t worker = 0; worker < workers; ++worker)
     if (!isOwn(worker)) grants_[worker].insert(part);
   if (machine_ < workers) state.arrived[machine_] = declaration_.piecesOf(part);
+  open_.insert(part);
   openBytes_ += PartMemory::sizeFor(bytes);
   advance(part);
 }
@@ -252,6 +253,7 @@ void SynchronousAdder::closeIfWritten(size_t part) {
   if (state.ownIsUnderWay) done_.push_back(part);
   state.isOpen = state.ownIsUnderWay = false;
   ++sumsMade_;
+  open_.erase(part);
   openBytes_ -= PartMemory::sizeFor(declaration_.parts[part].bytes());
   releaseIfAllHave(part);
 }

@@ -4,7 +4,8 @@
 // A part is granted when all workers have announced its next round and the limit on granted bytes allows it. From then
 // on all workers have its data and it has all the memory that it needs, so it ends whatever the order in which pieces
 // come. A piece is summed when it has come from all workers, in the order of their ranks, and goes to all of them. Of
-// several parts those of the first tensor go first.
+// several parts those of the first tensor go first. A part of the limit is for parts that go before all that are
+// granted: otherwise they would wait for a large one to end.
 //
 // Workers keep what a server's sums replace, until it reports that all of them have the sum (Requester has the why). A
 // part that a lost server summed begins anew on another machine: when each worker has said which rounds it has, the
@@ -36,7 +37,7 @@ class SynchronousAdder final : public Adder {
   Status adopt(size_t part) override;
   void announceOwn(size_t part, MutableBytes data) override;
   Status hadOwn(size_t part, uint64_t round, const Version& version) override;
-  bool dataMayMove() const override { return openBytes_ > 0; }
+  bool dataMayMove() const override { return !open_.empty(); }
   std::vector<std::pair<size_t, uint64_t>> awaited() const override;
   std::vector<size_t> missing(size_t part) const override;
   std::optional<size_t> waitsInVain() const override { return {}; }
@@ -45,6 +46,8 @@ class SynchronousAdder final : public Adder {
   void written(size_t worker, const Outgoing& frame) override;
 
  private:
+  static constexpr uint64_t kReservedPart = 4;  // a quarter of the limit
+
   // Of a part of this machine.
   struct State {
     bool isMoving = false;                     // to here, and not all workers have said what they have
@@ -68,6 +71,7 @@ class SynchronousAdder final : public Adder {
   void releaseIfAllHave(size_t part);
   void announce(size_t worker, size_t part);
   void grantMore();
+  bool fits(size_t part) const;
   void open(size_t part);
   void advance(size_t part);
   const Packing& packingOf(size_t part) const { return declaration_.tensors[declaration_.parts[part].tensor].packing; }
@@ -79,6 +83,7 @@ class SynchronousAdder final : public Adder {
 
   std::vector<State> states_;  // by part; those of other machines are not used
   std::set<size_t> ready_;     // announced by all workers
+  std::set<size_t> open_;      // granted
   uint64_t openBytes_ = 0;
   std::vector<std::set<size_t>> releases_;  // by worker: parts of which it is to hear
   std::vector<std::set<size_t>> grants_;    // likewise
