@@ -3,9 +3,12 @@
 #include <torch/optim/sgd.h>
 
 #include <array>
+#include <future>
+#include <latch>
 #include <limits>
 #include <memory>
 #include <stdexcept>
+#include <thread>
 #include <utility>
 
 #include "tests/support/expect_error.h"
@@ -306,6 +309,33 @@ TEST(AverageBy, AServiceGoesOnWithoutALostServerAndRebindMakesOneOfTheOthers) {
     train(*ddp, rank, kRebound, kSteps);
     expectEqual(**ddp, *alone);
   });
+}
+
+// At different moments of it.
+TEST(AverageBy, AServerMayBeLostWhileItsServiceIsMade) {
+  Net alone(0);
+  trainAlone(alone, 2, 0, kSteps);
+  for (int moment = 0; moment < 20; ++moment) {
+    SCOPED_TRACE(moment);
+    JobWithServers job(2, 2);
+    std::latch begin(3);
+    const auto onRank = [&](size_t rank) {
+      const ProcessGroup group = job.groupOn(job[rank]);
+      begin.arrive_and_wait();
+      Net net(0);
+      DistributedDataParallel<Net> ddp(net, group, byService());
+      train(ddp, static_cast<int>(rank), 0, kSteps);
+      expectEqual(*net, *alone);
+      EXPECT_TRUE(contains(ddp.stats().averagedBy, "s1"));
+    };
+    auto one = std::async(std::launch::async, onRank, size_t{0}),
+         other = std::async(std::launch::async, onRank, size_t{1});
+    begin.arrive_and_wait();
+    std::this_thread::sleep_for(std::chrono::microseconds(200 * moment));
+    job.killServer(0);
+    one.get();
+    other.get();
+  }
 }
 
 // Sums that the rank never begins end at once, with the reason.

@@ -1,7 +1,9 @@
 #include "treadle/train/ddp/average_by.h"
 
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "treadle/core/base/error.h"
@@ -22,12 +24,14 @@ struct Agreement {
   bool forcesAlgorithm;              // on some rank
 };
 
-Agreement agree(const ProcessGroup& group, const summation::Services& services) {
+// `lost`: servers without which this rank could not make a service.
+Agreement agree(const ProcessGroup& group, const summation::Services& services, const std::vector<std::string>& lost) {
   const std::vector<std::string> servers = services.servers();
   // A tensor, which the all-reduce keeps alive: a thread that must not wait leaves at once.
   at::Tensor answers = at::empty({static_cast<int64_t>(servers.size()) + 1}, at::kByte);
   auto* answer = answers.data_ptr<uint8_t>();
-  for (size_t i = 0; i < servers.size(); ++i) answer[i] = services.isConnected(servers[i]) ? 1 : 0;
+  for (size_t i = 0; i < servers.size(); ++i)
+    answer[i] = services.isConnected(servers[i]) && std::ranges::count(lost, servers[i]) == 0 ? 1 : 0;
   answer[servers.size()] = group.algorithm() == group::Algorithm::kAutomatic ? 1 : 0;
   allReduce(byAnyAlgorithm(group), answers, ReduceOp::kMin).wait();
   Agreement agreement{{}, answer[servers.size()] == 0};
@@ -36,14 +40,33 @@ Agreement agree(const ProcessGroup& group, const summation::Services& services) 
   return agreement;
 }
 
+bool allHave(const ProcessGroup& group, const SummationService& service) {
+  at::Tensor answer = at::full({1}, service.valid() ? 1 : 0, at::kByte);
+  allReduce(byAnyAlgorithm(group), answer, ReduceOp::kMin).wait();
+  return answer.item<uint8_t>() != 0;
+}
+
+// Where a server is lost meanwhile, all ranks make a service again, without it.
 std::shared_ptr<CommHook> agreedHook(const ParameterList& list, const ProcessGroup& group, const DdpOptions& options,
                                      const summation::Services& services, AverageConditions conditions) {
-  Agreement agreement = agree(group, services);
-  conditions.servers = agreement.servers.size();
-  conditions.forcesAlgorithm = agreement.forcesAlgorithm;
-  if (!isByService(options.averageBy, conditions)) return std::make_shared<AverageHook>();
-  return std::make_shared<SummationHook>(group, list, std::move(agreement.servers), options.compression,
-                                         options.overlapForward ? Urgency::kFirstLayers : Urgency::kLastLayers);
+  const Urgency urgency = options.overlapForward ? Urgency::kFirstLayers : Urgency::kLastLayers;
+  std::vector<std::string> lost;
+  for (;;) {
+    Agreement agreement = agree(group, services, lost);
+    conditions.servers = agreement.servers.size();
+    conditions.forcesAlgorithm = agreement.forcesAlgorithm;
+    if (!isByService(options.averageBy, conditions)) return std::make_shared<AverageHook>();
+    SummationService service;
+    try {
+      service = makeGradientService(group, list, agreement.servers, options.compression, urgency);
+    } catch (const PeerLostError& error) {
+      if (std::ranges::count(agreement.servers, error.worker()) == 0) throw;
+      lost.push_back(error.worker());
+    }
+    if (allHave(group, service))
+      return std::make_shared<SummationHook>(group, list, std::move(service), std::move(agreement.servers),
+                                             options.compression);
+  }
 }
 
 }  // namespace

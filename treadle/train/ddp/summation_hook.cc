@@ -42,19 +42,25 @@ uint64_t onFailure(const Future<void>& future, F f) {
 }  // namespace
 
 // Each group has a service of its own, whatever became of those of other groups on some of the ranks.
-SummationHook::SummationHook(const ProcessGroup& group, const ParameterList& list, std::vector<std::string> servers,
-                             const Compression& compression, Urgency urgency)
+SummationService makeGradientService(const ProcessGroup& group, const ParameterList& list,
+                                     const std::vector<std::string>& servers, const Compression& compression,
+                                     Urgency urgency) {
+  return SummationService::make(summation::jobOf(group),
+                                {.workers = group.members(),
+                                 .servers = servers,
+                                 .name = "gradients of group " + std::to_string(group.core().link().group()),
+                                 .timeout = group.timeout(),
+                                 .compression = compression},
+                                tensorsOf(list, urgency));
+}
+
+SummationHook::SummationHook(const ProcessGroup& group, const ParameterList& list, SummationService service,
+                             std::vector<std::string> servers, const Compression& compression)
     : group_(group),
       servers_(std::move(servers)),
       names_(list.trainedNames()),
       compression_(compression),
-      service_(SummationService::make(summation::jobOf(group),
-                                      {.workers = group.members(),
-                                       .servers = servers_,
-                                       .name = "gradients of group " + std::to_string(group.core().link().group()),
-                                       .timeout = group.timeout(),
-                                       .compression = compression},
-                                      tensorsOf(list, urgency))),
+      service_(std::move(service)),
       sums_(names_.size()) {
   onServiceEnded_ = onFailure(service_.ended(), [group](const Status& why) {
     abandonGroup(group, "has no summation service any more (" + why.message() + ")", why);

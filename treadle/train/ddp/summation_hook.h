@@ -23,12 +23,17 @@ enum class Urgency {
   kFirstLayers,  // which the next forward pass needs first
 };
 
+// Every rank of the group calls it, with the same arguments. Waits for all, with the group's timeout. Throws what
+// SummationService::make throws.
+SummationService makeGradientService(const ProcessGroup& group, const ParameterList& list,
+                                     const std::vector<std::string>& servers, const Compression& compression,
+                                     Urgency urgency);
+
 class SummationHook final : public CommHook {
  public:
-  // Every rank of the group constructs it, with the same arguments. Waits for all, with the group's timeout. Throws
-  // what SummationService::make throws.
-  SummationHook(const ProcessGroup& group, const ParameterList& list, std::vector<std::string> servers,
-                const Compression& compression, Urgency urgency);
+  // Of makeGradientService, with these servers and this compression.
+  SummationHook(const ProcessGroup& group, const ParameterList& list, SummationService service,
+                std::vector<std::string> servers, const Compression& compression);
   // This rank makes no more sums; those of the other ranks that are under way end.
   ~SummationHook() override;
 
