@@ -46,14 +46,21 @@ TEST(SummationService, SumsOverTcpAndTls) {
   });
 }
 
+// Equal shares would have each machine send 1.2 times the bytes.
 TEST(SummationService, GoesByBandwidths) {
-  ServiceJob job(2, 1);
-  job.options.bandwidths = {1, 2, 5};
+  ServiceJob job(3, 1);
+  job.options.bandwidths = {4, 3, 3, 2};
   job.job.onAll([&](Worker& worker) {
     SummationService service = job.make(worker, kTensors);
-    if (service.isServer()) return service.ended().wait(kPatience);
-    sumAndCheck(service, worker.self().rank, 2);
-    service.leave().wait(kPatience);
+    if (!service.isServer()) {
+      sumAndCheck(service, worker.self().rank, 3);
+      service.leave();
+    }
+    service.ended().wait(kPatience);
+    const std::vector<double> sent = {1.5, 1.125, 1.125, 0.75};  // t* = 3/8 (shares.h), for each bandwidth
+    const double bytes = 3 * (4 * 300'000 + 2 * 70'001 + 8 * 3);
+    EXPECT_NEAR(sent[static_cast<size_t>(worker.self().rank)], static_cast<double>(service.times().bytesSent) / bytes,
+                0.02);
   });
 }
 
