@@ -5,6 +5,7 @@ programs of the summation service on them.
 import contextlib
 import os
 import pathlib
+import re
 import secrets
 import subprocess
 import sys
@@ -38,11 +39,12 @@ def least_time(workers, servers, size, bandwidth):
 
 
 class Bed:
-    """Machine i has the namespace and the address of that number; one namespace more has the bridge."""
+    """Machine i has the namespace and the address of that number; one namespace more has the bridge. `parts`: of the rate, for each
+    machine; if it is empty, each has all of it."""
 
-    def __init__(self, machines, rate):
+    def __init__(self, machines, rate, parts=()):
         self.prefix = f"treadle-bed-{os.getpid()}"
-        self.machines, self.rate = machines, rate
+        self.machines, self.rate, self.parts = machines, rate, parts or [1] * machines
 
     def __enter__(self):
         namespaces.require()
@@ -69,7 +71,7 @@ class Bed:
                 # Below the burst, or a segment would not pass at once.
                 namespaces.ip("-n", place, "link", "set", "dev", device, "gso_max_size", "16384")
                 namespaces.ip("-n", place, "link", "set", device, "up")
-                run("ip", "netns", "exec", place, "tc", "qdisc", "add", "dev", device, "root", "tbf", "rate", self.rate,
+                run("ip", "netns", "exec", place, "tc", "qdisc", "add", "dev", device, "root", "tbf", "rate", self.rate_of(machine),
                     "burst", "32kb", "limit", "2mb")
             namespaces.ip("-n", own, "link", "set", "lo", "up")
 
@@ -81,6 +83,10 @@ class Bed:
     def name(self, machine):
         return f"{self.prefix}-{machine}"
 
+    def rate_of(self, machine):
+        number, unit = re.fullmatch(r"([\d.]+)(\w+)", self.rate).groups()
+        return f"{self.parts[machine] * float(number)}{unit}"
+
     @staticmethod
     def address(machine):
         return f"{NETWORK}.{machine + 1}"
@@ -91,7 +97,8 @@ class Bed:
         return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def goodput(self, runs=3):
-        """Bytes per second each way, of the slower direction. The best of some runs: whatever else the machine does makes it less."""
+        """Bytes per second each way between the first two machines, of the slower direction. The best of some runs: whatever else the
+        machine does makes it less."""
         return max(self.goodput_once() for _ in range(runs))
 
     def goodput_once(self, seconds=4):
@@ -163,11 +170,11 @@ def rounds_of(machines, workers, rounds):
 class Service:
     """A summation service of so many workers and servers in a bed of its own, and what is compared with it there."""
 
-    def __init__(self, build, workers, servers, rate, rounds):
+    def __init__(self, build, workers, servers, rate, rounds, parts=()):
         self.programs = build / "bench"
         self.workers, self.servers, self.rounds = workers, servers, rounds
         self.machines = workers + servers
-        self.bed = Bed(self.machines, rate)
+        self.bed = Bed(self.machines, rate, parts)
 
     def __enter__(self):
         self.bed.__enter__()
@@ -179,7 +186,7 @@ class Service:
     def sums(self, size, *more):
         addresses = ",".join(f"tcp://{self.bed.address(m)}:{PORT}" for m in range(self.machines))
         common = ["--workers", self.workers, "--servers", self.servers, "--bytes", size, "--rounds", self.rounds + 1,
-                  "--addresses", addresses, *more]
+                  "--addresses", addresses, "--bandwidths", ",".join(map(str, self.bed.parts)), *more]
         node = self.programs / "treadle_netbed_node"
         machines = [self.bed.start(m, node, "--self", m, *common) for m in range(self.machines)]
         return rounds_of(machines, self.workers, self.rounds)

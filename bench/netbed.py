@@ -2,13 +2,14 @@
 second out of it and into it (root only).
 
     python bench/netbed.py [--workers 4 --servers 2] [--bytes 32000000,64000000] [--rate 200mbit] [--rounds 5] [--per-host]
+    python bench/netbed.py --workers 4 --servers 2 --parts 1,1,1,0.75,0.5,0.5
 
 B is the goodput of one long TCP stream each way at the same time, the best that was seen at this rate in any bed of the run: whatever
 else the machine does makes it less. Seconds are the median of the rounds after the first. The MTU is 1500 bytes. Of the time of all
 cores in these rounds, a part was idle: where that is little, the ratio is that of the machine; and the host of a virtual machine took
 another part. Rows: a service, over the least time that the network allows (treadle/core/summation/shares.h), with the gain over our own
 ring all-reduce in the same bed; services with the tensors of models; all sums on the servers, as plain parameter servers do;
-services of whole jobs with two workers on each host and TLS, over the least time of one worker per host, beside the all-reduce
+machines of which some have only a part of the rate, with shares by their bandwidths; services of whole jobs with two workers on each host and TLS, over the least time of one worker per host, beside the all-reduce
 that a process group of the same workers chooses.
 Without --workers all pairs and models are measured, in about half an hour. Writes build/bench/netbed.json and netbed.png, and ends
 with `netbed: ok|FAILED rows=... over=... worst=...`, or with `netbed: FAILED reason="..."`.
@@ -29,15 +30,23 @@ PAIRS = [(2, 1), (3, 0), (3, 1), (4, 1), (4, 2), (4, 4), (6, 3)] + [(8, servers)
 MODELS = ["resnet50", "vgg16", "bert-large", "gpt2", "transformer"]
 MODEL_PAIRS, MODEL_BYTES = [(4, 2), (8, 4)], 64_000_000
 ON_SERVERS_PAIRS = [(4, 1), (4, 2), (4, 4), (8, 4)]
+PARTS_PAIR, PARTS = (4, 2), [1, 1, 1, 0.75, 0.5, 0.5]
 PER_HOST, HOSTS_PAIRS, HOSTS_BYTES = 2, [(3, 1), (4, 2)], 64_000_000
 MANY = 8  # workers: two cores are not enough for them at the first rate, as the idle time of their rows shows
 RATE, RATE_OF_MANY = "200mbit", "100mbit"
-BAR, MODEL_BAR, HOSTS_BAR = 1.05, 1.07, 1.15
+BAR, MODEL_BAR, PARTS_BAR, HOSTS_BAR = 1.05, 1.07, 1.07, 1.15
 GAIN_WITHIN = 0.05
 
 
 def on_servers_time(workers, servers, size, bandwidth):
     return max(size / bandwidth, workers * size / (servers * bandwidth))
+
+
+def least_time_by_parts(workers, size, parts, bandwidth):
+    """t* of treadle/core/summation/shares.h, of machines with such parts of the bandwidth."""
+    of_workers, of_servers = parts[:workers], parts[workers:]
+    shared = 2 * workers * (workers - 1) * size / (workers * sum(of_workers) + (workers - 2) * sum(of_servers))
+    return max(size / min(of_workers), shared) / bandwidth
 
 
 def judge(row, bandwidth):
@@ -68,6 +77,10 @@ class Measurements:
             row["gain"] = statistics.median(row["ring_seconds"]) / row["median"]
             row["best_gain"] = best_gain(self.workers, self.servers)
         return row
+
+    def by_parts(self, size):
+        least = least_time_by_parts(self.workers, size, self.service.bed.parts, 1)
+        return self.row("by bandwidths", size, least, PARTS_BAR, self.service.sums(size))
 
     def of_model(self, name, size):
         return self.row(name, size, self.least(size), MODEL_BAR, self.service.sums(size, "--model", name))
@@ -105,10 +118,15 @@ def rows_of(options):
     """Yields each row when it is there."""
     pairs = [(options.workers, options.servers)] if options.workers else None
     best = {}
-    if not options.per_host:
+    if not options.per_host and not options.parts:
         for pair in pairs or PAIRS:
             with Service(options.build, *pair, options.rate or rate_of(pair[0]), options.rounds) as service:
                 yield from rows_of_service(options, Measurements(service, best))
+    if options.parts or not pairs:
+        with Service(options.build, *(pairs or [PARTS_PAIR])[0], options.rate or RATE_OF_MANY, options.rounds,
+                     options.parts or PARTS) as service:
+            for size in options.bytes:
+                yield Measurements(service, best).by_parts(size)
     if options.per_host or not pairs:
         for pair in pairs or HOSTS_PAIRS:
             with Service(options.build, *pair, options.rate or RATE_OF_MANY, options.rounds) as service:
@@ -141,18 +159,27 @@ def sizes(text):
     return [int(one) for one in text.split(",")]
 
 
+def numbers(text):
+    return [float(one) for one in text.split(",")]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", type=int)
     parser.add_argument("--servers", type=int, default=0)
     parser.add_argument("--bytes", type=sizes, default=[32_000_000, 64_000_000], help="with commas between them")
-    parser.add_argument("--rate", help=f"{RATE} if it is not given, and {RATE_OF_MANY} for {MANY} workers or more and for several on each host")
+    parser.add_argument("--rate", help=f"{RATE} if it is not given, and {RATE_OF_MANY} for {MANY} workers or more, for several on each host and with --parts")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--per-host", action="store_true", help=f"only the rows with {PER_HOST} workers on each host")
+    parser.add_argument("--parts", type=numbers, help="of the rate, with commas between them: of each worker, the first two 1, then of each server;"
+                        " only this row")
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build" / "release")
     options = parser.parse_args()
     if options.workers is not None and not (options.workers >= 2 and options.servers >= 0):
         parser.error("a sum is among at least 2 workers, with 0 servers or more")
+    if options.parts and (options.workers is None or len(options.parts) != options.workers + options.servers
+                          or options.parts[:2] != [1, 1] or min(options.parts) <= 0):
+        parser.error("--parts has a number above 0 for each worker and server, the first two 1")
     namespaces.require()
     require([options.build / name for name in ("bench/treadle_netbed_node", "bench/treadle_netbed_job", "bin/treadle")], "netbed")
     end_orderly()

@@ -39,6 +39,7 @@ struct Options {
   bool isFirstCome = false;
   int rounds = 1;
   std::vector<std::string> addresses;  // of all machines
+  std::vector<double> bandwidths;      // theirs
 };
 
 // Each machine dials the workers before it, which know it by its first byte.
@@ -88,9 +89,10 @@ Declaration declared(const Options& options) {
   std::vector<uint64_t> sizes = sizesOf(options);
   if (options.isFirstCome) std::reverse(sizes.begin(), sizes.end());  // those that are declared first go first
   for (const uint64_t bytes : sizes) tensors.push_back({treadle::group::DataType::kInt32, bytes / 4 * 4});
-  const Bandwidths even = Bandwidths::even(options.workers, options.servers, 1);
+  const auto servers = options.bandwidths.begin() + static_cast<std::ptrdiff_t>(options.workers);
+  const Bandwidths given{{options.bandwidths.begin(), servers}, {servers, options.bandwidths.end()}};
   return valueOrThrow(
-      Declaration::of(std::move(tensors), options.areOnServers ? serverShares(even) : bestShares(even)));
+      Declaration::of(std::move(tensors), options.areOnServers ? serverShares(given) : bestShares(given)));
 }
 
 // What is summed outlives the pump.
@@ -158,6 +160,7 @@ int main(int argc, char** argv) try {
   app.add_flag("--first-come", options.isFirstCome, "with --backward-ms: tensors that are offered first go first");
   app.add_option("--rounds", options.rounds);
   app.add_option("--addresses", options.addresses, "of all machines")->delimiter(',')->required();
+  app.add_option("--bandwidths", options.bandwidths, "theirs, in any unit")->delimiter(',')->required();
   CLI11_PARSE(app, argc, argv);
   std::vector<PumpPeer> peers = meet(options);
   const Declaration declaration = declared(options);
