@@ -84,7 +84,7 @@ class Bed:
         return f"{self.prefix}-{machine}"
 
     def rate_of(self, machine):
-        number, unit = re.fullmatch(r"([\d.]+)(\w+)", self.rate).groups()
+        number, unit = re.fullmatch(r"([\d.]+)([a-zA-Z]*)", self.rate).groups()
         return f"{self.parts[machine] * float(number)}{unit}"
 
     @staticmethod

@@ -122,7 +122,7 @@ def rows_of(options):
         for pair in pairs or PAIRS:
             with Service(options.build, *pair, options.rate or rate_of(pair[0]), options.rounds) as service:
                 yield from rows_of_service(options, Measurements(service, best))
-    if options.parts or not pairs:
+    if options.parts or not (pairs or options.per_host):
         with Service(options.build, *(pairs or [PARTS_PAIR])[0], options.rate or RATE_OF_MANY, options.rounds,
                      options.parts or PARTS) as service:
             for size in options.bytes:
@@ -135,7 +135,7 @@ def rows_of(options):
 
 def text_of(row):
     spread = (max(row["seconds"]) - min(row["seconds"])) / row["median"]
-    text = (f"({row['workers']},{row['servers']}) {row['kind']:<11} {row['bytes'] / 1e6:.0f} MB  {row['median']:.3f} s  "
+    text = (f"({row['workers']},{row['servers']}) {row['kind']:<13} {row['bytes'] / 1e6:.0f} MB  {row['median']:.3f} s  "
             f"{row['ratio']:.3f} of the least time  spread {100 * spread:.1f}%  B {row['bandwidth'] / 1e6:.2f} MB/s  "
             f"cores idle {100 * row['idle']:.0f}%, stolen {100 * row['stolen']:.0f}%")
     if "group_seconds" in row:
@@ -177,9 +177,9 @@ def main():
     options = parser.parse_args()
     if options.workers is not None and not (options.workers >= 2 and options.servers >= 0):
         parser.error("a sum is among at least 2 workers, with 0 servers or more")
-    if options.parts and (options.workers is None or len(options.parts) != options.workers + options.servers
+    if options.parts and (options.per_host or options.workers is None or len(options.parts) != options.workers + options.servers
                           or options.parts[:2] != [1, 1] or min(options.parts) <= 0):
-        parser.error("--parts has a number above 0 for each worker and server, the first two 1")
+        parser.error("--parts has a number above 0 for each worker and server, the first two 1, and is without --per-host")
     namespaces.require()
     require([options.build / name for name in ("bench/treadle_netbed_node", "bench/treadle_netbed_job", "bin/treadle")], "netbed")
     end_orderly()

@@ -89,6 +89,8 @@ Declaration declared(const Options& options) {
   std::vector<uint64_t> sizes = sizesOf(options);
   if (options.isFirstCome) std::reverse(sizes.begin(), sizes.end());  // those that are declared first go first
   for (const uint64_t bytes : sizes) tensors.push_back({treadle::group::DataType::kInt32, bytes / 4 * 4});
+  if (options.bandwidths.size() != options.workers + options.servers)
+    treadle::raise(treadle::invalidArgument("not one bandwidth for each machine"));
   const auto servers = options.bandwidths.begin() + static_cast<std::ptrdiff_t>(options.workers);
   const Bandwidths given{{options.bandwidths.begin(), servers}, {servers, options.bandwidths.end()}};
   return valueOrThrow(

@@ -7,6 +7,7 @@
 #include <latch>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <stdexcept>
 #include <thread>
 #include <utility>
@@ -311,30 +312,42 @@ TEST(AverageBy, AServiceGoesOnWithoutALostServerAndRebindMakesOneOfTheOthers) {
   });
 }
 
-// At different moments of it.
+// Two ranks train, and the first server is killed so long after they have begun to construct a DistributedDataParallel,
+// or never. Returns how long that takes.
+Duration trainWithoutFirstServer(int servers, const Net& alone, std::optional<Duration> killAfter) {
+  JobWithServers job(2, servers);
+  std::array<ProcessGroup, 2> groups;
+  job.onRanks(
+      [&](Worker& worker, const ProcessGroup& group) { groups[static_cast<size_t>(worker.self().rank)] = group; });
+  std::latch begin(3);
+  const auto onRank = [&](size_t rank) {
+    SCOPED_TRACE(killAfter ? "killed after " + toText(*killAfter) : "not killed");
+    begin.arrive_and_wait();
+    const TimePoint before = Clock::now();
+    Net net(0);
+    DistributedDataParallel<Net> ddp(net, groups[rank], byService());
+    const Duration took = Clock::now() - before;
+    train(ddp, static_cast<int>(rank), 0, kSteps);
+    expectEqual(*net, *alone);
+    return took;
+  };
+  auto one = std::async(std::launch::async, onRank, size_t{0});
+  auto other = std::async(std::launch::async, onRank, size_t{1});
+  begin.arrive_and_wait();
+  if (killAfter) {
+    std::this_thread::sleep_for(*killAfter);
+    job.killServer(0);
+  }
+  other.get();
+  return one.get();
+}
+
 TEST(AverageBy, AServerMayBeLostWhileItsServiceIsMade) {
   Net alone(0);
   trainAlone(alone, 2, 0, kSteps);
-  for (int moment = 0; moment < 20; ++moment) {
-    SCOPED_TRACE(moment);
-    JobWithServers job(2, 2);
-    std::latch begin(3);
-    const auto onRank = [&](size_t rank) {
-      const ProcessGroup group = job.groupOn(job[rank]);
-      begin.arrive_and_wait();
-      Net net(0);
-      DistributedDataParallel<Net> ddp(net, group, byService());
-      train(ddp, static_cast<int>(rank), 0, kSteps);
-      expectEqual(*net, *alone);
-      EXPECT_TRUE(contains(ddp.stats().averagedBy, "s1"));
-    };
-    auto one = std::async(std::launch::async, onRank, size_t{0}),
-         other = std::async(std::launch::async, onRank, size_t{1});
-    begin.arrive_and_wait();
-    std::this_thread::sleep_for(std::chrono::microseconds(200 * moment));
-    job.killServer(0);
-    one.get();
-    other.get();
+  for (const int servers : {1, 2}) {
+    const Duration whole = trainWithoutFirstServer(servers, alone, {});
+    for (int moment = 0; moment < 20; ++moment) trainWithoutFirstServer(servers, alone, whole * moment / 20);
   }
 }
 

@@ -115,7 +115,7 @@ void SynchronousAdder::grantMore() {
 
 bool SynchronousAdder::fits(size_t part) const {
   if (open_.empty()) return true;
-  const uint64_t reserved = part < *open_.begin() ? 0 : grantBytes_ / kReservedPart;
+  const uint64_t reserved = part < *open_.begin() ? 0 : grantBytes_ / 4;
   return openBytes_ + PartMemory::sizeFor(declaration_.parts[part].bytes()) <= grantBytes_ - reserved;
 }
 

@@ -4,8 +4,8 @@
 // A part is granted when all workers have announced its next round and the limit on granted bytes allows it. From then
 // on all workers have its data and it has all the memory that it needs, so it ends whatever the order in which pieces
 // come. A piece is summed when it has come from all workers, in the order of their ranks, and goes to all of them. Of
-// several parts those of the first tensor go first. A part of the limit is for parts that go before all that are
-// granted: otherwise they would wait for a large one to end.
+// several parts those of the first tensor go first. A quarter of the limit is kept for parts that go
+// before all that are granted: otherwise a small one would wait until a large one has ended.
 //
 // Workers keep what a server's sums replace, until it reports that all of them have the sum (Requester has the why). A
 // part that a lost server summed begins anew on another machine: when each worker has said which rounds it has, the
@@ -46,8 +46,6 @@ class SynchronousAdder final : public Adder {
   void written(size_t worker, const Outgoing& frame) override;
 
  private:
-  static constexpr uint64_t kReservedPart = 4;  // a quarter of the limit
-
   // Of a part of this machine.
   struct State {
     bool isMoving = false;                     // to here, and not all workers have said what they have

@@ -4,6 +4,7 @@
 #include <ATen/ops/full.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "treadle/core/base/error.h"
@@ -24,7 +25,7 @@ struct Agreement {
   bool forcesAlgorithm;              // on some rank
 };
 
-// `lost`: servers without which this rank could not make a service.
+// `lost`: servers that this rank has lost while it made a service.
 Agreement agree(const ProcessGroup& group, const summation::Services& services, const std::vector<std::string>& lost) {
   const std::vector<std::string> servers = services.servers();
   // A tensor, which the all-reduce keeps alive: a thread that must not wait leaves at once.
@@ -51,16 +52,18 @@ std::shared_ptr<CommHook> agreedHook(const ParameterList& list, const ProcessGro
                                      const summation::Services& services, AverageConditions conditions) {
   const Urgency urgency = options.overlapForward ? Urgency::kFirstLayers : Urgency::kLastLayers;
   std::vector<std::string> lost;
-  for (;;) {
+  Status why = peerLost("", "another rank has lost a worker");  // where this rank has made the last service
+  for (std::optional<size_t> before;; before = conditions.servers) {
     Agreement agreement = agree(group, services, lost);
     conditions.servers = agreement.servers.size();
     conditions.forcesAlgorithm = agreement.forcesAlgorithm;
+    if (before == conditions.servers) raise(why);
     if (!isByService(options.averageBy, conditions)) return std::make_shared<AverageHook>();
     SummationService service;
     try {
       service = makeGradientService(group, list, agreement.servers, options.compression, urgency);
-    } catch (const PeerLostError& error) {
-      if (std::ranges::count(agreement.servers, error.worker()) == 0) throw;
+    } catch (const PeerLostError& error) {  // of a server, or of a rank that has lost one
+      why = error.status();
       lost.push_back(error.worker());
     }
     if (allHave(group, service))

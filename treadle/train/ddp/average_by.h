@@ -37,7 +37,7 @@ struct AverageConditions {
 bool isByService(AverageBy averageBy, const AverageConditions& conditions);
 
 // Every rank calls it, with the same arguments. It waits for all of them, and throws what SummationService::make and
-// operations of the group throw, but for a lost server.
+// operations of the group throw. A lost server is no error: the ranks go on without it.
 std::shared_ptr<CommHook> makeAverageHook(const ParameterList& list, const ProcessGroup& group,
                                           const DdpOptions& options);
 

@@ -31,7 +31,7 @@ SummationService makeGradientService(const ProcessGroup& group, const ParameterL
 
 class SummationHook final : public CommHook {
  public:
-  // Of makeGradientService, with these servers and this compression.
+  // `service` was made by makeGradientService with the same arguments.
   SummationHook(const ProcessGroup& group, const ParameterList& list, SummationService service,
                 std::vector<std::string> servers, const Compression& compression);
   // This rank makes no more sums; those of the other ranks that are under way end.
