@@ -11,6 +11,7 @@ LIBRARIES = {  # the peers that are not limits of the machine, in words
     "gloo": "torch.distributed over gloo",
     "torch_ddp": "torch's DDP over gloo",
 }
+SUMMED_BYTES = 64_000_000  # of the summation rows
 BEGIN, END = "<!-- bench: {} -->", "<!-- bench: end of {} -->"
 
 
@@ -167,6 +168,20 @@ def ddp_note(figures):
                     f"{model}, {who}: {shown(min(exposed), 'us')} to {shown(max(exposed), 'us')}, {share:.1%} of the step"
                 )
     return f"\n\nThe exposed time over the rounds: {'; '.join(parts)}." if parts else ""
+
+
+def summation_note(figures):
+    """What one core of a server does, as figure 9a of Jiang et al., OSDI 2020, shows it."""
+    times = {"summation": figures.of("summation_float", "ours")}
+    times |= {step: figures.of("summation_float", step) for step in ("sgd", "momentum", "rmsprop", "adam")}
+    if not all(times.values()):
+        return ""
+    rates = {name: SUMMED_BYTES / 1e3 / statistics.median(of) for name, of in times.items()}
+    parts = ", ".join(f"{name} {digits(rate)}" for name, rate in rates.items())
+    return (
+        f"\n\nOf a gradient of float32 one core takes, in GB/s: {parts}; "
+        f"summation is {rates['summation'] / rates['adam']:.2f} times as fast as Adam."
+    )
 
 
 def write_json(path, value):

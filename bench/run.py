@@ -126,7 +126,7 @@ def write_reports(options, machine, figures, pairs):
     report.write_json(options.out / "rounds.json", {"date": date, "machine": machine, "values": values})
     parts = [report.machine_sentence(machine, date), report.table(pairs), report.standing(pairs)]
     text = "\n\n".join(parts) + report.memory_note(figures) + report.autograd_note(figures)
-    text += report.ddp_note(figures)
+    text += report.ddp_note(figures) + report.summation_note(figures)
     print(f"\n{text}\n", flush=True)
     return text
 
