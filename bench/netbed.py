@@ -9,8 +9,9 @@ else the machine does makes it less. Seconds are the median of the rounds after 
 cores in these rounds, a part was idle: where that is little, the ratio is that of the machine; and the host of a virtual machine took
 another part. Rows: a service, over the least time that the network allows (treadle/core/summation/shares.h), with the gain over our own
 ring all-reduce in the same bed; services with the tensors of models; all sums on the servers, as plain parameter servers do;
-machines of which some have only a part of the rate, with shares by their bandwidths; services of whole jobs with two workers on each host and TLS, over the least time of one worker per host, beside the all-reduce
-that a process group of the same workers chooses.
+machines of which some have only a part of the rate, with shares by their bandwidths; services of whole jobs with two workers on
+each host and TLS, over the least time of one worker per host, beside the all-reduce that a process group of the same workers
+chooses.
 Without --workers all pairs and models are measured, in about half an hour. Writes build/bench/netbed.json and netbed.png, and ends
 with `netbed: ok|FAILED rows=... over=... worst=...`, or with `netbed: FAILED reason="..."`.
 """
@@ -168,7 +169,8 @@ def main():
     parser.add_argument("--workers", type=int)
     parser.add_argument("--servers", type=int, default=0)
     parser.add_argument("--bytes", type=sizes, default=[32_000_000, 64_000_000], help="with commas between them")
-    parser.add_argument("--rate", help=f"{RATE} if it is not given, and {RATE_OF_MANY} for {MANY} workers or more, for several on each host and with --parts")
+    parser.add_argument("--rate", help=f"{RATE} if it is not given, and {RATE_OF_MANY} for {MANY} workers or more, for several on each host"
+                        " and with --parts")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--per-host", action="store_true", help=f"only the rows with {PER_HOST} workers on each host")
     parser.add_argument("--parts", type=numbers, help="of the rate, with commas between them: of each worker, the first two 1, then of each server;"
