@@ -16,6 +16,8 @@ from processes import Failed
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 PORT = 7077
+STOLEN = 0.03  # of the cores: rounds of which the host of a virtual machine took more are measured again
+ATTEMPTS = 4
 NETWORK = "10.78.31"
 MTU = 1500
 
@@ -144,6 +146,7 @@ class Rounds(typing.NamedTuple):
     seconds: list  # of each: from when the first worker begins until the last one has ended
     idle: float
     stolen: float
+    attempts: int = 1  # of which these are the ones that the host has disturbed least
 
 
 def rounds_of(machines, workers, rounds):
@@ -167,6 +170,14 @@ def rounds_of(machines, workers, rounds):
     return Rounds([(max(end for _, _, end in one) - min(begin for _, begin, _ in one)) / 1e6 for one in lines], *parts)
 
 
+def least_disturbed(measure):
+    """Of some attempts: the one of which the host took least, whatever its seconds are."""
+    attempts = [measure()]
+    while attempts[-1].stolen > STOLEN and len(attempts) < ATTEMPTS:
+        attempts.append(measure())
+    return min(attempts, key=lambda rounds: rounds.stolen)._replace(attempts=len(attempts))
+
+
 class Service:
     """A summation service of so many workers and servers in a bed of its own, and what is compared with it there."""
 
@@ -188,8 +199,12 @@ class Service:
         common = ["--workers", self.workers, "--servers", self.servers, "--bytes", size, "--rounds", self.rounds + 1,
                   "--addresses", addresses, "--bandwidths", ",".join(map(str, self.bed.parts)), *more]
         node = self.programs / "treadle_netbed_node"
-        machines = [self.bed.start(m, node, "--self", m, *common) for m in range(self.machines)]
-        return rounds_of(machines, self.workers, self.rounds)
+
+        def measure():
+            machines = [self.bed.start(m, node, "--self", m, *common) for m in range(self.machines)]
+            return rounds_of(machines, self.workers, self.rounds)
+
+        return least_disturbed(measure)
 
     def rings(self, size):
         """Without TLS, as the service that it is compared with."""
@@ -203,6 +218,9 @@ class Service:
 
     def job(self, size, per_host, *options, servers=0):
         """Of a job with so many workers on each machine that has some."""
+        return least_disturbed(lambda: self.rounds_of_job(size, per_host, *options, servers=servers))
+
+    def rounds_of_job(self, size, per_host, *options, servers):
         workers = self.workers * per_host
         shared = {"TREADLE_WORLD_SIZE": workers + servers, "TREADLE_MASTER": f"{self.bed.address(0)}:{PORT}",
                   "TREADLE_JOB_KEY": secrets.token_hex(16), "TREADLE_SERVERS": servers}

@@ -7,13 +7,14 @@ second out of it and into it (root only).
 B is the goodput of one long TCP stream each way at the same time, the best that was seen at this rate in any bed of the run: whatever
 else the machine does makes it less. Seconds are the median of the rounds after the first. The MTU is 1500 bytes. Of the time of all
 cores in these rounds, a part was idle: where that is little, the ratio is that of the machine; and the host of a virtual machine took
-another part. Rows: a service, over the least time that the network allows (treadle/core/summation/shares.h), with the gain over our own
+another part: where that is more than 3%, the rounds are measured again, up to four times in all, and the attempt counts of which it
+took least. Rows: a service, over the least time that the network allows (treadle/core/summation/shares.h), with the gain over our own
 ring all-reduce in the same bed; services with the tensors of models; all sums on the servers, as plain parameter servers do;
 machines of which some have only a part of the rate, with shares by their bandwidths; services of whole jobs with two workers on
 each host and TLS, over the least time of one worker per host, beside the all-reduce that a process group of the same workers
 chooses.
-Without --workers all pairs and models are measured, in about half an hour. Writes build/bench/netbed.json and netbed.png, and ends
-with `netbed: ok|FAILED rows=... over=... worst=...`, or with `netbed: FAILED reason="..."`.
+Without --workers all pairs and models are measured, in about half an hour, and longer where rounds are measured again. Writes
+build/bench/netbed.json and netbed.png, and ends with `netbed: ok|FAILED rows=... over=... worst=...`, or with `netbed: FAILED reason="..."`.
 """
 
 import argparse
@@ -68,7 +69,7 @@ class Measurements:
     def row(self, kind, size, least_bytes, bar, rounds):
         row = {"kind": kind, "workers": self.workers, "servers": self.servers, "bytes": size, "rate": self.rate, "mtu": MTU,
                "seconds": rounds.seconds, "median": statistics.median(rounds.seconds), "least_bytes": least_bytes, "bar": bar,
-               "idle": rounds.idle, "stolen": rounds.stolen}
+               "idle": rounds.idle, "stolen": rounds.stolen, "attempts": rounds.attempts}
         return judge(row, self.bandwidth)
 
     def of_service(self, size, beside_ring):
@@ -139,6 +140,8 @@ def text_of(row):
     text = (f"({row['workers']},{row['servers']}) {row['kind']:<13} {row['bytes'] / 1e6:.0f} MB  {row['median']:.3f} s  "
             f"{row['ratio']:.3f} of the least time  spread {100 * spread:.1f}%  B {row['bandwidth'] / 1e6:.2f} MB/s  "
             f"cores idle {100 * row['idle']:.0f}%, stolen {100 * row['stolen']:.0f}%")
+    if row["attempts"] > 1:
+        text += f" of {row['attempts']} attempts"
     if "group_seconds" in row:
         return text + f"  {statistics.median(row['group_seconds']) / row['median']:.3f} times a process group's all-reduce"
     if "gain" not in row:

@@ -23,6 +23,7 @@ import os
 import pathlib
 import secrets
 import signal
+import subprocess
 import sys
 import time
 
@@ -155,7 +156,7 @@ def main():
                     print(f"{role} at {moment}: {'; '.join(problems)}", flush=True)
                 elif options.verbose:
                     print(f"{role} at {moment}: the others ended after {seconds:.2f} s", flush=True)
-    except Failed as failure:
+    except (Failed, OSError, subprocess.SubprocessError) as failure:
         print(failure)
         failed += 1
     if kills == 0:

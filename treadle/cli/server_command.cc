@@ -29,9 +29,10 @@ the job goes on without it. `treadle plan --workers N --servers K` says what ser
 What it needs: a rank and the same variables as the workers, of whatever launcher, and TREADLE_SERVERS, the number of
 servers, which is the same on all workers; the servers are the highest ranks. A machine of its own, with a network
 like that of the workers: beside a worker it uses that worker's network. One core moves and sums about 1 GB/s each way.
-Memory: for each service 16 MiB times the number of its workers. No model, no GPU, no libtorch. Options of the job that
-the workers set in JoinOptions have to be the same here. It takes part in up to 1,000 services at a time, 256 of one
-worker.
+Memory: for each service 16 MiB times the number of its workers; besides, its share of the parameters where they are
+asynchronous, and 4 bytes for each number of its share where sums are compressed to one bit or their largest. No model,
+no GPU, no libtorch. Options of the job that the workers set in JoinOptions have to be the same here. It takes part in
+up to 1,000 services at a time, 256 of one worker.
 
 While something moves it prints how many services and workers it has, bytes per second and sums per second, of parts
 of tensors of at most 4 MiB.
