@@ -6,6 +6,8 @@
 #include "treadle/core/wire/writer.h"
 #include "treadle/tensor/autograd/interceptor.h"
 
+#include <thread>
+
 namespace treadle::autograd::interceptor_test {
 namespace {
 
@@ -71,6 +73,61 @@ TEST(Reading, ForOthersHasNoContextOfTheThreadThatReads) {
     EXPECT_EQ(interceptor.current(), nullptr);
   }
   EXPECT_EQ(interceptor.current(), context);
+}
+
+class CurrentContexts : public ::testing::Test {
+ protected:
+  std::unique_ptr<CurrentContext> enter(const ContextPtr& context) {
+    return std::make_unique<CurrentContext>(interceptor, context);
+  }
+
+  AutogradInterceptor interceptor{0};
+  const ContextPtr outer = interceptor.contexts().create(), first = interceptor.contexts().create(),
+                   second = interceptor.contexts().create();
+};
+
+// As `context = std::make_unique<AutogradContext>(worker)` in a loop ends the old one after the new one was made.
+TEST_F(CurrentContexts, MayBeReplacedByTheNext) {
+  const auto around = enter(outer);
+  const auto uses = first.use_count();
+  auto current = enter(first);
+  current = enter(second);
+  EXPECT_EQ(interceptor.current(), second);
+  EXPECT_EQ(first.use_count(), uses) << "what is over is kept";
+  current = enter(first);
+  EXPECT_EQ(interceptor.current(), first);
+  current.reset();
+  EXPECT_EQ(interceptor.current(), outer);
+}
+
+TEST_F(CurrentContexts, EndInAnyOrder) {
+  auto one = enter(outer), none = enter(nullptr), two = enter(first), three = enter(second);
+  two.reset();
+  one.reset();
+  EXPECT_EQ(interceptor.current(), second);
+  three.reset();
+  EXPECT_EQ(interceptor.current(), nullptr);
+  two = enter(first);
+  none.reset();
+  EXPECT_EQ(interceptor.current(), first);
+  two.reset();
+  EXPECT_EQ(interceptor.current(), nullptr);
+}
+
+// Also below one that goes on. What they keep goes when their own thread makes a context.
+TEST_F(CurrentContexts, ThatEndOnAnotherThreadAreOverOnTheirOwn) {
+  const auto around = enter(outer);
+  const auto uses = first.use_count();
+  auto below = enter(first), current = enter(first);
+  std::thread([&] {
+    const auto ofThatThread = enter(second);
+    below.reset();
+    EXPECT_EQ(interceptor.current(), second);
+  }).join();
+  EXPECT_EQ(interceptor.current(), first);
+  std::thread([&] { current.reset(); }).join();
+  const auto next = enter(second);
+  EXPECT_EQ(first.use_count(), uses);
 }
 
 }  // namespace

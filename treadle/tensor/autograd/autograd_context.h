@@ -3,7 +3,7 @@
 // calls from this thread, and the calls that their handlers make in turn, become part of one graph across workers.
 // `backward` runs that graph backwards on all of them. Each worker keeps the gradients of its own leaves in the
 // context, not in `.grad`, so that many contexts can use the same parameters at once. Destroying the context releases
-// it on all workers. Destroy it on the thread that made it; call `gradient` and `gradients` from any thread.
+// it on all workers. Call `gradient` and `gradients` from any thread.
 
 #include <ATen/core/Tensor.h>
 
@@ -29,8 +29,10 @@ std::string describe(const AutogradContext& context, GraphFormat format, const s
 
 class AutogradContext {
  public:
-  // Becomes current on this thread for this worker; its destructor restores the context that was current before. Sends
-  // nothing. StateError when `worker` was joined without tensors. The worker must outlive the context.
+  // Becomes current on this thread for this worker, until its destructor has run, or the handler that makes it has
+  // returned; of several the one that was made last is current. They may be destroyed in any order and on any thread;
+  // what one keeps is freed when its own thread makes its next call or context. Sends nothing. StateError when `worker`
+  // was joined without tensors. The worker must outlive the context.
   explicit AutogradContext(Worker& worker, AutogradOptions options = {});
   // Notifies all workers that took part, without waiting for them. Take out gradients that are needed longer before
   // this. Throws nothing; after the end of the job it notifies nobody.
@@ -51,7 +53,8 @@ class AutogradContext {
   // with the name of its worker. After a failure the context has no use: another backward
   // and all calls that read its gradients throw that failure, on other workers as CancelledError. Without
   // BackwardOptions::timeout only the loss of a peer limits the pass; with it, TimeoutError names the workers that had
-  // not done their part. One call at a time, and not in a handler whose answer a peer waits for in the same pass.
+  // not done their part. One call at a time, StateError otherwise, and not in a handler whose answer a peer waits for
+  // in the same pass.
   void backward(const std::vector<at::Tensor>& roots, BackwardOptions options = {});
 
   // The same from a tensor on any worker, made by a call within the context: its value is fetched and becomes a root of

@@ -3,6 +3,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include <algorithm>
+#include <atomic>
 #include <functional>
 
 #include "treadle/core/base/error.h"
@@ -12,10 +13,37 @@
 #include "treadle/tensor/autograd/checkpoint.h"
 
 namespace treadle::autograd {
+
+struct CurrentContext::Entry {
+  explicit Entry(ContextPtr of) : context(std::move(of)) {}
+
+  const ContextPtr context;
+  std::atomic<bool> isOver = false;
+};
+
 namespace {
 
-// Of this thread, one per worker of the process: several live in one process in tests.
-thread_local std::map<const AutogradInterceptor*, ContextPtr> currentContexts;
+using Entries = std::vector<std::shared_ptr<CurrentContext::Entry>>;
+
+// Of this thread, one list per worker of the process: several live in one process in tests. The last entry is current.
+thread_local std::map<const AutogradInterceptor*, Entries> currentContexts;
+
+// Without those that are over. Null: nothing is left; an interceptor's address may come to be another's, so no empty
+// list stays.
+Entries* entriesOf(const AutogradInterceptor* interceptor) {
+  const auto lives = [](const auto& entry) { return !entry->isOver; };
+  for (;;) {
+    auto found = currentContexts.find(interceptor);
+    if (found == currentContexts.end()) return nullptr;
+    Entries& entries = found->second;
+    if (std::ranges::all_of(entries, lives)) return &entries;
+    const auto over = std::ranges::stable_partition(entries, lives);
+    // Freed when the list is in order: what a context keeps may make calls then.
+    const Entries freed(over.begin(), over.end());
+    entries.erase(over.begin(), over.end());
+    if (entries.empty()) currentContexts.erase(found);
+  }
+}
 
 // This thread waits, in a segment or a node perhaps, and reads for others: what it calls then has nothing to do with
 // it.
@@ -204,36 +232,36 @@ class CleanReading final : public rpc::ReadingScope {
 
 }  // namespace
 
-ContextPtr AutogradInterceptor::exchangeCurrent(ContextPtr context) {
-  auto found = currentContexts.find(this);
-  if (found == currentContexts.end()) {
-    if (context) currentContexts.emplace(this, std::move(context));
-    return nullptr;
-  }
-  std::swap(found->second, context);
-  // An interceptor's address may come to be another's.
-  if (!found->second) currentContexts.erase(found);
-  return context;
+ContextPtr AutogradInterceptor::current() const {
+  const Entries* entries = entriesOf(this);
+  return entries == nullptr ? nullptr : entries->back()->context;
 }
 
-ContextPtr AutogradInterceptor::current() const {
-  auto found = currentContexts.find(this);
-  return found == currentContexts.end() ? nullptr : found->second;
+CurrentContext::CurrentContext(const AutogradInterceptor& interceptor, ContextPtr context) : interceptor_(interceptor) {
+  if (entriesOf(&interceptor) == nullptr && !context) return;
+  entry_ = std::make_shared<Entry>(std::move(context));
+  currentContexts[&interceptor].push_back(entry_);
+}
+
+// In the list of another thread it stays until that thread looks: at its next call or context.
+CurrentContext::~CurrentContext() {
+  if (!entry_) return;
+  entry_->isOver = true;
+  entriesOf(&interceptor_);
 }
 
 std::unique_ptr<rpc::OutgoingHook> AutogradInterceptor::onRequest(int rank, const std::string& function) {
-  auto found = currentContexts.find(this);
-  const bool hasContext = found != currentContexts.end();
+  const ContextPtr context = current();
   if (!readsForOthers) {
-    if (isInSegment() && (hasContext || Pass::isInNode()))
+    if (isInSegment() && (context || Pass::isInNode()))
       return std::make_unique<RefusingHook>(RefusingHook::Place::kSegment, function);
     // A context that a node or hook makes for itself is another matter.
     const std::optional<int64_t> running = Pass::contextInNode();
-    if (running && at::GradMode::is_enabled() && (!hasContext || found->second->id == *running))
+    if (running && at::GradMode::is_enabled() && (!context || context->id == *running))
       return std::make_unique<RefusingHook>(RefusingHook::Place::kNode, function);
   }
-  if (!hasContext) return nullptr;
-  return std::make_unique<OutgoingContextHook>(contexts_, found->second, rank, function);
+  if (!context) return nullptr;
+  return std::make_unique<OutgoingContextHook>(contexts_, context, rank, function);
 }
 
 std::unique_ptr<rpc::OutgoingHook> AutogradInterceptor::onReply(int rank, const std::string& function,
@@ -254,7 +282,7 @@ std::shared_ptr<rpc::IncomingHook> AutogradInterceptor::onArrival(int rank, Byte
 // Also a context that a handler left current.
 void AutogradInterceptor::afterTask() {
   cleanState_.apply();
-  exchangeCurrent(nullptr);
+  const auto over = currentContexts.extract(this);  // freed here, when it is in the list no more
 }
 
 std::unique_ptr<rpc::HandlerScope> AutogradInterceptor::onHandler(const std::string& function,

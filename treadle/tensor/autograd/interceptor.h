@@ -45,10 +45,7 @@ class AutogradInterceptor final : public rpc::Interceptor {
 
   Contexts& contexts() { return contexts_; }
 
-  // Makes `context` (null: none) this thread's current one of this worker; gives back what was current
-  // before.
-  ContextPtr exchangeCurrent(ContextPtr context);
-  // This thread's current one; null when there is none.
+  // This thread's current one of this worker; null when there is none.
   ContextPtr current() const;
 
  private:
@@ -56,18 +53,20 @@ class AutogradInterceptor final : public rpc::Interceptor {
   const bridge::CleanThreadState cleanState_;
 };
 
-// For its lifetime a context of a worker is current on this thread.
+// For its lifetime a context of a worker (null: none) is current on the thread that made this, while no later one is.
+// They may end in any order and on any thread, as those of programs do that replace one AutogradContext by the next.
 class CurrentContext {
  public:
-  CurrentContext(AutogradInterceptor& interceptor, ContextPtr context)
-      : interceptor_(interceptor), before_(interceptor.exchangeCurrent(std::move(context))) {}
-  ~CurrentContext() { interceptor_.exchangeCurrent(std::move(before_)); }
+  CurrentContext(const AutogradInterceptor& interceptor, ContextPtr context);
+  ~CurrentContext();
   CurrentContext(const CurrentContext&) = delete;
   CurrentContext& operator=(const CurrentContext&) = delete;
 
+  struct Entry;  // of a thread's list
+
  private:
-  AutogradInterceptor& interceptor_;
-  ContextPtr before_;
+  const AutogradInterceptor& interceptor_;
+  std::shared_ptr<Entry> entry_;
 };
 
 // The interceptor of a worker. StateError when it was not joined with tensors.
