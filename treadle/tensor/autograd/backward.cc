@@ -132,6 +132,26 @@ class TimeLimit {
   Future<void> timer_;
 };
 
+// A context takes one pass at a time.
+class OnlyPass {
+ public:
+  explicit OnlyPass(ContextState& context) : context_(context) {
+    MutexLock lock(context.mutex);
+    if (std::exchange(context.isInBackward, true))
+      raise(failedPrecondition("a backward pass of autograd context " + std::to_string(context.id) +
+                               " is under way; a context takes one at a time"));
+  }
+  ~OnlyPass() {
+    MutexLock lock(context_.mutex);
+    context_.isInBackward = false;
+  }
+  OnlyPass(const OnlyPass&) = delete;
+  OnlyPass& operator=(const OnlyPass&) = delete;
+
+ private:
+  ContextState& context_;
+};
+
 // Engages this worker by itself: what would be an acknowledgement elsewhere ends the wait here.
 Future<EndedRanks> engage(ContextState& context, const std::shared_ptr<Pass>& pass) {
   throwIfError(context.usable());
@@ -217,6 +237,7 @@ rpc::AnswerThen<EndedRanks> onGradients(CallContext& call, GradientMessage messa
 }
 
 void runBackward(Worker& worker, const ContextPtr& context, std::vector<Root> roots, const BackwardOptions& options) {
+  const OnlyPass only(*context);
   FinishMessage end{{context->id, interceptorOf(worker).contexts().nextId(), options.retainGraph}, ""};
   PassOptions here{end.id.pass, options.retainGraph};
   Lineage sends;

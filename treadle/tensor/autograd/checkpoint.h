@@ -15,8 +15,10 @@ struct CheckpointOptions {
   // Leaves that the segment uses besides its inputs and that shall get gradients: `module->parameters()`.
   std::vector<at::Tensor> parameters = {};
   // A second run draws the random numbers of the first one, as dropout needs. They are those of libtorch's default
-  // generator of the CPU, which the process shares: a thread that draws during a second run draws from it too, and what
-  // it draws comes again later. Without effect where the segment draws nothing.
+  // generator of the CPU, which the process shares. So no other thread may draw from it during a run: in the first run
+  // it would take some of the segment's numbers, so that the second run draws others and the gradients are those of
+  // another forward pass; what it draws in a second run comes again later. Handlers with dropout on one worker have to
+  // take turns. Without effect where the segment draws nothing.
   bool keepRandomNumbers = true;
 };
 

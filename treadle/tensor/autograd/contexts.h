@@ -63,6 +63,7 @@ struct ContextState {
   std::set<int64_t> finishedPasses TREADLE_GUARDED_BY(mutex);
   std::set<int64_t> failedPasses TREADLE_GUARDED_BY(mutex);  // of those, the ones whose failure was passed on
   Status broken TREADLE_GUARDED_BY(mutex);                   // why no further pass can run
+  bool isInBackward TREADLE_GUARDED_BY(mutex) = false;       // on the worker that owns it
   // Set before the last look at `known`: a handler that is still at work must not take the context to a worker
   // that nobody would tell of its end.
   bool ended TREADLE_GUARDED_BY(mutex) = false;

@@ -1,7 +1,5 @@
 #include "treadle/tensor/autograd/pass_network.h"
 
-#include <set>
-
 #include "treadle/tensor/autograd/backward.h"
 #include "treadle/tensor/autograd/interceptor.h"
 #include "treadle/tensor/autograd/pass_end.h"
@@ -18,10 +16,16 @@ struct Load {
 // Of gradients that travel together: far below the limits of a message (link/message.h), and enough to be worth one.
 constexpr Load kMost{4096, size_t{256} << 20};
 
+// Of another layout than these none travels.
+size_t bytesOf(const at::Tensor& gradient) {
+  if (gradient.layout() == at::kSparse) return gradient._indices().nbytes() + gradient._values().nbytes();
+  return gradient.layout() == at::kStrided ? gradient.nbytes() : 0;
+}
+
 Load loadOf(const MessageGradients& message) {
   Load load{message.gradients.size(), 0};
   for (const MaybeGradient& gradient : message.gradients)
-    if (gradient && gradient->defined() && gradient->layout() == at::kStrided) load.bytes += gradient->nbytes();
+    if (gradient && gradient->defined()) load.bytes += bytesOf(*gradient);
   return load;
 }
 
@@ -82,6 +86,7 @@ void PassNetwork::runUntilIdle(Pass& pass) {
 
 // Answers the message that made this worker active, if the pass has nothing left to do.
 void PassNetwork::onIdle(Pass& pass) {
+  if (pass.passId() == ownPass_ && !pass.status().ok()) stopWaiting();
   std::optional<Promise<EndedRanks>> engagedBy;
   std::shared_ptr<Pass> alive;
   {
@@ -106,7 +111,7 @@ void PassNetwork::onIdle(Pass& pass) {
 
 EndedRanks PassNetwork::endedRanks() {
   MutexLock lock(mutex_);
-  return ended_;
+  return {ended_.begin(), ended_.end()};
 }
 
 void PassNetwork::readAnswers(const Pass& pass, TimePoint deadline) {
@@ -157,7 +162,17 @@ void PassNetwork::endAndAnswer(Pass& pass, Promise<EndedRanks> engagedBy) {
 
 void PassNetwork::ended(const EndedRanks& ranks) {
   MutexLock lock(mutex_);
-  ended_.insert(ended_.end(), ranks.begin(), ranks.end());
+  ended_.insert(ranks.begin(), ranks.end());
+}
+
+// Some answers may come only when their workers hear of the failure, which this worker is to report.
+void PassNetwork::stopWaiting() {
+  std::vector<std::pair<int, Future<EndedRanks>>> answers;
+  {
+    MutexLock lock(mutex_);
+    answers.swap(answers_);  // once: what is cancelled may bring another thread, or this one, here again
+  }
+  for (auto& [rank, answer] : answers) answer.cancel();
 }
 
 Result<std::shared_ptr<Pass>> makePass(Worker& worker, const ContextPtr& context, PassOptions options,

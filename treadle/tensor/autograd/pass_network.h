@@ -2,6 +2,8 @@
 // The network's side of one backward pass on one worker: sends its gradients on, and answers for those that came when
 // the pass has nothing left to do for them (backward.h). Any thread.
 
+#include <set>
+
 #include "treadle/core/worker/worker.h"
 #include "treadle/tensor/autograd/contexts.h"
 #include "treadle/tensor/autograd/pass_messages.h"
@@ -28,9 +30,8 @@ class PassNetwork final : public GradientSink {
   void setOwnPass(int64_t passId) { ownPass_ = passId; }
   // Where the pass has ended, as far as the answers to this worker's gradients told.
   EndedRanks endedRanks();
-  // Waits for the answers to what was sent so far, one after the other, until the pass has failed: then some may come
-  // only when their worker hears of that. The waiting thread reads them from their sockets itself, so that no other
-  // thread has to wake it; a failure reaches the pass.
+  // Waits for the answers to what was sent so far, one after the other, until the pass has failed. The waiting thread
+  // reads them from their sockets itself, so that no other thread has to wake it; a failure reaches the pass.
   void readAnswers(const Pass& pass, TimePoint deadline);
   // The time limit has passed: the pass fails, naming whose answers have not come.
   void giveUp(Pass& pass, Duration limit);
@@ -41,13 +42,14 @@ class PassNetwork final : public GradientSink {
   bool nobodyIsBehind(int64_t passId);
   void endAndAnswer(Pass& pass, Promise<EndedRanks> engagedBy);
   void ended(const EndedRanks& ranks);
+  void stopWaiting();
 
   Worker& worker_;
   const ContextPtr context_;
   int64_t ownPass_ = 0;
   Mutex mutex_;
   std::vector<std::pair<int, Future<EndedRanks>>> answers_ TREADLE_GUARDED_BY(mutex_);  // by whom
-  EndedRanks ended_ TREADLE_GUARDED_BY(mutex_);
+  std::set<int32_t> ended_ TREADLE_GUARDED_BY(mutex_);
 };
 
 Result<std::shared_ptr<Pass>> makePass(Worker& worker, const ContextPtr& context, PassOptions options,
