@@ -1,10 +1,12 @@
 // Distributed autograd against autograd in one process: random computations that call each other on 2 to 5 workers
-// (many operations, in place and through views, also on what came and what was sent, several tensors in a call, nested
-// and parallel calls, references that are fetched or forwarded), delayed here and there so that messages overtake each
-// other, give the same gradients, from any subset of what they made, in float64 to 1e-10; and so they do over links
-// that delay messages. `make oracle SEEDS=2000` goes through more of them.
+// (many operations, in place and through views, also on what came and what was sent, custom functions, checkpointed
+// segments, several tensors in a call, nested and parallel calls, references that are fetched or forwarded), delayed
+// here and there so that messages overtake each other, give the same gradients, from any subset of what they made, from
+// several roots and from one on another worker, in float64 to 1e-10; and so they do over links that delay messages.
+// `make oracle SEEDS=2000` goes through more of them.
 
 #include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
 #include <treadle/autograd.h>
 
 #include <chrono>
@@ -37,10 +39,26 @@ TREADLE_FIELDS(Work, seed, depth, all)
 
 enum class Way { kCall, kParallel, kFetched, kForwarded, kByReference };
 
+// Of two inputs, with gradients of its own.
+struct SineOfProduct : torch::autograd::Function<SineOfProduct> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& a, const at::Tensor& b) {
+    context->save_for_backward({a, b});
+    return at::sin(a * b);
+  }
+  static Tensors backward(torch::autograd::AutogradContext* context, Tensors gradients) {
+    const Tensors saved = context->get_saved_variables();
+    const at::Tensor common = gradients[0] * at::cos(saved[0] * saved[1]);
+    return {common * saved[1], common * saved[0]};
+  }
+};
+
+Tensors segment(const Tensors& given) { return {at::tanh(given[0]) * at::sin(given[1])}; }
+
 // Where a computation has others done.
 class Elsewhere {
  public:
   virtual ~Elsewhere() = default;
+  virtual at::Tensor segmentOf(const at::Tensor& a, const at::Tensor& b) = 0;  // `segment`, checkpointed or not
   virtual Tensors call(Way way, const std::vector<int>& ranks, const Work& work, const Tensors& given) = 0;
   // Where messages travel, holds up this computation, and later the gradient of the value: so that others overtake.
   virtual void delay(const at::Tensor& value, std::chrono::microseconds time) = 0;
@@ -86,7 +104,7 @@ class Computation {
 
   at::Tensor combined() {
     const at::Tensor a = any(), b = any();
-    switch (draw(10)) {
+    switch (draw(12)) {
       case 0: return a + b;
       case 1: return at::sin(a) * at::tanh(b);
       case 2: return at::matmul(at::tanh(a), at::tanh(b));
@@ -96,6 +114,8 @@ class Computation {
       case 6: return at::cat({a.narrow(1, 2, 2), b.narrow(1, 0, 2)}, 1);  // views
       case 7: return at::exp(at::sin(a)).contiguous().view({2, 8}).t().reshape({4, 4});
       case 8: return at::where(a > b, a, at::sin(b));
+      case 9: return SineOfProduct::apply(a, b);
+      case 10: return elsewhere_.segmentOf(a, b);
       default: {
         at::Tensor changed = a.clone();
         changed.narrow(0, 1, 2).mul_(b.narrow(0, 0, 2));  // in place through a view
@@ -148,6 +168,7 @@ class Here final : public Elsewhere {
  public:
   explicit Here(int workers) : workers_(workers) {}
 
+  at::Tensor segmentOf(const at::Tensor& a, const at::Tensor& b) override { return segment({a, b})[0]; }
   Tensors call(Way way, const std::vector<int>& ranks, const Work& work, const Tensors& given) override {
     // Copies, as a network makes.
     const auto at = [&](int rank, const Work& one, const Tensors& values) {
@@ -179,6 +200,9 @@ class Here final : public Elsewhere {
 
 // ---- over real workers
 
+at::Tensor lossOf(const Tensors& made, uint64_t which);
+at::Tensor lossThere(const Tensors& made, int64_t which) { return lossOf(made, static_cast<uint64_t>(which)); }
+
 Tensors many(CallContext& call, const Work& work, const Tensors& given);
 at::Tensor one(CallContext& call, const Work& work, const at::Tensor& given);
 at::Tensor ofReference(CallContext& call, const Work& work, const RRef<at::Tensor>& given);
@@ -187,6 +211,7 @@ class There final : public Elsewhere {
  public:
   explicit There(Worker& worker) : worker_(worker) {}
 
+  at::Tensor segmentOf(const at::Tensor& a, const at::Tensor& b) override { return checkpoint(segment, {a, b})[0]; }
   Tensors call(Way way, const std::vector<int>& ranks, const Work& work, const Tensors& given) override {
     switch (way) {
       case Way::kCall: return worker_.call<&many>(ranks[0], work, given);
@@ -238,7 +263,7 @@ class Job {
     std::vector<std::string> names;
     for (int rank = 0; rank < workers; ++rank) names.push_back("w" + std::to_string(rank));
     Functions functions;
-    functions.add<&many>("many").add<&one>("one").add<&ofReference>("ofReference");
+    functions.add<&many>("many").add<&one>("one").add<&ofReference>("ofReference").add<&lossThere>("lossThere");
     const auto adjust = [&](JoinOptions& options) {
       if (links == Links::kDelayed) relay(options);
     };
@@ -294,12 +319,27 @@ void expectEqual(const at::Tensor& found, const at::Tensor& expected) {
   EXPECT_TRUE(expected.defined() || !found.defined()) << "what takes no part gets no gradient";
 }
 
-// From two subsets, one pass after the other.
+// Here with one root or two, or with one on another worker.
+void backward(TensorJob& job, AutogradContext& context, const Tensors& made, const std::vector<uint64_t>& subsets,
+              bool retainsGraph, Random& random) {
+  const BackwardOptions options{.retainGraph = retainsGraph};
+  if (subsets.size() == 1 && pick(random, 3) == 0) {
+    const auto rank = static_cast<int>(pick(random, job.size()));
+    return context.backward(job[0].remote<&lossThere>(rank, made, static_cast<int64_t>(subsets[0])), options);
+  }
+  Tensors roots;
+  for (const uint64_t subset : subsets) roots.push_back(lossOf(made, subset));
+  context.backward(roots, options);
+}
+
+// From two passes, each from one subset or two.
 void compare(TensorJob& job, AutogradMode mode, Random& random) {
   const auto workers = static_cast<int>(leaves->size());
   const Work work{static_cast<int64_t>(random()), kDepth, mode == AutogradMode::kFast};
-  const std::vector<uint64_t> subsets =
-      work.all ? std::vector<uint64_t>{~uint64_t{0}} : std::vector<uint64_t>{random(), random()};
+  std::vector<std::vector<uint64_t>> passes = {{~uint64_t{0}}};
+  if (!work.all) passes = {{random()}, {random()}};
+  for (auto& subsets : passes)
+    if (pick(random, 3) == 0) subsets.push_back(random());
   Tensors flat;
   for (const Tensors& ofOne : *leaves) flat.insert(flat.end(), ofOne.begin(), ofOne.end());
   Here here(workers);
@@ -308,10 +348,12 @@ void compare(TensorJob& job, AutogradMode mode, Random& random) {
   There there(job[0]);
   const Tensors made = compute(0, work, {}, there, workers);
   Tensors expected(flat.size());
-  for (size_t pass = 0; pass < subsets.size(); ++pass) {
-    const bool last = pass + 1 == subsets.size();
-    auto more = torch::autograd::grad({lossOf(alone, subsets[pass])}, flat, {}, !last, false, /*allow_unused=*/true);
-    context.backward({lossOf(made, subsets[pass])}, {.retainGraph = !last});
+  for (size_t pass = 0; pass < passes.size(); ++pass) {
+    const bool last = pass + 1 == passes.size();
+    Tensors losses;
+    for (const uint64_t subset : passes[pass]) losses.push_back(lossOf(alone, subset));
+    auto more = torch::autograd::grad(losses, flat, {}, !last, false, /*allow_unused=*/true);
+    backward(job, context, made, passes[pass], !last, random);
     for (size_t i = 0; i < flat.size(); ++i) {
       if (more[i].defined()) expected[i] = expected[i].defined() ? expected[i] + more[i] : more[i];
       expectEqual(gradient(job[i / kLeaves], context.id(), flat[i]), expected[i]);

@@ -84,6 +84,15 @@ TEST_F(RemoteModules, AFactoryMakesThemAndDefaultsOfForwardApply) {
   EXPECT_TRUE(close(bag.forwardAsync(rows).wait(), local(rows).detach()));
 }
 
+TEST_F(RemoteModules, AnAsynchronousForwardTakesPartInAPass) {
+  RemoteModule<Scaler> scaler(a, "B", 2, 3.0, "");
+  at::Tensor x = kX.clone().requires_grad_();
+  AutogradContext context(a);
+  Future<at::Tensor> first = scaler.forwardAsync(x), second = scaler.forwardAsync(x * x, 1.0);
+  context.backward({first.wait().sum() + second.wait().sum()});
+  EXPECT_TRUE(close(context.gradient(x), 6 + 6 * kX));
+}
+
 TEST(RemoteModuleArguments, AreReadWhereTheyLieWhileTheCallerWaits) {
   TensorJob job({"A", "B"}, functions(), {},
                 [](JoinOptions& options) { options.channels = Channels{.sharedMemory = false}; });

@@ -2,6 +2,7 @@
 // optimizers.
 
 #include <ATen/ATen.h>
+#include <torch/optim/schedulers/reduce_on_plateau_scheduler.h>
 #include <torch/optim/schedulers/step_lr.h>
 #include <treadle/optim.h>
 
@@ -38,11 +39,11 @@ class OptimizerState : public ::testing::Test {
     return addOptimizer<Own, SGDOptions>(functions, "Own");
   }
 
-  // One parameter on each worker; the first begins with values[0].
-  std::vector<RRef<at::Tensor>> parametersWith(const std::vector<at::Tensor>& values) {
+  // One parameter on each worker; the first, which is on the worker of rank `first`, begins with values[0].
+  std::vector<RRef<at::Tensor>> parametersWith(const std::vector<at::Tensor>& values, size_t first = 0) {
     std::vector<RRef<at::Tensor>> references;
     for (size_t i = 0; i < kParameters; ++i)
-      references.push_back(a.call<&makeParameter>(static_cast<int>(i), values[i]));
+      references.push_back(a.call<&makeParameter>(static_cast<int>((first + i) % kParameters), values[i]));
     return references;
   }
   std::vector<RRef<at::Tensor>> parameters() { return parametersWith({begun(0), begun(1), begun(2)}); }
@@ -55,8 +56,8 @@ class OptimizerState : public ::testing::Test {
   void step(DistributedOptimizer& optimizer, const std::vector<RRef<at::Tensor>>& references, int number) {
     AutogradContext context(a);
     at::Tensor loss = at::zeros({}, at::kDouble);
-    for (size_t i = 0; i < kParameters; ++i)
-      loss = loss + a.call<&lossThere>(static_cast<int>(i), references[i], inputOf(number));
+    for (const RRef<at::Tensor>& reference : references)
+      loss = loss + a.call<&lossThere>(reference.owner().name, reference, inputOf(number));
     context.backward({loss});
     optimizer.step(context);
   }
@@ -94,7 +95,8 @@ class OptimizerState : public ::testing::Test {
     expectEqual(references, alone);
   }
 
-  // Ten steps at a stretch, and five, a new optimizer with the state of the first over new parameters, and five.
+  // Ten steps at a stretch, and five, a new optimizer with the state of the first over new parameters, on the same
+  // workers or on others, and five.
   template <class Optimizer, class Options>
   void expectResumes(const Options& options, const Options& others) {
     auto straight = parameters(), first = parameters();
@@ -102,11 +104,33 @@ class OptimizerState : public ::testing::Test {
     auto before = DistributedOptimizer::make<Optimizer>(a, first, options);
     for (int number = 1; number <= 10; ++number) step(one, straight, number);
     for (int number = 1; number <= 5; ++number) step(before, first, number);
-    auto second = parametersWith(valuesOf(first));
-    auto after = DistributedOptimizer::make<Optimizer>(a, second, others);
-    after.load(before.state());
-    for (int number = 6; number <= 10; ++number) step(after, second, number);
-    expectEqual(second, valuesOf(straight));
+    for (const size_t firstRank : {0, 1}) {
+      auto second = parametersWith(valuesOf(first), firstRank);
+      auto after = DistributedOptimizer::make<Optimizer>(a, second, others);
+      after.load(before.state());
+      for (int number = 6; number <= 10; ++number) step(after, second, number);
+      expectEqual(second, valuesOf(straight));
+    }
+  }
+
+  // By schedulers of this class, each of which makes a step after each step of its optimizer.
+  template <class Scheduler, class StepOf, class... Arguments>
+  void expectScheduled(StepOf stepOf, Arguments... arguments) {
+    std::vector<at::Tensor> alone = leaves();
+    SGD local(alone, SGDOptions(0.1));
+    auto references = parameters();
+    auto optimizer = DistributedOptimizer::make<SGD>(a, references, SGDOptions(0.1));
+    Scheduler schedule(optimizer.groups(), arguments...), localSchedule(local, arguments...);
+    for (int number = 1; number <= 6; ++number) {
+      step(optimizer, references, number);
+      stepAlone(local, alone, number);
+      stepOf(schedule);
+      stepOf(localSchedule);
+    }
+    EXPECT_LT(optimizer.learningRate(), 0.1);
+    EXPECT_EQ(optimizer.learningRate(), local.param_groups()[0].options().get_lr());
+    expectEqual(references, alone);
+    EXPECT_TRUE(contains(messageOf<StateError>([&] { optimizer.groups().step(); }), "DistributedOptimizer"));
   }
 
   TensorJob job{{"A", "B", "C"}, functions()};
@@ -137,21 +161,11 @@ TEST_F(OptimizerState, OptionsThatAreSetHoldFromTheNextStepOn) {
 }
 
 TEST_F(OptimizerState, LibtorchsSchedulersTakeTheGroups) {
-  std::vector<at::Tensor> alone = leaves();
-  SGD local(alone, SGDOptions(0.1));
-  auto references = parameters();
-  auto optimizer = DistributedOptimizer::make<SGD>(a, references, SGDOptions(0.1));
-  torch::optim::StepLR schedule(optimizer.groups(), 2, 0.5), localSchedule(local, 2, 0.5);
-  for (int number = 1; number <= 6; ++number) {
-    step(optimizer, references, number);
-    stepAlone(local, alone, number);
-    schedule.step();
-    localSchedule.step();
-  }
-  EXPECT_LT(optimizer.learningRate(), 0.1);
-  EXPECT_EQ(optimizer.learningRate(), local.param_groups()[0].options().get_lr());
-  expectEqual(references, alone);
-  EXPECT_TRUE(contains(messageOf<StateError>([&] { optimizer.groups().step(); }), "DistributedOptimizer"));
+  using torch::optim::StepLR, torch::optim::ReduceLROnPlateauScheduler;
+  expectScheduled<StepLR>([](auto& schedule) { schedule.step(); }, 2, 0.5);
+  // A loss that gets no better, with a patience of 1.
+  expectScheduled<ReduceLROnPlateauScheduler>([](auto& schedule) { schedule.step(1.0F); },
+                                              ReduceLROnPlateauScheduler::min, 0.5F, 1);
 }
 
 // All kinds of state: momentum, two and three moments, sums, and none.

@@ -1,12 +1,16 @@
 // Hooks of all kinds, on tensors that were sent and on ones that came, and on leaves: over real workers they are called
-// exactly as often, and with the same gradients, as in one process, and what they make of a gradient counts.
+// exactly as often, and with the same gradients, as in one process, what they make of a gradient counts, and what
+// they queue with the engine is called.
 
 #include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <treadle/autograd.h>
 
 #include <map>
 
+#include "tests/support/gate.h"
 #include "tests/support/tensor_job.h"
 #include "treadle/tensor/autograd/torch_compat.h"
 
@@ -38,6 +42,8 @@ struct Model {
   at::Tensor x = at::tensor({0.3, -1.2}, at::kDouble).requires_grad_();
   at::Tensor weight = at::tensor({1.5, 0.7}, at::kDouble).requires_grad_();
 
+  Counter callbacks;  // that hooks have queued
+
   // Has each kind of hook change the gradient in another way.
   void hook(const std::string& place, const at::Tensor& tensor) {
     tensor.register_hook(noting(place + ", tensor", [](const at::Tensor& gradient) { return gradient * 2; }));
@@ -68,6 +74,8 @@ struct Model {
  private:
   Hook noting(const std::string& what, Hook then) {
     return [this, what, then](const at::Tensor& gradient) {
+      EXPECT_GE(torch::autograd::get_current_graph_task_id(), 0) << what;
+      torch::autograd::Engine::get_default_engine().queue_callback([this] { callbacks.add(); });
       MutexLock lock(mutex);
       seen[what].push_back(gradient.clone());
       return then ? then(gradient) : gradient;
@@ -157,6 +165,7 @@ TEST_P(PassHooks, AreCalledAsOftenAndWithTheSameGradientsAsInOneProcess) {
     const auto seenAlone = alone.takeSeen();
     EXPECT_EQ(seenAlone.size(), 4U * 13) << "four kinds of hooks at each of 13 places";
     expectSame(together.takeSeen(), seenAlone);
+    EXPECT_EQ(together.callbacks.count(), alone.callbacks.count());
     EXPECT_TRUE(close(context.gradient(together.x), pass * alone.x.grad()));
     EXPECT_TRUE(close(gradient(job[1], context.id(), together.weight), pass * alone.weight.grad()));
     EXPECT_FALSE(together.x.grad().defined() || together.weight.grad().defined()) << "they belong to the context";

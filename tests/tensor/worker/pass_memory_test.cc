@@ -4,6 +4,8 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <treadle/autograd.h>
 
+#include <optional>
+
 #include "tests/support/gate.h"
 #include "tests/support/seeds.h"
 #include "tests/support/tensor_job.h"
@@ -22,6 +24,20 @@ struct FailingNode : torch::autograd::Function<FailingNode> {
 
 at::Tensor square(const at::Tensor& x) { return x * x; }
 at::Tensor squareAtC(CallContext& call, const at::Tensor& x) { return call.worker().call<&square>("C", x.sin()) * 2; }
+at::Tensor lookUp(const at::Tensor& rows) {
+  static at::Tensor table = at::ones({16, 4}, at::kDouble).requires_grad_();
+  return at::embedding(table, rows, -1, false, /*sparse=*/true);
+}
+at::Tensor checkpointed(const at::Tensor& x) {
+  return checkpoint([](const at::Tensor& in) { return at::tanh(in) * in; }, x);
+}
+at::Tensor sum(const at::Tensor& x) { return x.sum(); }
+std::optional<c10::weak_intrusive_ptr<c10::StorageImpl>> activation;  // the memory of the last one that was kept
+at::Tensor keepsAnActivation(const at::Tensor& x) {
+  const at::Tensor inner = x.exp();
+  activation = inner.storage().getWeakStorageImpl();
+  return inner * inner;
+}
 at::Tensor fails(const at::Tensor& x) { return FailingNode::apply(x); }
 void failsInForward(const at::Tensor&) { throw std::runtime_error("no such thing"); }
 
@@ -29,6 +45,10 @@ Functions functions() {
   return Functions()
       .add<&square>("square")
       .add<&squareAtC>("squareAtC")
+      .add<&lookUp>("lookUp")
+      .add<&checkpointed>("checkpointed")
+      .add<&sum>("sum")
+      .add<&keepsAnActivation>("keepsAnActivation")
       .add<&fails>("fails")
       .add<&failsInForward>("failsInForward");
 }
@@ -41,12 +61,14 @@ void badly(Body body) {
   } catch (const Error&) {}
 }
 
+int expired = 0;  // passes over their limit
+
 void onePass(Worker& a, Random& random) {
   at::Tensor x = at::rand({64}, at::kDouble).requires_grad_();
   const bool fast = pick(random, 4) == 0;
   AutogradContext context(a, {fast ? AutogradMode::kFast : AutogradMode::kSmart});
   at::Tensor y = a.call<&squareAtC>("B", x);
-  switch (pick(random, 8)) {
+  switch (pick(random, 13)) {
     case 0: return;  // no backward pass at all
     case 1: y.reset(), a.call<&square>("B", x); return;
     case 2: return badly([&] { context.backward({a.call<&fails>("C", y).sum()}); });
@@ -57,6 +79,18 @@ void onePass(Worker& a, Random& random) {
       if (fast) return badly([&] { context.backward({y.sum()}); });  // what it sent gets no gradient
       break;
     case 6: context.backward({y.sum()}, {.retainGraph = true, .timeout = kHangs}); break;
+    case 7: y.register_hook([](const at::Tensor& gradient) { return gradient * 2; }); break;
+    case 8: y = y.sum() + a.call<&lookUp>("C", at::arange(3)).sum(); break;
+    case 9: y = a.call<&checkpointed>("C", checkpointed(y)); break;
+    case 10: return context.backward(a.remote<&sum>("C", y));
+    case 11: {  // which expires at some moment of the pass, or not at all
+      const auto limit = std::chrono::microseconds(pick(random, 500));
+      try {
+        return context.backward({y.sum()}, {.timeout = limit});
+      } catch (const TimeoutError&) {
+        return void(++expired);
+      }
+    }
     default: break;
   }
   context.backward({y.sum()});
@@ -80,6 +114,24 @@ TEST(PassMemory, PassesLeaveNothingBehind) {
   forSeeds(1, [&](Random&) { passes(kPasses); });  // 10,000 in the long tests
   const size_t after = bytesInUse();
   EXPECT_LT(after, before + kGrowth) << "of " << before << " bytes";
+  EXPECT_GT(expired, 0);
+}
+
+// What a backward pass needs of a forward pass on B is gone there when the gradients come to A, unless the graph is
+// retained.
+TEST(PassMemory, ActivationsAreGivenBackWhileThePassGoesOn) {
+  TensorJob job{{"A", "B", "C"}, functions()};
+  at::Tensor x = at::rand({64}, at::kDouble).requires_grad_();
+  AutogradContext context(job[0]);
+  at::Tensor sent = x * 2;
+  int gone = 0, kept = 0;
+  sent.register_hook([&](const at::Tensor&) { ++(activation->expired() ? gone : kept); });
+  const at::Tensor y = job[0].call<&keepsAnActivation>("B", sent);
+  EXPECT_FALSE(activation->expired());
+  context.backward({y.sum()}, {.retainGraph = true});
+  EXPECT_EQ(kept, 1);
+  context.backward({y.sum()});
+  EXPECT_EQ(gone, 1);
 }
 
 // The word of the kill may come at any moment of the pass.

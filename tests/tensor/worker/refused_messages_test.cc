@@ -82,23 +82,39 @@ TEST_F(RefusedMessages, APassForAContextThatEndsMeanwhile) {
   EXPECT_TRUE(there->passes.empty());
 }
 
-// C has the context by way of B alone, and B a pass of it that waits for gradients. The pass ends on a thread where its
-// callbacks may wait: the thread that hears of the loss reads, and may not.
-TEST_F(RefusedMessages, WhatComesAfterTheLossOfTheOwner) {
-  autograd::ContextPtr own = contextsOf(0).create();  // no AutogradContext, which would tell of its end
-  const BeginMessage begin{{own->id, newPassOf(0), false}, {0, 1}};
-  {
-    autograd::CurrentContext current(autograd::interceptorOf(job[0]), own);
-    job[0].call<&cubeAtC>("B", leaf());
+class OwnerLost : public RefusedMessages, public ::testing::WithParamInterface<AutogradMode> {
+ protected:
+  // A pass that waits on B: in SMART mode for gradients, in FAST mode for the end of the pass.
+  int64_t waitsAtB(const autograd::ContextPtr& context) {
+    const autograd::PassId id{context->id, newPassOf(0), false};
+    {
+      autograd::CurrentContext current(autograd::interceptorOf(job[0]), context);
+      job[0].call<&cubeAtC>("B", leaf());
+    }
+    if (GetParam() == AutogradMode::kSmart)
+      job[0].call<&autograd::onBegin>("B", BeginMessage{id, {kToC, kAnswer}});
+    else
+      job[0].call<&autograd::onGradients>("B",
+                                          GradientMessage{id, {{kAnswer, {MaybeGradient(at::ones_like(leaf()))}}}});
+    return id.pass;
   }
-  job[0].call<&autograd::onBegin>("B", begin);
+
+  static constexpr int64_t kToC = 0, kAnswer = 1;  // the messages of B
+};
+INSTANTIATE_TEST_SUITE_P(Modes, OwnerLost, ::testing::Values(AutogradMode::kSmart, AutogradMode::kFast));
+
+// C has the context by way of B alone, and B a pass of it that waits. The pass ends on a thread where its callbacks may
+// wait: the thread that hears of the loss reads, and may not.
+TEST_P(OwnerLost, EndsThePassesOfItsContextsElsewhere) {
+  autograd::ContextPtr own = contextsOf(0).create(GetParam());  // no AutogradContext, which would report its end
+  const int64_t passId = waitsAtB(own);
   EXPECT_EQ(job.openContexts(), 3U);
   std::weak_ptr<autograd::Pass> waiting;
   Gate hasEnded;
   {
     autograd::ContextPtr there = valueOrThrow(contextsOf(1).find(own->id));
     MutexLock lock(there->mutex);
-    const std::shared_ptr<autograd::Pass> pass = there->passes.at(begin.id.pass).pass;
+    const std::shared_ptr<autograd::Pass> pass = there->passes.at(passId).pass;
     pass->onFinish([&](const Status& outcome) {
       EXPECT_EQ(outcome.code(), Code::kCancelled);
       io::Executor::Blocking mayWait;
