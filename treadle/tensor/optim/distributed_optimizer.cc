@@ -11,8 +11,12 @@ namespace {
 // What an optimizer does is not part of the graph, even while a context is current on this thread.
 autograd::CurrentContext outOfGraph(Worker& worker) { return {autograd::interceptorOf(worker), nullptr}; }
 
-// Throws what this worker knows of a context that has ended or failed, before any owner is asked to do something.
-void checkUsable(Worker& worker, int64_t contextId) { autograd::partIn(worker, contextId); }
+// For what the owners are asked about a context. Throws what this worker knows of one that has ended or failed, before
+// any owner is asked.
+autograd::CurrentContext outOfGraph(Worker& worker, int64_t contextId) {
+  autograd::partIn(worker, contextId);
+  return outOfGraph(worker);
+}
 
 }  // namespace
 
@@ -25,8 +29,7 @@ int64_t DistributedOptimizer::currentContext() const {
 }
 
 std::vector<Future<void>> DistributedOptimizer::startSteps(int64_t contextId) {
-  checkUsable(*worker_, contextId);
-  const autograd::CurrentContext none = outOfGraph(*worker_);
+  const autograd::CurrentContext none = outOfGraph(*worker_, contextId);
   return parts_->startSteps(contextId, *groups_);
 }
 
@@ -41,20 +44,17 @@ double DistributedOptimizer::clipGradNorm(const AutogradContext& context, double
 
 std::vector<double> DistributedOptimizer::gradientPowers(const AutogradContext& context, double normType) const {
   optim::checkNormType(normType);
-  checkUsable(*worker_, context.id());
-  const autograd::CurrentContext none = outOfGraph(*worker_);
+  const autograd::CurrentContext none = outOfGraph(*worker_, context.id());
   return parts_->gradientPowers(context.id(), normType);
 }
 
 void DistributedOptimizer::scaleGradients(const AutogradContext& context, double factor) {
-  checkUsable(*worker_, context.id());
-  const autograd::CurrentContext none = outOfGraph(*worker_);
+  const autograd::CurrentContext none = outOfGraph(*worker_, context.id());
   parts_->scaleGradients(context.id(), factor);
 }
 
 bool DistributedOptimizer::unscaleGradients(const AutogradContext& context, double factor) {
-  checkUsable(*worker_, context.id());
-  const autograd::CurrentContext none = outOfGraph(*worker_);
+  const autograd::CurrentContext none = outOfGraph(*worker_, context.id());
   return parts_->unscaleGradients(context.id(), factor);
 }
 
