@@ -3,10 +3,9 @@
 
 #include <treadle/autograd.h>
 
-#include <algorithm>
-
 #include "tests/support/gate.h"
 #include "tests/support/gated_node.h"
+#include "tests/support/passes_of.h"
 #include "tests/support/tensor_job.h"
 
 namespace treadle::test::pass_time_limit_test {
@@ -56,30 +55,20 @@ class PassTimeLimit : public ::testing::TestWithParam<AutogradMode> {
     return context;
   }
 
-  autograd::ContextPtr contextOf(size_t rank, const AutogradContext& context) {
-    return valueOrThrow(autograd::interceptorOf(job[rank]).contexts().find(context.id()));
-  }
   // How many passes of the context.
   size_t underWay(size_t rank, const AutogradContext& context) {
-    const autograd::ContextPtr there = contextOf(rank, context);
+    const autograd::ContextPtr there = contextOf(job[rank], context);
     MutexLock lock(there->mutex);
     return there->passes.size();
   }
-  // Whether a pass of it has heard that it is over.
-  bool isToldOff(size_t rank, const AutogradContext& context) {
-    const autograd::ContextPtr there = contextOf(rank, context);
-    MutexLock lock(there->mutex);
-    return std::ranges::any_of(there->passes,
-                               [](const auto& one) { return one.second.pass && !one.second.pass->status().ok(); });
-  }
   // Opens the gate once B has heard of the end, and returns when B is done.
   void release(const AutogradContext& context) {
-    EXPECT_TRUE(eventually([&] { return isToldOff(1, context); })) << "B has not heard of the end";
+    EXPECT_TRUE(eventually([&] { return knowsOfAFailure(job[1], context); })) << "B has not heard of the end";
     ofThis.released.open();
     EXPECT_TRUE(eventually([&] { return underWay(1, context) == 0; })) << "B is not done with it";
   }
   Status brokenBy(size_t rank, const AutogradContext& context) {
-    const autograd::ContextPtr there = contextOf(rank, context);
+    const autograd::ContextPtr there = contextOf(job[rank], context);
     MutexLock lock(there->mutex);
     return there->broken;
   }
@@ -130,7 +119,7 @@ TEST_P(PassTimeLimit, DropsWhatANodeDoesThatIsLate) {
   release(*context);
   EXPECT_TRUE(contains(brokenBy(1, *context).message(), "BackwardOptions::timeout"));
   for (const size_t rank : {1, 2})
-    EXPECT_TRUE(contextOf(rank, *context)->graph->gradients().all().empty()) << "of rank " << rank;
+    EXPECT_TRUE(contextOf(job[rank], *context)->graph->gradients().all().empty()) << "of rank " << rank;
   expectAnotherPassWorks();
 }
 

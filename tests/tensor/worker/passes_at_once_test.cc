@@ -10,12 +10,12 @@
 #include <treadle/autograd.h>
 #include <treadle/optim.h>
 
-#include <algorithm>
 #include <memory>
 #include <thread>
 
 #include "tests/support/gate.h"
 #include "tests/support/gated_node.h"
+#include "tests/support/passes_of.h"
 #include "tests/support/tensor_job.h"
 
 namespace treadle::test::passes_at_once_test {
@@ -41,17 +41,6 @@ at::Tensor gradientOfCube(const at::Tensor& x) { return 3 * x.detach().square();
 
 class PassesAtOnce : public ::testing::TestWithParam<AutogradMode> {
  protected:
-  autograd::ContextPtr contextOf(size_t rank, const AutogradContext& context) {
-    return valueOrThrow(autograd::interceptorOf(job[rank]).contexts().find(context.id()));
-  }
-  // Whether a pass that is under way there has failed.
-  bool knowsOfAFailure(size_t rank, const AutogradContext& context) {
-    const autograd::ContextPtr there = contextOf(rank, context);
-    MutexLock lock(there->mutex);
-    return std::ranges::any_of(there->passes,
-                               [](const auto& one) { return one.second.pass && !one.second.pass->status().ok(); });
-  }
-
   template <class Optimizer, class Options>
   void trainedBeside(Worker& owner, const Options& options) {
     const auto reference = owner.call<&parameter>("B");
@@ -110,7 +99,7 @@ TEST_P(PassesAtOnce, AFailureReachesAWorkerThatHasNotAnswered) {
     }
   });
   gates.reached.wait();
-  EXPECT_TRUE(eventually([&] { return knowsOfAFailure(1, context); })) << "B works on";
+  EXPECT_TRUE(eventually([&] { return knowsOfAFailure(job[1], context); })) << "B works on";
   gates.released.open();
   pass.join();
 }
