@@ -31,16 +31,15 @@ thread_local std::map<const AutogradInterceptor*, Entries> currentContexts;
 // Without those that are over. Null: nothing is left; an interceptor's address may come to be another's, so no empty
 // list stays.
 Entries* entriesOf(const AutogradInterceptor* interceptor) {
-  const auto lives = [](const auto& entry) { return !entry->isOver; };
   for (;;) {
     auto found = currentContexts.find(interceptor);
     if (found == currentContexts.end()) return nullptr;
     Entries& entries = found->second;
-    if (std::ranges::all_of(entries, lives)) return &entries;
-    const auto over = std::ranges::stable_partition(entries, lives);
+    const auto over = std::ranges::find_if(entries, [](const auto& entry) { return entry->isOver.load(); });
+    if (over == entries.end()) return &entries;
     // Freed when the list is in order: what a context keeps may make calls then.
-    const Entries freed(over.begin(), over.end());
-    entries.erase(over.begin(), over.end());
+    const std::shared_ptr<CurrentContext::Entry> freed = std::move(*over);
+    entries.erase(over);
     if (entries.empty()) currentContexts.erase(found);
   }
 }
