@@ -15,6 +15,7 @@
 
 #include "tests/support/delaying_relay.h"
 #include "tests/support/gate.h"
+#include "tests/support/passes_of.h"
 #include "tests/support/seeds.h"
 #include "tests/support/tensor_job.h"
 
@@ -363,7 +364,7 @@ void compare(TensorJob& job, AutogradMode mode, Random& random) {
 
 // How many messages of all workers the tensors depend on.
 size_t takingPart(TensorJob& job, const AutogradContext& context, const at::Tensor& root) {
-  auto known = valueOrThrow(autograd::interceptorOf(job[0]).contexts().find(context.id()));
+  auto known = contextOf(job[0], context);
   const autograd::Lineage lineage = valueOrThrow(known->graph->lineageOf({{root, {}}}));
   size_t count = 0;
   for (int rank : lineage.ranks()) count += lineage.numbers(rank).size();

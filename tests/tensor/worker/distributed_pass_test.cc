@@ -14,6 +14,7 @@
 
 #include "tests/support/gate.h"
 #include "tests/support/gated_node.h"
+#include "tests/support/passes_of.h"
 #include "tests/support/tensor_job.h"
 #include "treadle/core/wire/writer.h"
 
@@ -491,7 +492,7 @@ TEST_P(DistributedPass, AContextEndsBehindAWorkerThatIsLost) {
   {
     AutogradContext context(a);
     a.call<&cubeAtC>("B", leaf());
-    const autograd::ContextPtr own = valueOrThrow(autograd::interceptorOf(a).contexts().find(context.id()));
+    const autograd::ContextPtr own = contextOf(a, context);
     const auto knowsC = [&] {
       MutexLock lock(own->mutex);
       return own->known.contains(2);
@@ -618,7 +619,7 @@ TEST_P(DistributedPass, AWorkerEndsItsPartWhileTheLastNodesOfAnotherRun) {
   const at::Tensor loss = a.call<&cube>("B", GatedNode::apply(x)).sum();
   std::thread pass([&] { EXPECT_NO_THROW(context.backward({loss})); });
   gates.reached.wait();
-  const autograd::ContextPtr there = valueOrThrow(autograd::interceptorOf(job[1]).contexts().find(context.id()));
+  const autograd::ContextPtr there = contextOf(job[1], context);
   EXPECT_TRUE(eventually([&] {
     MutexLock lock(there->mutex);
     return there->finishedPasses.size() == 1;

@@ -5,6 +5,7 @@
 
 #include "tests/support/gate.h"
 #include "tests/support/kept_gradient.h"
+#include "tests/support/passes_of.h"
 #include "tests/support/tensor_job.h"
 #include "treadle/tensor/autograd/backward.h"
 #include "treadle/tensor/autograd/pass_end.h"
@@ -52,7 +53,7 @@ class EarlyGradients : public ::testing::Test {
 
   // How many messages' gradients wait at B; none where the pass is not under way.
   std::optional<size_t> waiting() {
-    const autograd::ContextPtr there = valueOrThrow(autograd::interceptorOf(job[1]).contexts().find(context.id()));
+    const autograd::ContextPtr there = contextOf(job[1], context);
     MutexLock lock(there->mutex);
     auto found = there->passes.find(id.pass);
     if (found == there->passes.end()) return std::nullopt;
