@@ -74,18 +74,16 @@ struct Integers {
   TREADLE_AVX512 static void store(std::byte* at, __m512i sum) { _mm512_storeu_si512(at, sum); }
 };
 
-// Vectors I... together, so that the loop over the addends counts little.
+// Vectors I... together, so that the loop over the addends counts little. Nothing is fetched ahead: these processors do
+// so by themselves, and asked for it a sum of 64 MB took a fifth longer on a Zen 4.
 template <class V, size_t... I>
 TREADLE_AVX512 size_t sumTogether(Addends addends, size_t begin, size_t end, std::byte* result) {
   constexpr size_t kStep = sizeof...(I) * V::kBytes;
   size_t at = begin * V::kElementBytes;
   for (; at + kStep <= end * V::kElementBytes; at += kStep) {
-    fetchAhead<kStep>(addends.front() + at);
     decltype(V::load(nullptr)) sums[] = {V::load(addends.front() + at + I * V::kBytes)...};
-    for (const std::byte* addend : addends.subspan(1)) {
-      fetchAhead<kStep>(addend + at);
+    for (const std::byte* addend : addends.subspan(1))
       ((sums[I] = V::add(sums[I], V::load(addend + at + I * V::kBytes))), ...);
-    }
     (V::store(result + at + I * V::kBytes, sums[I]), ...);
   }
   return at / V::kElementBytes;
@@ -93,7 +91,7 @@ TREADLE_AVX512 size_t sumTogether(Addends addends, size_t begin, size_t end, std
 
 template <class V>
 TREADLE_AVX512 size_t sumVectors(Addends addends, size_t begin, size_t end, std::byte* result) {
-  const size_t rest = sumTogether<V, 0, 1, 2, 3>(addends, begin, end, result);
+  const size_t rest = sumTogether<V, 0, 1>(addends, begin, end, result);
   return sumTogether<V, 0>(addends, rest, end, result);
 }
 

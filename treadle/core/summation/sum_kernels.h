@@ -13,14 +13,6 @@ struct SumKernels {
   Kernel float16, bfloat16, float32, float64, int8, int16, int32, int64;
 };
 
-// Asks the memory for bytes 768 bytes ahead, as the processor alone does not look beyond a page of 4 KiB. They may lie
-// past the end: none is read.
-template <size_t Bytes>
-void fetchAhead(const std::byte* at) {
-  constexpr size_t kDistance = 768, kLine = 64;
-  for (size_t line = 0; line < Bytes; line += kLine) __builtin_prefetch(at + kDistance + line);
-}
-
 const SumKernels& portableKernels();  // which sum all elements
 // Null: this processor, or the compiler's target, has no such instructions.
 const SumKernels* avx2Kernels();    // AVX2 and F16C, since 2013
