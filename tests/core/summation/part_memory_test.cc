@@ -2,6 +2,7 @@
 
 #include "treadle/core/summation/part_memory.h"
 
+#include <algorithm>
 #include <cstring>
 #include <set>
 
@@ -47,6 +48,23 @@ TEST(PartMemory, CutsSmallBlocksFromLargeOnes) {
   for (int i = 0; i < 1024; ++i) pages.insert(reinterpret_cast<uintptr_t>(memory.take(1000).data()) >> 12);
   EXPECT_EQ(1024u, pages.size());
   EXPECT_EQ(1023u, *pages.rbegin() - *pages.begin()) << "4 MiB in one piece";
+}
+
+// Whatever sizes parts had before, as much memory as is open at a time is enough where all of it was given back.
+TEST(PartMemory, JoinsWhatIsFreeBeforeItMapsMore) {
+  constexpr size_t kOpen = size_t{16} << 20, kPage = size_t{4} << 10;
+  PartMemory memory;
+  std::set<uintptr_t> pages;
+  test::Random random(7);
+  for (size_t size = kPage; size <= (size_t{4} << 20); size *= 2) {
+    std::vector<MutableBytes> taken;
+    for (size_t open = 0; open < kOpen; open += size) taken.push_back(memory.take(size));
+    for (const MutableBytes& block : taken) pages.insert(reinterpret_cast<uintptr_t>(block.data()) / kPage);
+    for (const MutableBytes& block : taken) std::memset(block.data(), 1, block.size());
+    std::shuffle(taken.begin(), taken.end(), random);
+    for (const MutableBytes& block : taken) memory.giveBack(block);
+  }
+  EXPECT_LE(pages.size(), kOpen / kPage) << "pages in which a block began";
 }
 
 }  // namespace
