@@ -15,9 +15,9 @@
 
 namespace treadle::summation {
 
-inline constexpr size_t kMostNameBytes = 1024;                      // of a tensor
-inline constexpr size_t kMostServiceNameBytes = 64;                 // of which the name of its group is made
-inline constexpr size_t kMostDeclarationBytes = size_t{256} << 20;  // of which each machine takes a copy
+inline constexpr size_t kMostNameBytes = 1024;                     // of a tensor
+inline constexpr size_t kMostServiceNameBytes = 64;                // of which the name of its group is made
+inline constexpr size_t kMostDeclarationBytes = size_t{32} << 20;  // some million parts
 
 // The service with that number failed on the machine that sends it.
 struct FailureMessage {

@@ -14,12 +14,16 @@ SynchronousAdder::SynchronousAdder(const Declaration& declaration, Machine machi
       releases_(declaration.workers),
       grants_(declaration.workers),
       sums_(declaration.workers) {
-  for (size_t part = 0; part < states_.size(); ++part) {
-    State& state = states_[part];
-    state.announced.resize(declaration.workers);
-    state.has.resize(declaration.workers);
-    if (declaration.parts[part].machine == machine) std::ranges::fill(state.has, 0);
-  }
+  for (size_t part = 0; part < states_.size(); ++part)
+    if (declaration.parts[part].machine == machine) std::ranges::fill(prepared(part).has, 0);
+}
+
+// That is summed here, or may be.
+SynchronousAdder::State& SynchronousAdder::prepared(size_t part) {
+  State& state = states_[part];
+  state.announced.resize(declaration_.workers);
+  state.has.resize(declaration_.workers);
+  return state;
 }
 
 Status SynchronousAdder::announced(size_t worker, const Frame& announce) {
@@ -41,7 +45,7 @@ Status SynchronousAdder::had(size_t worker, const Frame& have) {
   const std::optional<size_t> part = declaration_.partAt(have.tensor, have.offset);
   if (!part || declaration_.parts[*part].begin != have.offset || !mayHave(worker, *part, have.round))
     return neverSent("that it has a sum which it cannot have");
-  states_[*part].has[worker] = have.round;
+  prepared(*part).has[worker] = have.round;
   releaseIfAllHave(*part);
   return {};
 }
@@ -54,7 +58,7 @@ bool SynchronousAdder::mayHave(size_t worker, size_t part, uint64_t round) const
     const auto mayBoth = [round](const std::optional<uint64_t>& other) {
       return !other || std::max(*other, round) - std::min(*other, round) <= 1;
     };
-    return !state.has[worker] && std::all_of(state.has.begin(), state.has.end(), mayBoth);
+    return (state.has.empty() || !state.has[worker]) && std::all_of(state.has.begin(), state.has.end(), mayBoth);
   }
   const bool hasComeToIt = !state.isOpen || state.written[worker] == declaration_.piecesOf(part);
   return machine == machine_ && isServer(machine_) && round == state.nextRound && round == *state.has[worker] + 1 &&
@@ -62,13 +66,13 @@ bool SynchronousAdder::mayHave(size_t worker, size_t part, uint64_t round) const
 }
 
 Status SynchronousAdder::hadOwn(size_t part, uint64_t round, const Version& /*version*/) {
-  states_[part].has[machine_] = round;
+  prepared(part).has[machine_] = round;
   releaseIfAllHave(part);
   return {};
 }
 
 Status SynchronousAdder::adopt(size_t part) {
-  states_[part].isMoving = true;
+  prepared(part).isMoving = true;
   releaseIfAllHave(part);
   return {};
 }

@@ -46,7 +46,7 @@ class SynchronousAdder final : public Adder {
   void written(size_t worker, const Outgoing& frame) override;
 
  private:
-  // Of a part of this machine.
+  // Of a part of this machine. Lists by worker are empty where it sums no such part.
   struct State {
     bool isMoving = false;                     // to here, and not all workers have said what they have
     std::vector<std::optional<uint64_t>> has;  // by worker: the rounds before this one, if it has said so
@@ -65,6 +65,7 @@ class SynchronousAdder final : public Adder {
     std::vector<float> kept;
   };
 
+  State& prepared(size_t part);
   bool mayHave(size_t worker, size_t part, uint64_t round) const;
   void releaseIfAllHave(size_t part);
   void announce(size_t worker, size_t part);
@@ -79,7 +80,7 @@ class SynchronousAdder final : public Adder {
   // Where the sum is: in the data of the worker on this machine, or of the first one.
   MutableBytes sumOf(const State& state) const { return state.addends[machine_ < declaration_.workers ? machine_ : 0]; }
 
-  std::vector<State> states_;  // by part; those of other machines are not used
+  std::vector<State> states_;  // by part
   std::set<size_t> ready_;     // announced by all workers
   std::set<size_t> open_;      // granted
   uint64_t openBytes_ = 0;
