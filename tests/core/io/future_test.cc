@@ -176,6 +176,22 @@ TEST(WhenAll, failsWithWhatTheCopyOfAValueThrows) {
   EXPECT_TRUE(test::contains(messageOf<RemoteError>([&] { all.wait(test::kHangs); }), "one of a kind"));
 }
 
+// As that of a `then` which finds no memory for its task.
+TEST(Future, runsAllThatWaitsForItThoughOneThrows) {
+  Promise<void> promise;
+  int run = 0;
+  for (int i = 0; i < 3; ++i) {
+    sharedStateOf(promise.future())->onReady([&run, i] {
+      ++run;
+      if (i < 2) raise(internalError("continuation " + std::to_string(i)));
+    });
+  }
+  const Future<void> all = whenAll(std::vector<Future<void>>{promise.future()});
+  EXPECT_EQ("continuation 0", messageOf<Error>([&] { promise.set(); }));
+  EXPECT_EQ(3, run);
+  EXPECT_TRUE(all.ready());
+}
+
 TEST(Future, endsWhenItsPromiseIsDropped) {
   Future<int> future;
   messageOf<StateError>([&] { future.wait(); });  // holds nothing yet

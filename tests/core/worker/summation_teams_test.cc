@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <limits>
+#include <new>
 
 #include "tests/core/worker/summation_job.h"
 #include "tests/support/gate.h"
@@ -61,6 +62,26 @@ TEST(SummationTeams, SumTheTensorsOfAllWorkers) {
   expectSums(3, 0, {{"w0", "w1", "w2"}});
   expectSums(2, 1, {{"w0", "w1"}});
   expectSums(3, 1, {});
+}
+
+// What a program hangs on a sum may find no memory, as a `then` for its task. The service does not wait for the sum
+// then.
+TEST(SummationTeams, EndThoughAContinuationThrows) {
+  ServiceJob job(2, 0);
+  job.options.teams = {{"w0", "w1"}};
+  job.job.onAll([&](Worker& worker) {
+    SummationService service = job.make(worker, {{.name = "count", .elements = 1}});
+    std::vector<float> one = {1};
+    if (worker.self().rank == 1) worker.barrier();  // the other one has hung its continuation on its sum
+    Future<void> sum = service.sum("count", std::span(one));
+    if (worker.self().rank == 0) {
+      sharedStateOf(sum)->onReady([] { throw std::bad_alloc(); });
+      worker.barrier();
+    }
+    sum.wait(kPatience);
+    EXPECT_EQ(2, one[0]);
+    service = {};
+  });
 }
 
 // Each team adds in the order of its workers, and then the service in that of the teams; and what a team passes on

@@ -1,5 +1,6 @@
 #include "treadle/core/io/future.h"
 
+#include <exception>
 #include <unordered_set>
 
 namespace treadle::io {
@@ -10,6 +11,24 @@ namespace {
 constexpr int kDeepest = 64;
 thread_local int depth = 0;
 thread_local std::vector<UniqueFunction<void()>>* putOff = nullptr;  // of the one at the top
+
+// Runs all, whatever one of them throws, and then throws the first of that: the others' futures have nobody else who
+// ends them.
+class All {
+ public:
+  template <class F>
+  void run(F&& one) try {
+    one();
+  } catch (...) {
+    if (!first_) first_ = std::current_exception();
+  }
+  void rethrow() const {
+    if (first_) std::rethrow_exception(first_);
+  }
+
+ private:
+  std::exception_ptr first_;
+};
 
 class Level {
  public:
@@ -22,10 +41,10 @@ class Level {
   Level(const Level&) = delete;
   Level& operator=(const Level&) = delete;
 
-  void runWhatWasPutOff() {
+  void runWhatWasPutOff(All* all) {
     for (size_t i = 0; i < later_.size(); ++i) {
       UniqueFunction<void()> one = std::move(later_[i]);
-      one();
+      all->run(one);
     }
   }
 
@@ -36,9 +55,11 @@ class Level {
 void runNested(UniqueFunction<void()> continuation) {
   if (depth == kDeepest) return putOff->push_back(std::move(continuation));
   Level level;
-  continuation();
+  All all;
+  all.run(continuation);
   continuation = {};  // what it holds may end futures too
-  level.runWhatWasPutOff();
+  level.runWhatWasPutOff(&all);
+  all.rethrow();
 }
 
 // What is being cancelled on this thread: a future, and those that the hooks called so far have cancelled.
@@ -151,7 +172,9 @@ void FutureCore::markReady() {
     continuations.swap(continuations_);
     condition_.notifyAll();
   }
-  for (Continuation& continuation : continuations) runNested(std::move(continuation.run));
+  All all;
+  for (Continuation& continuation : continuations) all.run([&] { runNested(std::move(continuation.run)); });
+  all.rethrow();
 }
 
 }  // namespace treadle::io

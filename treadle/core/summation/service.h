@@ -31,6 +31,9 @@ namespace treadle::summation {
 
 struct Invitation;
 
+// Of a worker that is in a team, under way at a time. Half of what pushPull (collective/collectives.h) takes.
+inline constexpr size_t kMostSumsInTeam = 8192;
+
 struct SummationOptions {
   // Names of workers of the job, which all machines list alike: those with tensors, and those that only sum. Both
   // empty: all workers of the job, in an open one those that are in it now, and its servers (Worker::peers,

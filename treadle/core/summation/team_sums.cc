@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <new>
 #include <utility>
 
 #include "treadle/core/base/error.h"
@@ -17,8 +18,6 @@ using group::DataType;
 using group::ProcessGroup;
 
 namespace {
-
-constexpr size_t kMostUnderWay = 8192;  // half of what pushPull takes
 
 // Integers of the type's alignment: of each half of a complex number.
 DataType bitsOf(DataType type) {
@@ -134,7 +133,8 @@ void TeamSums::awaitLeave(int member) {
 
 Future<void> TeamSums::sum(size_t tensor, MutableBytes data) {
   throwIfError(declaration_.checkData(tensor, data));
-  const auto sum = std::make_shared<UnderWay>(UnderWay{tensor, data, Promise<void>(continueOn_)});
+  const auto sum = std::make_shared<UnderWay>(
+      UnderWay{tensor, data, Promise<void>(continueOn_), resourceExhausted("there is no memory for a sum of a team")});
   Future<void> future = sum->promise.future();
   sharedStateOf(future)->endsByItself = true;
   {
@@ -146,8 +146,8 @@ Future<void> TeamSums::sum(size_t tensor, MutableBytes data) {
     }
     if (isUnderWay_[tensor])
       raise(failedPrecondition("a sum of " + declaration_.textOf(tensor) + " is under way; wait for its future first"));
-    if (taken_ == kMostUnderWay)
-      raise(resourceExhausted(std::to_string(kMostUnderWay) +
+    if (taken_ == kMostSumsInTeam)
+      raise(resourceExhausted(std::to_string(kMostSumsInTeam) +
                               " sums of a worker in a team are under way, which is the most; wait for some first"));
     isUnderWay_[tensor] = true;
     ++taken_;
@@ -211,22 +211,24 @@ void TeamSums::passOn(const Sum& sum) {
   whenReady(sum, pushPullOf(groups_.results, sum->tensor, sum->data, bits), &TeamSums::succeed);
 }
 
-// A continuation may drop the service. Its destructor must not wait for this sum, which has not ended yet.
+// A continuation may drop the service. Its destructor must not wait for this sum, which has not ended yet. The sum ends
+// also without memory.
 void TeamSums::end(const Sum& sum, const Status& how) {
   const io::Serving mustNotWait;
   {
     MutexLock lock(mutex_);
     if (std::exchange(sum->hasEnded, true)) return;
   }
-  if (!how.ok()) fail(how.withContext("a team's sum of " + declaration_.textOf(sum->tensor)));
-  Status failure;
+  if (!how.ok()) failOver(sum, how);
   {
     MutexLock lock(mutex_);
     isUnderWay_[sum->tensor] = false;  // a program may begin another one when the future is ready
     --taken_;
-    if (!how.ok()) failure = failure_;
   }
-  failure.ok() ? sum->promise.set() : sum->promise.fail(failure);
+  try {
+    how.ok() ? sum->promise.set() : sum->promise.fail(std::move(sum->failure));
+  } catch (...) {  // of what runs when the future is ready, as it is by then
+  }
   {
     MutexLock lock(mutex_);
     --underWay_;
@@ -234,6 +236,13 @@ void TeamSums::end(const Sum& sum, const Status& how) {
     if (underWay_ > 0 || !leaves_ || !failure_.ok()) return;
   }
   reportLeave();
+}
+
+void TeamSums::failOver(const Sum& sum, const Status& how) try {
+  fail(how.withContext("a team's sum of " + declaration_.textOf(sum->tensor)));
+  MutexLock lock(mutex_);
+  sum->failure = failure_;
+} catch (const std::bad_alloc&) {  // then the sum's failure stays as it is
 }
 
 void TeamSums::leave() {
@@ -321,8 +330,11 @@ void TeamSums::failWith(const Status& why, const Status& forTeam) {
     failure_ = why;
     resting.swap(resting_);
   }
-  groups_.abandon(forTeam);
-  if (outside_) outside_->fail(why);
+  try {
+    groups_.abandon(forTeam);
+    if (outside_) outside_->fail(why);
+  } catch (const std::bad_alloc&) {  // then the others notice that this worker makes no more sums
+  }
   for (const Sum& sum : resting) end(sum, why);
   ended_.fail(why);
 }

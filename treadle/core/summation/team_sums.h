@@ -60,6 +60,7 @@ class TeamSums : public std::enable_shared_from_this<TeamSums> {
     size_t tensor;
     MutableBytes data;
     Promise<void> promise;
+    Status failure;         // that there is no memory, until it has another one
     bool hasEnded = false;  // of the team's lock
   };
   using Sum = std::shared_ptr<UnderWay>;
@@ -79,6 +80,7 @@ class TeamSums : public std::enable_shared_from_this<TeamSums> {
   void passOn(const Sum& sum);
   void succeed(const Sum& sum) { end(sum, Status()); }
   void end(const Sum& sum, const Status& how);
+  void failOver(const Sum& sum, const Status& how);
 
   void reportLeave();
   void left(int member, uint64_t sums);
