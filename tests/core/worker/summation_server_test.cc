@@ -1,7 +1,12 @@
 // Summation servers: workers of a job that take part in its services by themselves.
 
 #include <algorithm>
+#include <array>
+#include <future>
+#include <latch>
 #include <numeric>
+#include <optional>
+#include <thread>
 
 #include "tests/support/gate.h"
 #include "tests/support/job_with_servers.h"
@@ -171,6 +176,46 @@ TEST(SummationServer, IsMissedByNobodyWhenItIsLost) {
     });
     job.shutdown();
   }
+}
+
+// Two workers make a service, and its server is killed so long after they have begun, or never. Returns how long that
+// takes.
+Duration makeWithoutServer(std::optional<Duration> killAfter) {
+  JobWithServers job(2, 1);
+  std::array<SummationService, 2> services;
+  std::latch begin(3);
+  const auto onWorker = [&](size_t rank) {
+    begin.arrive_and_wait();
+    const TimePoint before = Clock::now();
+    try {
+      services[rank] = SummationService::make(job[rank], {}, kTensors);
+    } catch (const PeerLostError& error) {
+      EXPECT_EQ("s0", error.worker());
+    }
+    return Clock::now() - before;
+  };
+  auto one = std::async(std::launch::async, onWorker, size_t{0});
+  auto other = std::async(std::launch::async, onWorker, size_t{1});
+  begin.arrive_and_wait();
+  if (killAfter) {
+    std::this_thread::sleep_for(*killAfter);
+    job.killServer(0);
+  }
+  const Duration took = std::max(one.get(), other.get());
+  EXPECT_EQ(services[0].valid(), services[1].valid()) << (killAfter ? toText(*killAfter) : "not killed");
+  if (!services[0].valid() || !services[1].valid()) return took;
+  job.onWorkers([&](Worker& worker) {
+    SummationService& service = services[static_cast<size_t>(worker.self().rank)];
+    sumAndCheck(service, worker, 2);
+    service.leave().wait(kPatience);
+  });
+  return took;
+}
+
+TEST(SummationServer, IsLostToAllWhoMakeItsServiceOrToNone) {
+  constexpr int kMoments = 40;
+  const Duration whole = makeWithoutServer({});
+  for (int moment = 0; moment <= kMoments; ++moment) makeWithoutServer(whole * moment / kMoments);
 }
 
 // On both ways of the data: to the server, and back.

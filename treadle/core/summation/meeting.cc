@@ -118,16 +118,16 @@ Declaration Meeting::agree(const SummationOptions& options, const std::vector<Su
   return declaration;
 }
 
-void Meeting::connect(const Services& services, Participant& participant) const {
+void Meeting::connect(const Services& services, Participant& participant, const ProcessGroup& workers) const {
   const auto dial = [&](int rank) { return services.dial(rank, group_.core().link().group(), deadline_); };
   participant.dialOthers(dial, deadline_);
   participant.awaitDialers(deadline_);
-  barrier(inTime()).wait();  // all are connected
+  if (workers.valid()) barrier(inTime(workers)).wait();  // all are connected
 }
 
-ProcessGroup Meeting::inTime() const {
-  if (deadline_ == kNever) return group_;
-  return group_.withTimeout(std::max<Duration>(deadline_ - Clock::now(), std::chrono::milliseconds(1)));
+ProcessGroup Meeting::inTime(const ProcessGroup& group) const {
+  if (deadline_ == kNever) return group;
+  return group.withTimeout(std::max<Duration>(deadline_ - Clock::now(), std::chrono::milliseconds(1)));
 }
 
 std::vector<std::byte> Meeting::ofFirst(std::vector<std::byte> bytes) const {

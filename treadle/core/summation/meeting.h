@@ -26,11 +26,13 @@ class Meeting {
   // All machines take connections from now on, and know the tensors of the first worker, which are those of all.
   // ArgumentError: tensors that cannot be summed, or differ; a server that has some.
   Declaration agree(const SummationOptions& options, const std::vector<SummationTensor>& tensorsHere) const;
-  // Each is connected to those that it exchanges bytes with.
-  void connect(const Services& services, Participant& participant) const;
+  // Each is connected to those that it exchanges bytes with. `workers`: the group of them, none on a server. They alone
+  // end it together, as they go on without a server that is lost in this moment.
+  void connect(const Services& services, Participant& participant, const group::ProcessGroup& workers) const;
 
  private:
-  group::ProcessGroup inTime() const;
+  group::ProcessGroup inTime() const { return inTime(group_); }
+  group::ProcessGroup inTime(const group::ProcessGroup& group) const;
   std::vector<std::byte> ofFirst(std::vector<std::byte> bytes) const;
 
   const group::ProcessGroup group_;

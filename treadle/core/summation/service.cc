@@ -40,17 +40,29 @@ std::vector<std::string> machinesOf(const SummationOptions& options) {
   return names;
 }
 
+// With the number of workers: machines that take others for workers must not meet.
+std::string groupName(const SummationOptions& options) {
+  return "summation service '" + options.name + "' of " + std::to_string(options.workers.size()) +
+         (options.workers.size() == 1 ? " worker" : " workers");
+}
+
 // The group of all machines. Servers of the job are invited whatever becomes of the service, so that they count the
 // services as the workers do.
 ProcessGroup gathered(Job& job, const SummationOptions& options) {
   throwIfError(checkName(options.name));
-  // With the number of workers: machines that take others for workers must not meet.
-  const std::string name = "summation service '" + options.name + "' of " + std::to_string(options.workers.size()) +
-                           (options.workers.size() == 1 ? " worker" : " workers");
   const Duration timeout = timeoutOf(options);
-  ProcessGroup group = ProcessGroup::makeWithServers(job, machinesOf(options), {.name = name, .timeout = timeout});
+  ProcessGroup group =
+      ProcessGroup::makeWithServers(job, machinesOf(options), {.name = groupName(options), .timeout = timeout});
   if (group.rank() == 0) job.services().invite({options.workers, options.servers, options.name, timeout});
   return group;
+}
+
+// The group of the workers; none on a server.
+ProcessGroup workersOf(Job& job, const SummationOptions& options, const ProcessGroup& all) {
+  if (options.servers.empty()) return all;
+  if (static_cast<size_t>(all.rank()) >= options.workers.size()) return {};
+  return ProcessGroup::make(job, options.workers,
+                            {.name = "workers of " + groupName(options), .timeout = timeoutOf(options)});
 }
 
 // Of the exception that is being handled.
@@ -185,19 +197,22 @@ std::shared_ptr<SummationService::Handle> SummationService::Handle::make(Job& jo
                                                                          const std::vector<SummationTensor>& tensors,
                                                                          const std::function<void()>& check) {
   const ProcessGroup group = gathered(job, options);
+  ProcessGroup workers;
   std::shared_ptr<Handle> handle;
   try {
+    workers = workersOf(job, options, group);
     check();
     handle = std::make_shared<Handle>(begun(job.services(), group, options), job.services().keeper());
     const Meeting meeting(group, deadlineAfter(options.timeout));
     Declaration declaration = meeting.agree(options, tensors);
     handle->declare(declaration);
-    meeting.connect(job.services(), *handle->participant);
+    meeting.connect(job.services(), *handle->participant, workers);
     handle->participant->start(std::move(declaration));
   } catch (...) {
     Status why = whyNotMade();
     if (handle) why = handle->participant->giveUp(withAdvice(why, job.services(), options));
-    group.core().abandon(why);
+    for (const ProcessGroup& one : {group, workers})
+      if (one.valid()) one.core().abandon(why);
     raise(std::move(why));
   }
   return handle;
