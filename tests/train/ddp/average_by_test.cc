@@ -2,7 +2,9 @@
 
 #include <torch/optim/sgd.h>
 
+#include <algorithm>
 #include <array>
+#include <functional>
 #include <future>
 #include <latch>
 #include <limits>
@@ -10,7 +12,9 @@
 #include <optional>
 #include <stdexcept>
 #include <thread>
+#include <tuple>
 #include <utility>
+#include <vector>
 
 #include "tests/support/expect_error.h"
 #include "tests/support/gate.h"
@@ -31,11 +35,16 @@ TEST(AverageBy, AutomaticIsAServiceWhereServersHelpAndNothingElseIsAskedFor) {
   EXPECT_TRUE(ddp::isByService(AverageBy::kAutomatic, helpful));
   const ddp::AverageConditions severalPerHost{.ranks = 6, .hosts = 3, .servers = 1};
   EXPECT_TRUE(ddp::isByService(AverageBy::kAutomatic, severalPerHost));
-  ddp::AverageConditions none = helpful, together = severalPerHost, forced = helpful;
+  ddp::AverageConditions many = helpful;
+  many.parameters = summation::kMostSumsInTeam + 1;
+  EXPECT_TRUE(ddp::isByService(AverageBy::kAutomatic, many));
+  ddp::AverageConditions none = helpful, together = severalPerHost, forced = helpful, manyInTeams = severalPerHost;
   none.servers = 0;
   together.hosts = 2;
   forced.forcesAlgorithm = true;
-  for (const auto& other : {none, together, forced, ddp::AverageConditions{.ranks = 2, .hosts = 2, .servers = 1}}) {
+  manyInTeams.parameters = many.parameters;
+  for (const auto& other :
+       {none, together, forced, manyInTeams, ddp::AverageConditions{.ranks = 2, .hosts = 2, .servers = 1}}) {
     EXPECT_FALSE(ddp::isByService(AverageBy::kAutomatic, other));
     EXPECT_TRUE(ddp::isByService(AverageBy::kService, other));
     EXPECT_FALSE(ddp::isByService(AverageBy::kGroup, other));
@@ -105,10 +114,15 @@ TEST(AverageBy, AServiceTrainsAsOneProcess) {
   }
 }
 
+// As if each rank of the job were on the host that `hostOf` says.
+void pretendHosts(Worker& worker, std::function<int(int rank)> hostOf) {
+  group::GroupService& groups = static_cast<group::Job&>(worker).groups();
+  groups.setCosts(groups.costs(), [hostOf = std::move(hostOf)](int rank) { return std::to_string(hostOf(rank)); });
+}
+
 // As if each host had so many workers.
 void pretendHosts(Worker& worker, int workersPerHost = 1) {
-  group::GroupService& groups = static_cast<group::Job&>(worker).groups();
-  groups.setCosts(groups.costs(), [workersPerHost](int rank) { return std::to_string(rank / workersPerHost); });
+  pretendHosts(worker, [workersPerHost](int rank) { return rank / workersPerHost; });
 }
 
 std::string averagedBy(const ProcessGroup& group, AverageBy averageBy = AverageBy::kAutomatic) {
@@ -143,6 +157,37 @@ TEST(AverageBy, AutomaticWithSeveralRanksOnEachOfThreeHostsIsAService) {
     if (worker.self().rank < 4) {  // two hosts
       EXPECT_EQ(averagedBy(ProcessGroup::make(worker, ranks(4))), AverageHook().description());
     }
+  });
+}
+
+// A server beside a rank, or beside another server, shares its host's network.
+TEST(AverageBy, AutomaticTakesServersThatHaveAHostOfTheirOwn) {
+  const auto averagedByWhere = [](int servers, std::function<int(int rank)> hostOf) {
+    JobWithServers job(3, servers);
+    job.onAll([&](Worker& worker) { pretendHosts(worker, hostOf); });
+    std::string by;
+    job.onRanks([&](Worker& worker, const ProcessGroup& group) {
+      const std::string here = averagedBy(group);
+      if (worker.self().rank == 0) by = here;
+      EXPECT_TRUE(contains(averagedBy(group, AverageBy::kService), "s0"));
+    });
+    return by;
+  };
+  const auto besideRanks = [](int rank) { return rank % 3; };
+  EXPECT_EQ(averagedByWhere(2, besideRanks), AverageHook().description());
+  EXPECT_EQ(averagedByWhere(2, [](int rank) { return rank == 3 ? 0 : rank; }), "SummationHook with s1");
+  EXPECT_EQ(averagedByWhere(2, [](int rank) { return std::min(rank, 3); }), "SummationHook with s0");
+}
+
+TEST(AverageBy, ATeamRefusesMoreParametersThanItHasSums) {
+  JobWithServers job(3, 0);
+  job.onAll([](Worker& worker) { pretendHosts(worker, 2); });
+  job.onRanks([](Worker&, const ProcessGroup& group) {
+    Weights weights(Shapes(summation::kMostSumsInTeam + 1, {1}));
+    const std::string why =
+        messageOf<ArgumentError>([&] { DistributedDataParallel<Weights>(weights, group, byService()); });
+    EXPECT_TRUE(contains(why, "8193 trained parameters")) << why;
+    EXPECT_TRUE(contains(why, "kGroup")) << why;
   });
 }
 
@@ -221,6 +266,20 @@ TEST(AverageBy, AServiceMovesHalfOfTheBytesWhereTheyAreCompressed) {
     EXPECT_EQ(DistributedDataParallel<Net>(net, group, asBFloat16()).stats().averagedBy,
               "SummationHook with s0, as bfloat16");
   });
+}
+
+// With t* of 12 / (9 + 0.5) of shares.h; equal shares would have it send 1.2 times the bytes.
+TEST(AverageBy, AServerWithLessBandwidthSumsLess) {
+  JobWithServers job(3, 1);
+  job.onRanks([](Worker&, const ProcessGroup& group) {
+    DdpOptions options = byService();
+    options.bandwidths = {{"s0", 0.5}};
+    Weights weights(Shapes{{1000, 300}});
+    const DistributedDataParallel<Weights> ddp(weights, group, options);
+    averageOf(*weights, {at::ones({1000, 300})});
+  });
+  const auto sent = static_cast<double>(job.server(0).metrics().summation.bytesSent);
+  EXPECT_NEAR(sent / (1000 * 300 * sizeof(float)), 0.5 * 12 / 9.5, 0.02);
 }
 
 // Whatever the network of the group is like: all of them fit in the first bucket of a group here.
@@ -312,42 +371,49 @@ TEST(AverageBy, AServiceGoesOnWithoutALostServerAndRebindMakesOneOfTheOthers) {
   });
 }
 
-// Two ranks train, and the first server is killed so long after they have begun to construct a DistributedDataParallel,
-// or never. Returns how long that takes.
-Duration trainWithoutFirstServer(int servers, const Net& alone, std::optional<Duration> killAfter) {
-  JobWithServers job(2, servers);
-  std::array<ProcessGroup, 2> groups;
+// Ranks train, and the first server is killed so long after they have begun to construct a DistributedDataParallel, or
+// never. Each rank is on a host of its own, and all servers on another one. Returns how long that takes.
+Duration trainWithoutFirstServer(int ranks, int servers, AverageBy averageBy, std::optional<Duration> killAfter) {
+  Net alone(0);
+  trainAlone(alone, ranks, 0, kSteps);
+  JobWithServers job(ranks, servers);
+  job.onAll([ranks](Worker& worker) { pretendHosts(worker, [ranks](int rank) { return std::min(rank, ranks); }); });
+  std::vector<ProcessGroup> groups(static_cast<size_t>(ranks));
   job.onRanks(
       [&](Worker& worker, const ProcessGroup& group) { groups[static_cast<size_t>(worker.self().rank)] = group; });
-  std::latch begin(3);
-  const auto onRank = [&](size_t rank) {
+  std::latch begin(ranks + 1);
+  const auto onRank = [&](int rank) {
     SCOPED_TRACE(killAfter ? "killed after " + toText(*killAfter) : "not killed");
     begin.arrive_and_wait();
     const TimePoint before = Clock::now();
     Net net(0);
-    DistributedDataParallel<Net> ddp(net, groups[rank], byService());
+    DdpOptions options = smallBuckets();
+    options.averageBy = averageBy;
+    DistributedDataParallel<Net> ddp(net, groups[static_cast<size_t>(rank)], options);
     const Duration took = Clock::now() - before;
-    train(ddp, static_cast<int>(rank), 0, kSteps);
+    train(ddp, rank, 0, kSteps);
     expectEqual(*net, *alone);
     return took;
   };
-  auto one = std::async(std::launch::async, onRank, size_t{0});
-  auto other = std::async(std::launch::async, onRank, size_t{1});
+  std::vector<std::future<Duration>> took;
+  for (int rank = 0; rank < ranks; ++rank) took.push_back(std::async(std::launch::async, onRank, rank));
   begin.arrive_and_wait();
   if (killAfter) {
     std::this_thread::sleep_for(*killAfter);
     job.killServer(0);
   }
-  other.get();
-  return one.get();
+  Duration longest{};
+  for (std::future<Duration>& one : took) longest = std::max(longest, one.get());
+  return longest;
 }
 
+// Automatically one of two servers on a host takes part, and the other one in its place.
 TEST(AverageBy, AServerMayBeLostWhileItsServiceIsMade) {
-  Net alone(0);
-  trainAlone(alone, 2, 0, kSteps);
-  for (const int servers : {1, 2}) {
-    const Duration whole = trainWithoutFirstServer(servers, alone, {});
-    for (int moment = 0; moment < 20; ++moment) trainWithoutFirstServer(servers, alone, whole * moment / 20);
+  for (const auto& [ranks, servers, averageBy] : {std::tuple<int, int, AverageBy>{2, 1, AverageBy::kService},
+                                                  {2, 2, AverageBy::kService},
+                                                  {3, 2, AverageBy::kAutomatic}}) {
+    const Duration whole = trainWithoutFirstServer(ranks, servers, averageBy, {});
+    for (int moment = 0; moment < 20; ++moment) trainWithoutFirstServer(ranks, servers, averageBy, whole * moment / 20);
   }
 }
 
@@ -472,6 +538,28 @@ TEST(AverageBy, CompressionIsRefusedWhereItCannotBe) {
     options.compression = holdsBack;
     EXPECT_TRUE(contains(refusalOf(options), "would hold back gradients of passes that fail"));
   }
+}
+
+TEST(AverageBy, BandwidthsAreThoseOfMachinesOfTheJob) {
+  DdpOptions options = byService();
+  options.bandwidths = {{"nobody", 1}};
+  EXPECT_TRUE(contains(refusalOf(options), "'nobody', which is neither a rank of the group nor a server of the job"));
+  options.bandwidths = {{"rank0", 0}};
+  EXPECT_TRUE(contains(refusalOf(options), "rank0: a bandwidth of a summation service is not from 1e-100 to 1e100"));
+  options.bandwidths = {{"rank0", 1}};
+  options.averageBy = AverageBy::kGroup;
+  EXPECT_TRUE(contains(refusalOf(options), "DdpOptions::bandwidths are those of a summation service"));
+}
+
+TEST(AverageBy, ADifferenceOfBandwidthsIsNamed) {
+  TensorJob job(ranks(2));
+  job.onAll([&](Worker& worker) {
+    DdpOptions options = byService();
+    options.bandwidths = {{"rank1", worker.self().rank == 0 ? 2 : 3}};
+    const std::string why = messageOf<ArgumentError>(
+        [&] { DistributedDataParallel<Net>(Net(0), ProcessGroup::make(worker, job.names()), options); });
+    EXPECT_TRUE(contains(why, "of 'rank1'")) << why;
+  });
 }
 
 TEST(AverageBy, ADifferenceOfCompressionIsNamed) {

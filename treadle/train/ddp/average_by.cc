@@ -9,6 +9,8 @@
 
 #include "treadle/core/base/error.h"
 #include "treadle/core/group/group_core.h"
+#include "treadle/core/group/group_service.h"
+#include "treadle/core/summation/service.h"
 #include "treadle/core/summation/services.h"
 #include "treadle/train/ddp/any_algorithm.h"
 #include "treadle/train/ddp/distributed_data_parallel.h"
@@ -19,6 +21,28 @@ namespace treadle::ddp {
 namespace {
 
 constexpr int kFewestHosts = 3;  // two gain nothing
+
+// Those that share the network of their host with no rank, and with no server before them.
+std::vector<std::string> withOwnHost(const ProcessGroup& group, const std::vector<std::string>& servers) {
+  std::vector<std::string> names = group.members();
+  const size_t ranks = names.size();
+  names.insert(names.end(), servers.begin(), servers.end());
+  std::vector<std::string> own;
+  for (const std::vector<int>& here : valueOrThrow(summation::jobOf(group).groups().placementOf(names)).ranksByHost()) {
+    const auto first = static_cast<size_t>(here.front());  // ranks come before servers
+    if (first >= ranks) own.push_back(names[first]);
+  }
+  return own;
+}
+
+// Of a service that is forced. Ranks of one host are a team where there are several hosts.
+void checkTeams(const AverageConditions& conditions) {
+  const bool hasTeams = conditions.hosts > 1 && conditions.ranks > conditions.hosts;
+  if (!hasTeams || conditions.parameters <= summation::kMostSumsInTeam) return;
+  raise(invalidArgument("DdpOptions::averageBy is kService, the module has " + std::to_string(conditions.parameters) +
+                        " trained parameters, and ranks that share a host have at most " +
+                        std::to_string(summation::kMostSumsInTeam) + " sums under way: use kGroup"));
+}
 
 struct Agreement {
   std::vector<std::string> servers;  // that no rank has lost
@@ -50,18 +74,19 @@ bool allHave(const ProcessGroup& group, const SummationService& service) {
 // Where a server is lost meanwhile, all ranks make a service again, without it.
 std::shared_ptr<CommHook> agreedHook(const ParameterList& list, const ProcessGroup& group, const DdpOptions& options,
                                      const summation::Services& services, AverageConditions conditions) {
-  const Urgency urgency = options.overlapForward ? Urgency::kFirstLayers : Urgency::kLastLayers;
   std::vector<std::string> lost;
   Status why = peerLost("", "another rank has lost a worker");  // where this rank has made the last service
-  for (std::optional<size_t> before;; before = conditions.servers) {
+  for (std::optional<std::vector<std::string>> before;;) {
     Agreement agreement = agree(group, services, lost);
+    if (options.averageBy == AverageBy::kAutomatic) agreement.servers = withOwnHost(group, agreement.servers);
     conditions.servers = agreement.servers.size();
     conditions.forcesAlgorithm = agreement.forcesAlgorithm;
-    if (before == conditions.servers) raise(why);
+    if (before == agreement.servers) raise(why);
+    before = agreement.servers;
     if (!isByService(options.averageBy, conditions)) return std::make_shared<AverageHook>();
     SummationService service;
     try {
-      service = makeGradientService(group, list, agreement.servers, options.compression, urgency);
+      service = makeGradientService(group, list, agreement.servers, options);
     } catch (const PeerLostError& error) {  // of a server, or of a rank that has lost one
       why = error.status();
       lost.push_back(error.worker());
@@ -86,7 +111,9 @@ const char* nameOf(AverageBy averageBy) {
 bool isByService(AverageBy averageBy, const AverageConditions& conditions) {
   if (conditions.ranks == 1) return false;
   if (averageBy != AverageBy::kAutomatic) return averageBy == AverageBy::kService;
-  return conditions.servers > 0 && conditions.hosts >= kFewestHosts && !conditions.forcesAlgorithm;
+  const bool hasTeams = conditions.ranks > conditions.hosts;
+  return conditions.servers > 0 && conditions.hosts >= kFewestHosts && !conditions.forcesAlgorithm &&
+         (!hasTeams || conditions.parameters <= summation::kMostSumsInTeam);
 }
 
 std::shared_ptr<CommHook> makeAverageHook(const ParameterList& list, const ProcessGroup& group,
@@ -96,8 +123,10 @@ std::shared_ptr<CommHook> makeAverageHook(const ParameterList& list, const Proce
   const summation::Services& services = summation::jobOf(group).services();
   AverageConditions conditions{.ranks = group.size(),
                                .hosts = group.core().surroundings().placement.hosts(),
-                               .servers = services.servers().size()};
+                               .servers = services.servers().size(),
+                               .parameters = list.trained().size()};
   if (!isByService(averageBy, conditions)) return std::make_shared<AverageHook>();
+  if (averageBy == AverageBy::kService) checkTeams(conditions);  // on all ranks alike
   // A rank on which this fails may have made one service fewer than the others, and theirs would never meet it again.
   try {
     return agreedHook(list, group, options, services, conditions);

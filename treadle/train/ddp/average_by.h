@@ -12,8 +12,10 @@ namespace treadle {
 struct DdpOptions;
 
 enum class AverageBy {
-  // kService where it is sure to be faster: the job has servers (Worker::servers) that no rank has lost, the ranks are
-  // on at least 3 hosts, and the group forces no algorithm. Elsewhere kGroup.
+  // kService where it is faster: the ranks are on at least 3 hosts, the job has servers (Worker::servers) that no rank
+  // has lost, on hosts without a rank, and the group forces no algorithm. One server of a host takes part, as two would
+  // share its network. Networks count as alike, but for DdpOptions::bandwidths. Where ranks share a host and the module
+  // has more than summation::kMostSumsInTeam parameters, and elsewhere, kGroup.
   kAutomatic,
   kGroup,  // all-reduces of the group
   // A summation service of the ranks and the servers of the job (core/summation/service.h). Without servers the ranks
@@ -31,7 +33,8 @@ const char* nameOf(AverageBy averageBy);
 // The same on all ranks.
 struct AverageConditions {
   int ranks = 1, hosts = 1;
-  size_t servers = 0;
+  size_t servers = 0;  // that have a host of their own
+  size_t parameters = 0;
   bool forcesAlgorithm = false;
 };
 bool isByService(AverageBy averageBy, const AverageConditions& conditions);

@@ -3,8 +3,13 @@
 #include <ATen/ops/full.h>
 
 #include <algorithm>
+#include <array>
+#include <charconv>
 #include <utility>
 
+#include "treadle/core/summation/job.h"
+#include "treadle/core/summation/service.h"
+#include "treadle/core/summation/services.h"
 #include "treadle/tensor/autograd/autograd_context.h"
 #include "treadle/tensor/collective/collectives.h"
 #include "treadle/train/ddp/any_algorithm.h"
@@ -16,11 +21,28 @@
 namespace treadle::ddp {
 namespace {
 
-Status checkAverages(const DdpOptions& options) {
+Status checkBandwidths(const DdpOptions& options, const ProcessGroup& group) {
+  if (options.bandwidths.empty()) return {};
+  if (options.averageBy == AverageBy::kGroup || options.hook)
+    return invalidArgument(
+        "DdpOptions::bandwidths are those of a summation service, and with AverageBy::kGroup or a hook there is none");
+  std::vector<std::string> machines = group.members();
+  for (std::string& server : summation::jobOf(group).services().servers()) machines.push_back(std::move(server));
+  for (const auto& [name, bandwidth] : options.bandwidths) {
+    if (std::ranges::count(machines, name) == 0)
+      return invalidArgument("DdpOptions::bandwidths has '" + name +
+                             "', which is neither a rank of the group nor a server of the job");
+    TREADLE_RETURN_IF_ERROR(SummationOptions{.bandwidths = {bandwidth}}.validate().withContext(name));
+  }
+  return {};
+}
+
+Status checkAverages(const DdpOptions& options, const ProcessGroup& group) {
   using Form = Compression::Form;
   const bool byService = options.averageBy == AverageBy::kService;
   if (byService && options.hook)
     return invalidArgument("with AverageBy::kService there is no hook, and a hook is given");
+  TREADLE_RETURN_IF_ERROR(checkBandwidths(options, group));
   const Form form = options.compression.form;
   if (form == Form::kNone) return {};
   if (!byService)
@@ -37,12 +59,18 @@ Status checkAverages(const DdpOptions& options) {
 // the others would wait for it.
 Result<std::string> boundHook(const DdpOptions& options, const torch::nn::Module& module,
                               const ProcessGroup& group) try {
-  TREADLE_RETURN_IF_ERROR(checkAverages(options));
+  TREADLE_RETURN_IF_ERROR(checkAverages(options, group));
   if (!options.hook) return std::string("none");
   bindHook(*options.hook, ParameterList(module), group);
   return options.hook->description();
 } catch (...) {
   return statusOfCurrentException("DdpOptions::hook");
+}
+
+// So that other numbers have other texts.
+std::string digitsOf(double number) {
+  std::array<char, 32> text{};
+  return {text.data(), std::to_chars(text.data(), text.data() + text.size(), number).ptr};
 }
 
 std::vector<std::string> settingsOf(const DdpOptions& options, const ParameterList& list, const BucketLimits& limits,
@@ -63,6 +91,8 @@ std::vector<std::string> settingsOf(const DdpOptions& options, const ParameterLi
   if (!isRebind)
     for (std::string& line : OptimizerInBackward::optionLinesOf(options.optimizerInBackward.get()))
       settings.push_back(std::move(line));
+  for (const auto& [name, bandwidth] : options.bandwidths)
+    settings.push_back("bandwidths with " + digitsOf(bandwidth) + " of '" + name + "' next");
   for (const std::string& name : options.bucketOrder) settings.push_back("bucketOrder with '" + name + "' next");
   for (std::string& setting : settings) setting = "DdpOptions::" + setting;
   settings.insert(settings.begin() + 1, textOf(algorithm));  // behind the limits, on which it depends

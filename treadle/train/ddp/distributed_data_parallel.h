@@ -52,6 +52,7 @@
 
 #include <torch/nn/module.h>
 
+#include <map>
 #include <memory>
 
 #include "treadle/core/group/group.h"
@@ -93,6 +94,11 @@ struct DdpOptions {
   // loss scale use bfloat16: numbers of 65,520 and more become infinite as float16. ArgumentError: averageBy is not
   // kService; one bit or top-k, which would hold back most of the gradient of a pass that fails.
   Compression compression = {};
+  // What machines can send, and receive at the same time, beside the others, by the names of ranks and of servers of
+  // the job; one that is not named has 1. A summation service sums accordingly: a server with {"server", 0.25} moves a
+  // quarter of what an equal one would. Of ranks on one host the first counts. ArgumentError: the job has no such
+  // machine; a number is not from 1e-100 to 1e100; averageBy is kGroup, or a hook is given.
+  std::map<std::string, double> bandwidths = {};
   // Steps within each averaged pass: once all ranks have all gradients, the parameters of each bucket when their
   // averages are there (optimizer_in_backward.h). Then `.grad` of its parameters is undefined, so a program neither
   // steps nor clears it, but after a pass that has failed: `.grad` has this rank's own gradients then, and the next

@@ -10,17 +10,33 @@
 #include "treadle/core/group/group_core.h"
 #include "treadle/core/summation/job.h"
 #include "treadle/tensor/collective/flat.h"
+#include "treadle/train/ddp/distributed_data_parallel.h"
 #include "treadle/train/ddp/operations.h"
 #include "treadle/train/ddp/summation_tensors.h"
 
 namespace treadle::ddp {
 namespace {
 
-// The most urgent one first.
-std::vector<SummationTensor> tensorsOf(const ParameterList& list, Urgency urgency) {
+// The most urgent one first: that of the last layer, which has its gradient first, or of the first layer, which the
+// next forward pass needs first.
+std::vector<SummationTensor> tensorsOf(const ParameterList& list, const DdpOptions& options) {
   std::vector<SummationTensor> tensors = summationTensorsOf(list);
-  if (urgency == Urgency::kLastLayers) std::ranges::reverse(tensors);
+  if (!options.overlapForward) std::ranges::reverse(tensors);
   return tensors;
+}
+
+// Of the ranks, and then of the servers.
+std::vector<double> bandwidthsOf(const ProcessGroup& group, const std::vector<std::string>& servers,
+                                 const DdpOptions& options) {
+  if (options.bandwidths.empty()) return {};
+  std::vector<double> bandwidths;
+  for (const std::vector<std::string>& names : {group.members(), servers}) {
+    for (const std::string& name : names) {
+      const auto given = options.bandwidths.find(name);
+      bandwidths.push_back(given == options.bandwidths.end() ? 1 : given->second);
+    }
+  }
+  return bandwidths;
 }
 
 // The gradient lives until the sum has ended.
@@ -43,15 +59,15 @@ uint64_t onFailure(const Future<void>& future, F f) {
 
 // Each group has a service of its own, whatever became of those of other groups on some of the ranks.
 SummationService makeGradientService(const ProcessGroup& group, const ParameterList& list,
-                                     const std::vector<std::string>& servers, const Compression& compression,
-                                     Urgency urgency) {
+                                     const std::vector<std::string>& servers, const DdpOptions& options) {
   return SummationService::make(summation::jobOf(group),
                                 {.workers = group.members(),
                                  .servers = servers,
                                  .name = "gradients of group " + std::to_string(group.core().link().group()),
                                  .timeout = group.timeout(),
-                                 .compression = compression},
-                                tensorsOf(list, urgency));
+                                 .compression = options.compression,
+                                 .bandwidths = bandwidthsOf(group, servers, options)},
+                                tensorsOf(list, options));
 }
 
 SummationHook::SummationHook(const ProcessGroup& group, const ParameterList& list, SummationService service,

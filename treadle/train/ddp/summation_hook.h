@@ -15,19 +15,16 @@
 #include "treadle/train/ddp/comm_hook.h"
 #include "treadle/train/ddp/parameter_list.h"
 
-namespace treadle::ddp {
+namespace treadle {
+struct DdpOptions;
+}  // namespace treadle
 
-// Whose gradients are summed first.
-enum class Urgency {
-  kLastLayers,   // which have theirs first: as they come
-  kFirstLayers,  // which the next forward pass needs first
-};
+namespace treadle::ddp {
 
 // Every rank of the group calls it, with the same arguments. Waits for all, with the group's timeout. Throws what
 // SummationService::make throws.
 SummationService makeGradientService(const ProcessGroup& group, const ParameterList& list,
-                                     const std::vector<std::string>& servers, const Compression& compression,
-                                     Urgency urgency);
+                                     const std::vector<std::string>& servers, const DdpOptions& options);
 
 class SummationHook final : public CommHook {
  public:
