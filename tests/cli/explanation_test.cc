@@ -2,6 +2,8 @@
 
 #include "treadle/cli/explanation.h"
 
+#include <sys/stat.h>
+
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -85,6 +87,9 @@ TEST(Explanation, RefusesFoldersWithoutTimes) {
   EXPECT_TRUE(contains(refusal({}, 1), "has no times of summation services; a run with TREADLE_RECORD="));
   folder.put("1.w0.summation.txt", "nothing");
   EXPECT_TRUE(contains(refusal({}, 1), "1.w0.summation.txt: line 1 is none of the times of a summation service"));
+  ASSERT_EQ(0, ::mkfifo((folder.path() + "/0.summation.txt").c_str(), 0600));  // in which nobody writes
+  std::filesystem::remove(folder.path() + "/1.w0.summation.txt");
+  EXPECT_TRUE(contains(refusal({}, 1), "0.summation.txt is no file"));
   for (const std::vector<std::string>& without :
        {std::vector<std::string>{"plan", "--explain"}, {"plan", "--explain", ""}}) {
     Launcher launcher(without);

@@ -74,6 +74,10 @@ TEST(ServicePlan, PlacesTheTensorsOfAFile) {
   Launcher wrong({"plan", "--tensors", path});
   EXPECT_EQ(2, wrong.finish());
   expectHas(wrong.err(), "line 2 of " + path + " does not begin with a tensor's bytes");
+  std::ofstream(path) << "1099511627776\n1\n";
+  Launcher large({"plan", "--tensors", path});
+  EXPECT_EQ(2, large.finish());
+  expectHas(large.err(), path + " has more than a service sums, 1 TiB");
   std::filesystem::remove(path);
 }
 
@@ -88,11 +92,12 @@ TEST(ServicePlan, RefusesWhatItCannotMean) {
       {{"--servers", "2", "--bandwidth", "nan"}, "--bandwidth has 'nan'"},
       {{"--workers", "3", "--bandwidth", "10,20"}, "--bandwidth has 2 bandwidths for 3 machines"},
       {{"--workers", "2", "--servers", "2", "--bandwidth", "10,20"}, "give --server-bandwidth too"},
-      {{"--bytes", "0"}, "--bytes is '0', not a whole number from 1 to 1125899906842624"},
+      {{"--bytes", "0"}, "--bytes is '0', not a whole number from 1 to 1099511627776"},
       {{"--model", "alexnet"}, "there is no model 'alexnet'; there are resnet50"},
       {{"--model", "gpt2", "--bytes", "4"}, "--bytes, --model and --tensors exclude each other"},
       {{"--tensors", "/nowhere"}, "--tensors is '/nowhere', which cannot be read"},
       {{"--tensors", "/dev/null"}, "there is no byte to sum"},
+      {{"--bytes", "1099511627777"}, "--bytes is '1099511627777'"},
       {{"--workers", "4", "--members", "4"}, "--members"},
       {{"--workers", "4", "--measure"}, "--measure"},
       {{"--workers", "4", "--", "program"}, "it starts no program"},

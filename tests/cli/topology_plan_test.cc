@@ -159,7 +159,7 @@ TEST(TopologyPlan, RefusesWrongUse) {
       {{"--machine", folder}, "it cannot be read: Is a directory"},
       {{"--machine", "/dev/null"}, "--machine is '/dev/null': it is empty"},
       {{"--machine", "/dev/zero"}, "it has more than 1 MiB"},
-      {{"--machine", machine.path(), "--bytes", "0"}, "--bytes is '0', not a whole number from 1 to 1125899906842624"},
+      {{"--machine", machine.path(), "--bytes", "0"}, "--bytes is '0', not a whole number from 1 to 1099511627776"},
       {{"--machine", machine.path(), "--bytes", "1125899906842625"}, "not a whole number from 1 to"},
       {{"--machine", machine.path(), "--workers", "2"}, "--machine"},
       {{"--machine", machine.path(), "--model", "gpt2"}, "--machine"},

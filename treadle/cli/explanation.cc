@@ -24,6 +24,8 @@ constexpr size_t kMostBytes = 1 << 20;  // of a file
 double secondsOf(Duration duration) { return std::chrono::duration<double>(duration).count(); }
 
 Result<SummationTimes> readFile(const std::filesystem::path& path) {
+  std::error_code error;
+  if (!std::filesystem::is_regular_file(path, error)) return invalidArgument(path.string() + " is no file");
   std::ifstream file(path, std::ios::binary);
   std::string text(kMostBytes, '\0');
   file.read(text.data(), static_cast<std::streamsize>(text.size()));

@@ -71,7 +71,7 @@ int serveJob(JoinOptions options, Duration interval) {
     }
     write("the job is over; " + totalOf(read()));
     return 0;
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {  // also of a thread for its reports that the system does not give
     return complain(kServerCommand, error.what(), kExitCannotStart);
   }
 }

@@ -53,14 +53,19 @@ Result<std::vector<uint64_t>> readTensors(const std::string& path) {
   if (!file) return invalidArgument("--tensors is '" + path + "', which cannot be read");
   std::vector<uint64_t> tensors;
   size_t number = 0;
+  uint64_t room = kMostBytesOfSum;
   for (std::string line; std::getline(file, line);) {
     ++number;
     const std::string first = line.substr(0, line.find_first_of(" \t\r"));
     if (line.empty() || line[0] == '#') continue;
-    const auto bytes = numberIn<uint64_t>(first, 0, kMostBytesOfSum / kMostTensors);
-    if (!bytes || tensors.size() == kMostTensors)
+    const auto bytes = numberIn<uint64_t>(first, 0, UINT64_MAX);
+    if (!bytes)
       return invalidArgument("line " + std::to_string(number) + " of " + path +
                              " does not begin with a tensor's bytes");
+    if (*bytes > room || tensors.size() == kMostTensors)
+      return invalidArgument(path + " has more than a service sums, " + std::to_string(kMostBytesOfSum >> 40) +
+                             " TiB, or more than " + std::to_string(kMostTensors) + " tensors");
+    room -= *bytes;
     tensors.push_back(*bytes);
   }
   return tensors;

@@ -6,12 +6,12 @@
 #include <vector>
 
 #include "treadle/core/base/status.h"
-#include "treadle/core/summation/local_plan.h"
+#include "treadle/core/summation/declaration.h"
 #include "treadle/core/summation/part_placement.h"
 
 namespace treadle::cli {
 
-inline constexpr uint64_t kMostBytesOfSum = summation::kMostLocalBytes;
+inline constexpr uint64_t kMostBytesOfSum = summation::Declaration::kMostBytes;  // as of a service
 
 struct ServicePlan {
   summation::Bandwidths bandwidths = summation::Bandwidths::even(4, 0, 1.18e9);
