@@ -1,8 +1,9 @@
 // Distributed autograd against autograd in one process: random computations that call each other on 2 to 5 workers
 // (many operations, in place and through views, also on what came and what was sent, custom functions, checkpointed
-// segments, several tensors in a call, nested and parallel calls, references that are fetched or forwarded), delayed
-// here and there so that messages overtake each other, give the same gradients, from any subset of what they made, from
-// several roots and from one on another worker, in float64 to 1e-10; and so they do over links that delay messages.
+// segments, hooks that change gradients, sparse gradients, several tensors in a call, also of integers, nested and
+// parallel calls, references that are fetched or forwarded), delayed here and there so that messages overtake each
+// other, give the same gradients, from any subset of what they made, from several roots and from one on another worker,
+// in float64 to 1e-10; and so they do over links that delay messages.
 // `make oracle SEEDS=2000` goes through more of them.
 
 #include <torch/csrc/autograd/autograd.h>
@@ -26,7 +27,8 @@ using Tensors = std::vector<at::Tensor>;
 
 // How often a computation may call others that call others.
 constexpr int64_t kDepth = 3;
-constexpr int kLeaves = 2;  // on each worker
+constexpr size_t kDenseLeaves = 2, kLeaves = kDenseLeaves + 1;  // on each worker; the last one has sparse gradients
+constexpr int kRows = 8;                                        // of that one
 
 // Of the seed that runs, by rank: the same tensors whether calls go anywhere or not.
 std::vector<Tensors>* leaves = nullptr;
@@ -71,11 +73,15 @@ class Computation {
   Computation(int rank, const Work& work, Tensors given, Elsewhere& elsewhere, int workers)
       : random_(static_cast<uint64_t>(work.seed)),
         work_(work),
-        values_(std::move(given)),
         elsewhere_(elsewhere),
-        workers_(workers) {
-    for (const at::Tensor& leaf : leaves->at(static_cast<size_t>(rank)))
-      if (work.all || draw(2) == 0 || values_.empty()) values_.push_back(leaf);
+        workers_(workers),
+        weight_(leaves->at(static_cast<size_t>(rank))[0]),
+        bias_(leaves->at(static_cast<size_t>(rank))[1]),
+        table_(leaves->at(static_cast<size_t>(rank)).back()) {
+    for (at::Tensor& one : given) take(std::move(one));
+    givesOrder_ = order_.defined();
+    for (size_t leaf = 0; leaf < kDenseLeaves; ++leaf)
+      if (work.all || draw(2) == 0 || values_.empty()) values_.push_back(leaves->at(static_cast<size_t>(rank))[leaf]);
   }
 
   Tensors run() {
@@ -87,9 +93,13 @@ class Computation {
       }
       if (draw(6) == 0) elsewhere_.delay(values_.back(), std::chrono::microseconds(draw(300)));
     }
-    if (work_.all) return {sumOf(values_), values_.back() * 2};
     Tensors some;
-    for (int left = 1 + draw(3); left > 0; --left) some.push_back(any());
+    if (work_.all) {
+      some = {sumOf(values_), values_.back() * 2};
+    } else {
+      for (int left = 1 + draw(3); left > 0; --left) some.push_back(any());
+    }
+    if (givesOrder_) some.push_back(order_.flip(0));
     return some;
   }
 
@@ -101,11 +111,13 @@ class Computation {
 
  private:
   int draw(int below) { return static_cast<int>(pick(random_, static_cast<uint64_t>(below))); }
+  // Integers, an order of rows, have no gradients.
+  void take(at::Tensor one) { one.is_floating_point() ? values_.push_back(std::move(one)) : void(order_ = one); }
   const at::Tensor& any() { return values_[static_cast<size_t>(draw(static_cast<int>(values_.size())))]; }
 
   at::Tensor combined() {
     const at::Tensor a = any(), b = any();
-    switch (draw(12)) {
+    switch (draw(16)) {
       case 0: return a + b;
       case 1: return at::sin(a) * at::tanh(b);
       case 2: return at::matmul(at::tanh(a), at::tanh(b));
@@ -117,12 +129,23 @@ class Computation {
       case 8: return at::where(a > b, a, at::sin(b));
       case 9: return SineOfProduct::apply(a, b);
       case 10: return elsewhere_.segmentOf(a, b);
+      case 11: return withGradientsChanged(at::sin(a));
+      case 12: return order_.defined() ? a.index_select(0, order_) * b : a.flip(0) * b;
+      case 13: return at::tanh(at::linear(a, weight_, bias_.select(0, 1)));  // in two parts (node_parts.h)
+      case 14:
+        return a + at::embedding(draw(2) == 0 ? table_ : table_ * 1, at::full({4}, draw(kRows), at::kLong), -1, false,
+                                 /*sparse=*/true);
       default: {
         at::Tensor changed = a.clone();
         changed.narrow(0, 1, 2).mul_(b.narrow(0, 0, 2));  // in place through a view
         return changed;
       }
     }
+  }
+
+  static at::Tensor withGradientsChanged(at::Tensor value) {
+    if (value.requires_grad()) value.register_hook([](const at::Tensor& gradient) { return gradient * 0.5; });
+    return value;
   }
 
   void haveDone() {
@@ -136,10 +159,12 @@ class Computation {
     if (changesWhatIsSent) given[0] = given[0].clone();
     // What toHere gives at the owner is the value itself, which others see.
     const bool isOurs = way == Way::kCall || way == Way::kParallel;
+    if (isOurs && draw(3) == 0) given.push_back(at::arange(4).roll(1 + draw(3)));
     for (at::Tensor& made : elsewhere_.call(way, ranks, work, given)) {
-      if (isOurs && draw(4) == 0) made.mul_(0.5);
-      if (isOurs && draw(6) == 0) made.select(1, 2).add_(given[0].select(1, 0));
-      values_.push_back(std::move(made));
+      const bool isDense = made.is_floating_point();
+      if (isOurs && isDense && draw(4) == 0) made.mul_(0.5);
+      if (isOurs && isDense && draw(6) == 0) made.select(1, 2).add_(given[0].select(1, 0));
+      take(std::move(made));
     }
     if (!changesWhatIsSent) return;
     given[0].narrow(0, 1, 2).mul_(2);
@@ -151,6 +176,9 @@ class Computation {
   Tensors values_;
   Elsewhere& elsewhere_;
   const int workers_;
+  const at::Tensor weight_, bias_, table_;
+  at::Tensor order_;  // the last one that came
+  bool givesOrder_ = false;
 };
 
 Tensors compute(int rank, const Work& work, const Tensors& given, Elsewhere& elsewhere, int workers) {
@@ -302,7 +330,8 @@ std::vector<Tensors> leavesOf(int workers, Random& random) {
   at::manual_seed(random());
   std::vector<Tensors> all(static_cast<size_t>(workers));
   for (Tensors& ofOne : all)
-    for (int i = 0; i < kLeaves; ++i) ofOne.push_back(at::randn({4, 4}, at::kDouble).requires_grad_());
+    for (size_t i = 0; i < kLeaves; ++i)
+      ofOne.push_back(at::randn({i < kDenseLeaves ? 4 : kRows, 4}, at::kDouble).requires_grad_());
   return all;
 }
 
@@ -314,9 +343,14 @@ at::Tensor lossOf(const Tensors& made, uint64_t which) {
   return Computation::sumOf(some).sum() + at::zeros({}, at::kDouble).requires_grad_();
 }
 
-void expectEqual(const at::Tensor& found, const at::Tensor& expected) {
-  const at::Tensor none = at::zeros({4, 4}, at::kDouble);
-  EXPECT_TRUE(closeToLargest(found.defined() ? found : none, expected.defined() ? expected : none));
+void expectEqual(const at::Tensor& found, const at::Tensor& expected, const at::Tensor& leaf) {
+  const auto dense = [none = at::zeros_like(leaf)](const at::Tensor& one) {
+    return !one.defined() ? none : one.is_sparse() ? one.to_dense() : one;
+  };
+  EXPECT_TRUE(closeToLargest(dense(found), dense(expected)));
+  if (found.defined() && expected.defined()) {
+    EXPECT_EQ(found.is_sparse(), expected.is_sparse());
+  }
   EXPECT_TRUE(expected.defined() || !found.defined()) << "what takes no part gets no gradient";
 }
 
@@ -357,7 +391,7 @@ void compare(TensorJob& job, AutogradMode mode, Random& random) {
     backward(job, context, made, passes[pass], !last, random);
     for (size_t i = 0; i < flat.size(); ++i) {
       if (more[i].defined()) expected[i] = expected[i].defined() ? expected[i] + more[i] : more[i];
-      expectEqual(gradient(job[i / kLeaves], context.id(), flat[i]), expected[i]);
+      expectEqual(gradient(job[i / kLeaves], context.id(), flat[i]), expected[i], flat[i]);
     }
   }
 }

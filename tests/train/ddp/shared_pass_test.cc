@@ -57,11 +57,14 @@ TEST_P(SharedPass, EqualsOneProcess) {
     const at::Tensor here = replicas().at(0)->forward(inputOf(0, 0), skipHere).square().mean();
     const at::Tensor there = job[0].call<&forwardThere>("rank1", inputOf(1, 0), skipThere).square().mean();
     context.backward({here + there});
-    for (const auto& entry : alone->named_parameters()) {
-      const at::Tensor parameter = (*replicas().at(0))->named_parameters()[entry.key()];
-      const at::Tensor gradient = context.gradient(parameter), &wanted = entry.value().grad();
-      EXPECT_TRUE(wanted.defined() ? close(gradient, wanted) : ::testing::AssertionResult(!gradient.defined()))
-          << entry.key();
+    for (const int rank : {0, 1}) {
+      for (const auto& entry : alone->named_parameters()) {
+        const at::Tensor parameter = (*replicas().at(rank))->named_parameters()[entry.key()];
+        const at::Tensor found = gradient(job[static_cast<size_t>(rank)], context.id(), parameter);
+        const at::Tensor& wanted = entry.value().grad();
+        EXPECT_TRUE(wanted.defined() ? close(found, wanted) : ::testing::AssertionResult(!found.defined()))
+            << entry.key() << " on rank " << rank;
+      }
     }
   }
   for (int rank : {0, 1}) replicas().put(rank, nullptr);

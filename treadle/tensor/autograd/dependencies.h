@@ -20,6 +20,9 @@ namespace treadle::autograd {
 struct ReadyNode {
   NodePtr node;
   std::vector<MaybeGradient> gradients;
+  // Of one that has run in part (node_parts.h): by edge, whether its gradient is still to be computed. Empty: all are.
+  std::vector<bool> edgesLeft = {};
+  size_t bytesKept = 0;  // for that
 };
 
 // Whether the gradients of one node come to the other, over any others. Walks the graph.

@@ -10,6 +10,7 @@
 #include <stdexcept>
 
 #include "treadle/core/base/error.h"
+#include "treadle/tensor/autograd/node_parts.h"
 #include "treadle/tensor/autograd/run_node.h"
 
 namespace treadle::autograd {
@@ -43,6 +44,8 @@ Result<std::vector<at::Tensor>> rootGradients(const std::vector<Root>& roots, co
   }
   return gradients;
 }
+
+constexpr size_t kMostBytesKept = size_t{64} << 20;  // for the later parts of nodes
 
 std::vector<at::Tensor> orUndefined(std::vector<MaybeGradient> gradients) {
   std::vector<at::Tensor> all;
@@ -113,12 +116,33 @@ void GraphExecutor::run(ReadyNode task) {
     for (const Edge& edge : node.next_edges()) deliver(edge, std::nullopt);
     return;
   }
-  std::vector<at::Tensor> gradients = orUndefined(std::move(task.gradients));
   if (node.num_outputs() == 0) {
-    if (auto* leaf = dynamic_cast<torch::autograd::AccumulateGrad*>(&node)) return runLeaf(*leaf, std::move(gradients));
+    if (auto* leaf = dynamic_cast<torch::autograd::AccumulateGrad*>(&node))
+      return runLeaf(*leaf, orUndefined(std::move(task.gradients)));
   }
-  std::vector<at::Tensor> outputs = runNode(node, std::move(gradients), retainGraph_);
-  for (size_t i = 0; i < outputs.size(); ++i) deliver(node.next_edge(i), std::move(outputs[i]));
+  const std::vector<bool> edges = takePart(task);
+  std::vector<at::Tensor> outputs;
+  if (edges.empty()) {
+    outputs = runNode(node, orUndefined(std::move(task.gradients)), retainGraph_);
+  } else {
+    const OnlyEdges only(node, edges);
+    outputs = runNode(node, orUndefined(std::move(task.gradients)), retainGraph_ || task.edgesLeft.empty());
+  }
+  for (size_t i = 0; i < outputs.size(); ++i)
+    if (edges.empty() || edges[i]) deliver(node.next_edge(i), std::move(outputs[i]));
+}
+
+std::vector<bool> GraphExecutor::takePart(ReadyNode& task) {
+  if (!task.edgesLeft.empty()) {
+    bytesKept_ -= task.bytesKept;
+    return task.edgesLeft;
+  }
+  if (dependencies_.receives().empty()) return {};  // no other worker waits for anything
+  std::optional<Parts> parts = partsOf(*task.node, task.gradients);
+  if (!parts || bytesKept_ + parts->bytesKept > kMostBytesKept) return {};
+  bytesKept_ += parts->bytesKept;
+  ready_.push({task.node, task.gradients, std::move(parts->later), parts->bytesKept});
+  return std::move(parts->now);
 }
 
 // An edge leads nowhere from an input that does not require a gradient.

@@ -58,6 +58,8 @@ class GraphExecutor {
   // Refuses receive nodes of other contexts, and claims the parameters with hooks.
   Status checkEnds();
   void run(ReadyNode task);
+  // The edges that the node runs for now, empty: all; what is left of it is queued.
+  std::vector<bool> takePart(ReadyNode& task);
   void runReceive(Node& node, const MessageInfo& message, std::vector<MaybeGradient> gradients);
   void runSend(const SendNode& node, std::vector<MaybeGradient> gradients);
   void runLeaf(torch::autograd::AccumulateGrad& leaf, std::vector<at::Tensor> gradients);
@@ -69,6 +71,7 @@ class GraphExecutor {
   HookedLeaves hookedLeaves_;
   Dependencies dependencies_;
   ReadyQueue ready_;
+  size_t bytesKept_ = 0;  // for the later parts of nodes
   std::map<int, std::vector<MessageGradients>> outgoing_;
   std::vector<ReceivedId> spentReceives_;
   torch::autograd::edge_list rootEdges_;  // keep the graph of the roots alive

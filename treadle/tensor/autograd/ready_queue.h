@@ -1,7 +1,8 @@
 #pragma once
 // The nodes of a pass that can run now: first receive nodes, so that their gradients leave together and at once; then
 // libtorch's order, the highest sequence number first, that is what the forward pass did last; among equals in order of
-// arrival, so that a run can be repeated. One thread at a time.
+// arrival, so that a run can be repeated. What is left of nodes that have run in part comes when nothing else is ready.
+// One thread at a time.
 
 #include <algorithm>
 #include <cstdint>
@@ -18,7 +19,10 @@ class ReadyQueue {
 
   // O(log n) for n nodes that are ready at once; the count of arrivals makes the order total.
   void push(ReadyNode ready) {
-    Entry entry{RecvNode::from(*ready.node) != nullptr, ready.node->sequence_nr(), arrivals_++, {}};
+    const Turn turn = RecvNode::from(*ready.node) != nullptr ? Turn::kFirst
+                      : ready.edgesLeft.empty()              ? Turn::kUsual
+                                                             : Turn::kLast;
+    Entry entry{turn, ready.node->sequence_nr(), arrivals_++, {}};
     entry.ready = std::move(ready);
     heap_.push_back(std::move(entry));
     std::push_heap(heap_.begin(), heap_.end(), runsLater);
@@ -32,18 +36,19 @@ class ReadyQueue {
   }
 
   // Whether what comes next is a receive node.
-  bool receiveIsNext() const { return !heap_.empty() && heap_.front().receives; }
+  bool receiveIsNext() const { return !heap_.empty() && heap_.front().turn == Turn::kFirst; }
 
  private:
+  enum class Turn : uint8_t { kFirst, kUsual, kLast };
   struct Entry {
-    bool receives;
+    Turn turn;
     uint64_t sequence;
     uint64_t arrival;
     ReadyNode ready;
   };
   // For the heap functions of <algorithm>, which put the largest first.
   static bool runsLater(const Entry& a, const Entry& b) {
-    if (a.receives != b.receives) return b.receives;
+    if (a.turn != b.turn) return a.turn > b.turn;
     return a.sequence != b.sequence ? a.sequence < b.sequence : a.arrival > b.arrival;
   }
 

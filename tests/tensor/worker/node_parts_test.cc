@@ -1,0 +1,120 @@
+// Nodes that run in two parts (node_parts.h): the gradient of what was received goes before those of parameters are
+// computed. Operations are counted by libtorch's observers.
+
+#include <ATen/record_function.h>
+#include <torch/nn/modules/linear.h>
+#include <treadle/autograd.h>
+
+#include <atomic>
+#include <string_view>
+
+#include "tests/support/gate.h"
+#include "tests/support/tensor_job.h"
+
+namespace treadle::test::node_parts_test {
+namespace {
+
+std::vector<at::Tensor> parametersOfB;
+at::Tensor layer(const at::Tensor& x) { return at::linear(x, parametersOfB[0], parametersOfB[1]); }
+
+// Counts the matrix products of backward passes, and calls `second` before the second one.
+class Products {
+ public:
+  explicit Products(std::function<void()> second) : second_(std::move(second)) {
+    here_ = this;
+    handle_ = at::addGlobalCallback(at::RecordFunctionCallback(&Products::onOperation));
+  }
+  ~Products() {
+    at::removeCallback(handle_);
+    here_ = nullptr;
+  }
+  Products(const Products&) = delete;
+  Products& operator=(const Products&) = delete;
+
+  int count() const { return count_; }
+
+ private:
+  static std::unique_ptr<at::ObserverContext> onOperation(const at::RecordFunction& operation) {
+    if (std::string_view(operation.name()) == "aten::mm" && ++here_->count_ == 2) here_->second_();
+    return nullptr;
+  }
+
+  static inline Products* here_ = nullptr;
+  const std::function<void()> second_;
+  std::atomic<int> count_ = 0;
+  at::CallbackHandle handle_ = 0;
+};
+
+class NodeParts : public ::testing::Test {
+ protected:
+  NodeParts() {
+    parametersOfB = {at::rand({5, 3}, at::kDouble).requires_grad_(), at::rand({5}, at::kDouble).requires_grad_()};
+  }
+  ~NodeParts() override { parametersOfB.clear(); }
+
+  // The gradients of a linear layer on B: of what it was sent, and of its weight and bias.
+  std::vector<at::Tensor> gradientsOf(const at::Tensor& x, const std::function<void()>& whenSent) {
+    AutogradContext context(job[0]);
+    const at::Tensor leaf = x.detach().clone().requires_grad_(), sent = leaf * 2;
+    sent.register_hook([&](const at::Tensor&) { whenSent(); });
+    context.backward({job[0].call<&layer>("B", sent).square().sum()});
+    return {context.gradient(leaf), gradient(job[1], context.id(), parametersOfB[0]),
+            gradient(job[1], context.id(), parametersOfB[1])};
+  }
+
+  std::vector<at::Tensor> gradientsAlone(const at::Tensor& x) {
+    const at::Tensor leaf = x.detach().clone().requires_grad_();
+    return torch::autograd::grad({layer(leaf * 2).square().sum()}, {leaf, parametersOfB[0], parametersOfB[1]});
+  }
+
+  void expectEqual(const std::vector<at::Tensor>& found, const std::vector<at::Tensor>& expected) {
+    for (size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(close(found[i], expected[i])) << i;
+  }
+
+  TensorJob job{{"A", "B"}, Functions().add<&layer>("layer")};
+  const at::Tensor x = at::rand({4, 3}, at::kDouble);
+};
+
+TEST_F(NodeParts, TheGradientOfWhatCameGoesBeforeThatOfAParameterIsComputed) {
+  const std::vector<at::Tensor> alone = gradientsAlone(x);
+  Gate isAtA;
+  const Products products([&] { isAtA.wait(); });
+  expectEqual(gradientsOf(x, [&] { isAtA.open(); }), alone);
+  EXPECT_EQ(products.count(), 2);
+}
+
+// It may be that of a DistributedDataParallel, which sends the gradient.
+TEST_F(NodeParts, AParameterWithAHookIsNotPutOff) {
+  const std::vector<at::Tensor> alone = gradientsAlone(x);
+  int products = 0, whenAccumulated = 0;
+  const Products counted([] {});
+  auto accumulate = torch::autograd::impl::grad_accumulator(parametersOfB[0]);
+  struct Hook : torch::autograd::FunctionPostHook {
+    Hook(const Products& of, int* to) : counted(of), products(to) {}
+    torch::autograd::variable_list operator()(const torch::autograd::variable_list& outputs,
+                                              const torch::autograd::variable_list&) override {
+      *products = counted.count();
+      return outputs;
+    }
+    const Products& counted;
+    int* products;
+  };
+  accumulate->add_post_hook(std::make_unique<Hook>(counted, &whenAccumulated));
+  expectEqual(gradientsOf(x, [&] { products = counted.count(); }), alone);
+  EXPECT_EQ(products, 2) << "both are computed before either goes";
+  EXPECT_EQ(whenAccumulated, 2);
+}
+
+TEST_F(NodeParts, AGraphThatIsRetainedGivesTheSameAgain) {
+  const std::vector<at::Tensor> alone = gradientsAlone(x);
+  AutogradContext context(job[0]);
+  const at::Tensor leaf = x.detach().clone().requires_grad_();
+  const at::Tensor loss = job[0].call<&layer>("B", leaf * 2).square().sum();
+  context.backward({loss}, {.retainGraph = true});
+  context.backward({loss});
+  EXPECT_TRUE(close(gradient(job[1], context.id(), parametersOfB[0]), 2 * alone[1]));
+  EXPECT_THROW(context.backward({loss}), Error);
+}
+
+}  // namespace
+}  // namespace treadle::test::node_parts_test
