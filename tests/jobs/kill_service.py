@@ -12,7 +12,8 @@ Three workers and two servers, each in a network namespace with 200 Mbit/s, sum 
 A killed worker ends the job: all others end by themselves within 10 s, each with an error that names it. A killed server costs a
 pause: the workers end well with the right sums, and so does the other server, within 10 s too (all rounds take about 2 s). So
 it is with stopped ones, which are silent, within 15 s: they are lost to the job after 3 s without a heartbeat, and to the service 2 s later.
-And so it is in an asynchronous service, where workers give as many changes of running sums, and see that these have all changes.
+And so it is in an asynchronous service, where workers give as many changes of running sums, and see that these have all changes,
+and where the data travels as one bit. The first worker decides where the parts of a lost server go.
 With MOMENT+MOMENT the second server is killed too, which has the parts of the first one by then: the workers go on alone.
 
 usage: kill_service.py [--build FOLDER] [--only ROLE:MOMENT] [--verbose]. Ends with
@@ -36,7 +37,7 @@ END_S, SILENT_END_S = 10, 15  # within which the others end
 LIMIT_S = 60  # until the moment has come
 POLL_S = 0.005
 
-# Of the second worker and of the first server. A worker sends some 150 addends and as many sums.
+# Of the second worker, or the first one, and of the first server. A worker sends some 150 addends and as many sums.
 MOMENTS = {
     "worker": ["joined", "making", "made", "second-round", "left",
                "announce.0.before", "announce.0.after", "announce.7.half",
@@ -47,10 +48,12 @@ MOMENTS = {
     "server": ["joined", "grant.0.before", "grant.0.half", "grant.0.after", "grant.4.before", "grant.7.after",
                "sum.0.before", "sum.0.half", "sum.0.after", "sum.1.half", "sum.2.after", "sum.31.half", "sum.100.half", "sum.150.after",
                "release.0.before", "release.0.half", "release.0.after", "release.1.after", "release.5.before", "release.9.half"],
+    "first-worker": ["making", "made", "grant.0.half", "addend.100.half", "sum.40.after"],
     "silent-worker": ["made", "addend.100.half", "sum.40.after"],
     "silent-server": ["grant.0.after", "sum.31.half", "release.1.after"],
     "asynchronous-server": ["grant.0.half", "version.0.before", "version.0.after", "version.4.half", "version.7.after",
                             "sum.0.before", "sum.31.half", "sum.100.half", "sum.150.after"],
+    "one-bit-server": ["grant.0.after", "sum.0.half", "sum.3.after", "release.0.half", "release.2.after"],
     "both-servers": ["grant.0.before+grant.4.after", "grant.0.after+release.0.half", "sum.0.half+release.0.before",
                      "sum.1.half+sum.31.half", "release.0.after+sum.100.half"],
     "asynchronous-both-servers": ["grant.0.half+version.0.before", "version.0.after+sum.31.half", "sum.31.half+version.7.after"],
@@ -64,8 +67,8 @@ class Run:
         self.program = build / "tests" / "kill_service_program"
         self.bed = bed
         self.is_worker, self.stops = role.endswith("worker"), role.startswith("silent")
-        self.mode = ["asynchronous"] if role.startswith("asynchronous") else []
-        first = 1 if self.is_worker else WORKERS
+        self.mode = [mode for mode in ("asynchronous", "one-bit") if role.startswith(mode)]
+        first = 0 if role == "first-worker" else 1 if self.is_worker else WORKERS
         self.victims = {first + number: one for number, one in enumerate(moment.split("+"))}
         self.others = [rank for rank in range(WORKERS + SERVERS) if rank not in self.victims]
         self.processes = []

@@ -1,10 +1,10 @@
 // A machine of a job with summation servers that may kill or stop itself at a named moment:
-// kill_service_program [asynchronous] [MOMENT [stop]].
+// kill_service_program [asynchronous|one-bit] [MOMENT [stop]].
 //
 // Workers sum tensors in several rounds, check the sums, and leave; or they give as many changes of running sums, and
-// leave when these have the changes of all workers. Where a service cannot be made because of a lost
-// server, it is made again without it. A program whose job fails says why on its last line, and ends with 1; with 3
-// where a sum is wrong.
+// leave when these have the changes of all workers. One-bit sums are of data that this loses nothing of. Where a
+// service cannot be made because of a lost server, it is made again without it. A program whose job fails says why on
+// its last line, and ends with 1; with 3 where a sum is wrong.
 //
 // Moments: a step of the program ("joined", "making", "made", "second-round", "left"), or "KIND.INDEX.PLACE" of a frame
 // that this process sends (summation/frame.h), as "addend.0.half": before the first one of its kind is sent, after half
@@ -36,7 +36,7 @@ using summation::FrameKind;
 
 std::string killsAt;  // the moment; empty: never
 int killsBy = SIGKILL;
-bool isAsynchronous = false;
+bool isAsynchronous = false, isOneBit = false;
 
 [[noreturn]] void die() {
   ::kill(::getpid(), killsBy);
@@ -109,8 +109,9 @@ const std::vector<SummationTensor> kTensors = {{"front", group::DataType::kFloat
                                                {"middle", group::DataType::kFloat32, 300'000},
                                                {"large", group::DataType::kFloat32, 1'500'000}};
 
-// Sums of these are exact.
+// Sums of these are exact, also as one bit.
 float element(size_t i, size_t worker, int round) {
+  if (isOneBit) return (i % 2 == 0 ? 1.0F : -1.0F) * static_cast<float>(worker + 1 + static_cast<size_t>(round));
   return static_cast<float>((i % 1000) * (worker + 1) + static_cast<size_t>(round));
 }
 
@@ -176,6 +177,7 @@ std::vector<std::string> namesOf(const std::vector<WorkerInfo>& workers) {
 SummationService makeService(Worker& worker) {
   SummationOptions options{
       .workers = namesOf(worker.peers()), .servers = namesOf(worker.servers()), .asynchronous = isAsynchronous};
+  if (isOneBit) options.compression = Compression::oneBit();
   for (;;) {
     try {
       return SummationService::make(worker, options, kTensors);
@@ -237,6 +239,8 @@ int main(int argc, char** argv) {
   for (const std::string_view word : std::span(argv, static_cast<size_t>(argc)).subspan(1)) {
     if (word == "asynchronous") {
       treadle::kill_service::isAsynchronous = true;
+    } else if (word == "one-bit") {
+      treadle::kill_service::isOneBit = true;
     } else if (word == "stop") {
       treadle::kill_service::killsBy = SIGSTOP;
     } else {
