@@ -17,6 +17,24 @@ namespace {
 std::vector<at::Tensor> parametersOfB;
 at::Tensor layer(const at::Tensor& x) { return at::linear(x, parametersOfB[0], parametersOfB[1]); }
 
+// What each kind of node makes of inputs of four rows, with parameters of B. The last one shares its gradient with a
+// hook that changes it in place, when the product has run in one process.
+std::vector<at::Tensor> ofAllKinds(const at::Tensor& x) {
+  const at::Tensor h = at::tanh(x), &weight = parametersOfB[0], &bias = parametersOfB[1];
+  const at::Tensor image = h.view({1, 1, 4, 3}), kernel = weight.narrow(0, 0, 3).view({1, 1, 3, 3});
+  const at::Tensor beside = at::matmul(x.sin(), at::ones({3, 5}, at::kDouble));
+  beside.register_hook([](const at::Tensor& gradient) { return gradient.mul_(0.5); });
+  return {at::mm(h, weight.t()),
+          at::mm(weight, h.t()),
+          at::addmm(h.sum(), h, weight.t()),
+          at::addmm(bias, h, weight.t()),
+          at::bmm(h.view({1, 4, 3}), weight.t().unsqueeze(0)),
+          at::conv2d(image, kernel),
+          at::conv2d(image, kernel, bias.narrow(0, 0, 1)),
+          beside + at::mm(h, weight.t())};
+}
+at::Tensor kind(const at::Tensor& x, int64_t which) { return ofAllKinds(x)[static_cast<size_t>(which)]; }
+
 // Counts the matrix products of backward passes, and calls `second` before the second one.
 class Products {
  public:
@@ -71,7 +89,7 @@ class NodeParts : public ::testing::Test {
     for (size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(close(found[i], expected[i])) << i;
   }
 
-  TensorJob job{{"A", "B"}, Functions().add<&layer>("layer")};
+  TensorJob job{{"A", "B"}, Functions().add<&layer>("layer").add<&kind>("kind")};
   const at::Tensor x = at::rand({4, 3}, at::kDouble);
 };
 
@@ -103,6 +121,24 @@ TEST_F(NodeParts, AParameterWithAHookIsNotPutOff) {
   expectEqual(gradientsOf(x, [&] { products = counted.count(); }), alone);
   EXPECT_EQ(products, 2) << "both are computed before either goes";
   EXPECT_EQ(whenAccumulated, 2);
+}
+
+TEST_F(NodeParts, AllKindsGiveTheGradientsOfOneProcess) {
+  for (int64_t which = 0; which < 8; ++which) {
+    SCOPED_TRACE(which);
+    at::Tensor leaf = x.clone().requires_grad_();
+    const auto alone = torch::autograd::grad({kind(leaf * 2, which).square().sum()},
+                                             {leaf, parametersOfB[0], parametersOfB[1]}, {}, {}, false, true);
+    AutogradContext context(job[0]);
+    context.backward({job[0].call<&kind>("B", leaf * 2, which).square().sum()});
+    EXPECT_TRUE(close(context.gradient(leaf), alone[0]));
+    EXPECT_TRUE(close(gradient(job[1], context.id(), parametersOfB[0]), alone[1]));
+    const at::Tensor ofBias = gradient(job[1], context.id(), parametersOfB[1]);
+    EXPECT_EQ(ofBias.defined(), alone[2].defined());
+    if (ofBias.defined()) {
+      EXPECT_TRUE(close(ofBias, alone[2]));
+    }
+  }
 }
 
 TEST_F(NodeParts, AGraphThatIsRetainedGivesTheSameAgain) {

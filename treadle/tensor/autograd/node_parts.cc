@@ -8,6 +8,7 @@
 #include <unordered_map>
 
 #include "treadle/core/base/check.h"
+#include "treadle/tensor/autograd/accumulate.h"
 #include "treadle/tensor/autograd/hooked_leaves.h"
 
 namespace treadle::autograd {
@@ -50,6 +51,16 @@ bool endsInParameter(const Edge& edge) {
   return false;
 }
 
+// Of the tensor whose gradient goes over the edge.
+size_t bytesOver(const Edge& edge) {
+  const auto& tensor = edge.function->input_metadata(edge.input_nr);
+  if (tensor.is_nested_tensor()) return 0;
+  size_t bytes = tensor.dtype().itemsize();
+  for (const c10::SymInt& size : tensor.shape_as_dim_vector())
+    bytes *= static_cast<size_t>(size.guard_int(__FILE__, __LINE__));
+  return bytes;
+}
+
 // Of the graph task that runs on this thread, which is the engine loop's own. libtorch has no way to change it that it
 // exports.
 std::unordered_map<Node*, torch::autograd::GraphTask::ExecInfo>& wanted() {
@@ -66,24 +77,21 @@ std::optional<Parts> partsOf(Node& node, const std::vector<MaybeGradient>& gradi
   Parts parts{std::vector<bool>(factors.size()), std::vector<bool>(factors.size())};
   for (const MaybeGradient& gradient : gradients) {
     if (!gradient || !gradient->defined()) continue;
-    if (gradient->layout() != at::kStrided) return {};
+    if (!isUnshared(*gradient)) return {};
     parts.bytesKept += gradient->nbytes();
   }
   bool goesOn = false, ends = false;
   for (size_t i = 0; i < factors.size(); ++i) {
-    if (!node.next_edge(i).is_valid()) continue;
-    parts.later[i] = endsInParameter(node.next_edge(i));
+    const Edge& edge = node.next_edge(i);
+    if (!edge.is_valid()) continue;
+    parts.later[i] = endsInParameter(edge);
     parts.now[i] = !parts.later[i];
+    if (parts.now[i] && factors[i] == nullptr) return {};  // to which the node's own gradient goes on
+    if (parts.now[i]) parts.bytesKept += bytesOver(edge);
     ends |= parts.later[i];
     goesOn |= parts.now[i];
   }
-  if (!goesOn || !ends) return {};
-  for (size_t i = 0; i < factors.size(); ++i) {
-    if (!parts.now[i] || factors[i] == nullptr) continue;
-    const at::Tensor factor = factors[i]->unpack();
-    if (factor.defined() && factor.layout() == at::kStrided) parts.bytesKept += factor.nbytes();
-  }
-  return parts;
+  return goesOn && ends ? std::optional(std::move(parts)) : std::nullopt;
 }
 
 OnlyEdges::OnlyEdges(const Node& node, const std::vector<bool>& edges) {

@@ -22,8 +22,8 @@ struct Parts {
 };
 
 // Nothing: the node runs whole, as it has no edges of both kinds, or would not compute them one by one at the same cost
-// (only products and convolutions do), or would call a program's hooks twice. Throws where the node's saved tensors
-// have changed or gone, as the node does.
+// (only products and convolutions do), or would call a program's hooks twice, or somebody else has its gradient too,
+// and might change it in place between the parts.
 std::optional<Parts> partsOf(Node& node, const std::vector<MaybeGradient>& gradients);
 
 // While it lives, the node that runs on this thread computes the gradients of these edges alone.
