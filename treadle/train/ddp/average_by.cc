@@ -35,10 +35,15 @@ std::vector<std::string> withOwnHost(const ProcessGroup& group, const std::vecto
   return own;
 }
 
-// Of a service that is forced. Ranks of one host are a team where there are several hosts.
-void checkTeams(const AverageConditions& conditions) {
+// Ranks of one host are a team where there are several hosts, and all sums of a pass may be under way.
+bool fitsInTeams(const AverageConditions& conditions) {
   const bool hasTeams = conditions.hosts > 1 && conditions.ranks > conditions.hosts;
-  if (!hasTeams || conditions.parameters <= summation::kMostSumsInTeam) return;
+  return !hasTeams || conditions.parameters <= summation::kMostSumsInTeam;
+}
+
+// Of a service that is forced.
+void checkTeams(const AverageConditions& conditions) {
+  if (fitsInTeams(conditions)) return;
   raise(invalidArgument("DdpOptions::averageBy is kService, the module has " + std::to_string(conditions.parameters) +
                         " trained parameters, and ranks that share a host have at most " +
                         std::to_string(summation::kMostSumsInTeam) + " sums under way: use kGroup"));
@@ -111,9 +116,8 @@ const char* nameOf(AverageBy averageBy) {
 bool isByService(AverageBy averageBy, const AverageConditions& conditions) {
   if (conditions.ranks == 1) return false;
   if (averageBy != AverageBy::kAutomatic) return averageBy == AverageBy::kService;
-  const bool hasTeams = conditions.ranks > conditions.hosts;
   return conditions.servers > 0 && conditions.hosts >= kFewestHosts && !conditions.forcesAlgorithm &&
-         (!hasTeams || conditions.parameters <= summation::kMostSumsInTeam);
+         fitsInTeams(conditions);
 }
 
 std::shared_ptr<CommHook> makeAverageHook(const ParameterList& list, const ProcessGroup& group,
