@@ -179,6 +179,18 @@ TEST_F(RemoteModules, TheStateIsACopyAndIsLoadedWhole) {
   }
 }
 
+// In FAST mode each tensor that was sent within the context must get a gradient.
+TEST_F(RemoteModules, OnlyForwardIsPartOfAGraph) {
+  RemoteModule<Scaler> gate(a, "B", 2, 5.0, "");
+  AutogradContext context(a, {AutogradMode::kFast});
+  ModuleState state = gate.state();
+  state["weight"] = at::full({2}, 3.0, at::kDouble).requires_grad_();
+  gate.load(state);
+  at::Tensor x = kX.clone().requires_grad_();
+  context.backward({gate.forward(x).sum()});
+  EXPECT_TRUE(close(context.gradient(x), at::full({2}, 6.0, at::kDouble)));
+}
+
 TEST_F(RemoteModules, AreConvertedAtTheirOwner) {
   RemoteModule<Scaler> gate(a, "B", 2, 5.0, "");
   auto weight = gate.remoteParameters().at(0);

@@ -152,5 +152,28 @@ TEST_F(RemoteSubmodules, GiveEachParameterOnce) {
   EXPECT_EQ(ownersOf(parameterRefs(a, tied)).size(), 4U);
 }
 
+// One module of C, by itself, below B's tower and under two references; and one of A that comes back by way of C.
+TEST_F(RemoteSubmodules, GiveEachParameterOnceWhereSeveralRemoteModulesHoldIt) {
+  const RemoteModule<Linear> shared(a, "C", 3, 4);
+  Linear own(3, 4);
+  torch::nn::Module all;
+  all.register_module("shared", RemoteSubmodule<Linear>(shared));
+  all.register_module("again", RemoteSubmodule<Linear>(shared));
+  all.register_module("below", RemoteSubmodule<Tower>(RemoteModule<Tower>(a, "B", shared)));
+  all.register_module("own", own);
+  const RemoteModule<Linear> reference(a, a.makeRRef(own.ptr()));
+  all.register_module("back", RemoteSubmodule<Tower>(RemoteModule<Tower>(a, "C", reference)));
+  const auto parameters = parameterRefs(a, all);
+  EXPECT_EQ(ownersOf(parameters), (std::vector<std::string>{"C", "C", "B", "B", "A", "A", "C", "C"}));
+  EXPECT_NO_THROW(DistributedOptimizer::make<torch::optim::SGD>(a, parameters, torch::optim::SGDOptions(0.1)));
+  EXPECT_EQ(parameters.at(4).localValue().unsafeGetTensorImpl(), own->weight.unsafeGetTensorImpl());
+}
+
+TEST(FirstOfEachTensor, AnswersThatAreNoneAreRefused) {
+  EXPECT_EQ(nn::checkedFirsts({0, 2}, 3), (std::vector<int64_t>{0, 2}));
+  for (const std::vector<int64_t>& answer : {std::vector<int64_t>{}, {-1}, {1}, {0, 0}, {0, 2, 1}, {0, 3}})
+    EXPECT_THROW(nn::checkedFirsts(answer, 3), DataError);
+}
+
 }  // namespace
 }  // namespace treadle::test::remote_submodule_test

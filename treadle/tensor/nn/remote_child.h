@@ -25,11 +25,19 @@ class RemoteChild {
 // The buffers of a local module and of all modules in it, as for parameterRefs.
 std::vector<RRef<at::Tensor>> bufferRefs(Worker& worker, torch::nn::Module& module);
 
+// The handler that the owner of these references runs: for each tensor among their values the place of the first
+// reference to it, in order. StateError for a reference of another owner.
+std::vector<int64_t> firstOfEachTensor(const std::vector<RRef<at::Tensor>>& references);
+// Such an answer about so many references (at least one), or DataError: a peer sent it.
+std::vector<int64_t> checkedFirsts(std::vector<int64_t> first, size_t references);
+Functions moduleFunctions();  // that every worker with tensors offers: treadle.nn.*
+
 }  // namespace nn
 
 // References to the parameters of a local module and of all modules in it, in the order of Module::parameters(), for
 // DistributedOptimizer. The parameters of a RemoteSubmodule appear in its place and belong to its owner; where the
-// remote module itself has such submodules, theirs belong to their owners. Throws what calls throw.
+// remote module itself has such submodules, theirs belong to their owners. Each parameter appears once, where it comes
+// first, also when several remote modules hold it. Throws what calls throw.
 std::vector<RRef<at::Tensor>> parameterRefs(Worker& worker, torch::nn::Module& module);
 
 }  // namespace treadle

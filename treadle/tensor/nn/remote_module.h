@@ -71,7 +71,8 @@ class RemoteModule {
   void load(const ModuleState& state) { call<&nn::loadModule<Impl>>(".load", state); }
 
   // Module::to on the owner: changes the type of parameters and buffers (ArgumentError for integers), or moves them to
-  // a device that the owner has. References to them stay valid; make optimizers after it.
+  // a device that the owner has. References to them stay valid; make optimizers after it. It gives parameters other
+  // memory: nobody may use the module meanwhile, in a call, a backward pass or a step.
   void to(at::ScalarType type) { call<&nn::convert<Impl>>(".to", type); }
   void to(const at::Device& device) { call<&nn::move<Impl>>(".move", device.str()); }
 
@@ -112,6 +113,7 @@ class RemoteModule {
 
   template <auto F, class... A>
   typename rpc::Traits<F>::Result call(const char* suffix, const A&... arguments) const {
+    const at::NoGradGuard noGrad;  // only forward is part of a graph
     auto alive = engine();
     rpc::OutgoingCall outgoing = rpc::callWith<F>(*alive, module_.owner().rank, {}, module_, arguments...);
     outgoing.function = name_ + suffix;  // the owner may know only some of the names of the class

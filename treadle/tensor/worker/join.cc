@@ -5,6 +5,7 @@
 #include "treadle/tensor/autograd/pass_end.h"
 #include "treadle/tensor/bridge/operators.h"
 #include "treadle/tensor/bridge/tensor_memory.h"
+#include "treadle/tensor/nn/remote_child.h"
 #include "treadle/tensor/optim/optimizer_functions.h"
 
 namespace treadle {
@@ -23,10 +24,11 @@ std::shared_ptr<Worker> join(JoinOptions options, AutogradOptions defaults) {
   extensions.interceptor = [usual](Worker& worker) {
     return std::make_unique<autograd::AutogradInterceptor>(worker.self().rank, usual, autograd::networkOf(worker));
   };
-  // What peers call for backward passes and optimizers is offered like any function, under names of ours, and
+  // What peers call for backward passes, modules and optimizers is offered like any function, under names of ours, and
   // checked by the same signatures: two versions of Treadle that differ here say so at the first call.
   extensions.functions = autograd::backwardFunctions();
   extensions.functions.merge(optim::optimizerFunctions());
+  extensions.functions.merge(nn::moduleFunctions());
   extensions.functions.merge(bridge::operatorFunctions());
   extensions.state = optim::makeWorkerState();
   auto worker = Worker::join(std::move(options), std::move(extensions));
