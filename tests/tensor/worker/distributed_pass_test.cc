@@ -622,8 +622,26 @@ TEST_P(DistributedPass, AWorkerEndsItsPartWhileTheLastNodesOfAnotherRun) {
   const autograd::ContextPtr there = contextOf(job[1], context);
   EXPECT_TRUE(eventually([&] {
     MutexLock lock(there->mutex);
-    return there->finishedPasses.size() == 1;
+    return there->lastEnded != 0;
   })) << "B waits for A";
+  gates.released.open();
+  pass.join();
+  EXPECT_TRUE(close(context.gradient(x), localGradient(cube)));
+}
+
+// So it counts its graph while the first nodes run elsewhere.
+TEST_P(DistributedPass, InSmartModeAWorkerKnowsOfAPassAheadOfItsGradients) {
+  if (GetParam() == AutogradMode::kFast) return;  // there gradients begin it
+  at::Tensor x = leaf();
+  AutogradContext context(a);
+  const at::Tensor loss = GatedNode::apply(a.call<&cube>("B", x)).sum();
+  std::thread pass([&] { EXPECT_NO_THROW(context.backward({loss})); });
+  gates.reached.wait();
+  const autograd::ContextPtr there = contextOf(job[1], context);
+  EXPECT_TRUE(eventually([&] {
+    MutexLock lock(there->mutex);
+    return there->live && there->live->begun && there->live->pass;
+  }));
   gates.released.open();
   pass.join();
   EXPECT_TRUE(close(context.gradient(x), localGradient(cube)));

@@ -46,19 +46,22 @@ class EarlyGradients : public ::testing::Test {
     autograd::CurrentContext none(autograd::interceptorOf(job[0]), nullptr);
     job[0].call<&autograd::onBegin>("B", BeginMessage{id, std::move(sends)});
   }
-  void endBadly() {
+  void end(size_t from, const PassId& pass, const std::string& failure) {
     autograd::CurrentContext none(autograd::interceptorOf(job[0]), nullptr);
-    messageOf<Error>([&] { job[0].call<&autograd::onFinish>("B", FinishMessage{id, "the glue came off"}); });
+    job[from].call<&autograd::onFinish>("B", FinishMessage{pass, failure});
+  }
+  void endBadly() {
+    messageOf<Error>([&] { end(0, id, "the glue came off"); });
   }
 
   // How many messages' gradients wait at B; none where the pass is not under way.
   std::optional<size_t> waiting() {
     const autograd::ContextPtr there = contextOf(job[1], context);
     MutexLock lock(there->mutex);
-    auto found = there->passes.find(id.pass);
-    if (found == there->passes.end()) return std::nullopt;
-    EXPECT_FALSE(found->second.pass || found->second.begun);
-    return found->second.early.size();
+    const autograd::LivePass* live = there->find(id.pass);
+    if (live == nullptr) return std::nullopt;
+    EXPECT_FALSE(live->pass || live->begun);
+    return live->early.size();
   }
   at::Tensor gradientThere() { return gradient(job[1], context.id(), weightThere); }
 
@@ -120,6 +123,25 @@ TEST_F(EarlyGradients, GoWithAPassThatEndsBeforeItBegins) {
   EXPECT_EQ(waiting(), std::nullopt) << "nothing begins anew";
   EXPECT_TRUE(contains(messageOf<CancelledError>([&] { gradientThere(); }), "the glue came off"));
   EXPECT_FALSE(keptGradient(job[1], context.id(), weightThere).defined());
+}
+
+// A good end is the owner's affair, and an end of another pass is nobody's.
+TEST_F(EarlyGradients, AreNotLostByAnEndThatNobodyMayTell) {
+  Future<EndedRanks> answer = gradients(2, 0, {full(1)});
+  EXPECT_TRUE(eventually([&] { return waiting() == 1U; }));
+  const PassId later{context.id(), autograd::interceptorOf(job[0]).contexts().nextId(), false};
+  messageOf<ArgumentError>([&] { end(2, id, ""); });
+  for (size_t from : {0U, 2U})
+    for (const char* failure : {"", "the glue came off"}) messageOf<ArgumentError>([&] { end(from, later, failure); });
+  begin({0});
+  EXPECT_EQ(answer.wait(), EndedRanks{1});
+  EXPECT_TRUE(close(gradientThere(), full(3)));
+}
+
+TEST_F(EarlyGradients, AGoodEndIsRefusedWhereThePassHasFailed) {
+  begin({0});
+  messageOf<Error>([&] { end(2, id, "the glue came off"); });
+  EXPECT_TRUE(contains(messageOf<Error>([&] { end(0, id, ""); }), "the glue came off"));
 }
 
 struct EarlyGradientsInFastMode : EarlyGradients {

@@ -33,6 +33,7 @@ at::Tensor weightedAtC(CallContext& call, const at::Tensor& x) {
   return call.worker().call<&twiceCounted>("C", x) * place->weight;
 }
 at::Tensor gatedAtB(CallContext& call, const at::Tensor& x) { return GatedNode::apply(weightedAtC(call, x)); }
+at::Tensor gatedSumAtB(CallContext& call, const at::Tensor& x) { return gatedAtB(call, x).sum(); }
 at::Tensor leaf() { return at::tensor({0.3, -1.2}, at::kDouble).requires_grad_(); }
 
 class PassTimeLimit : public ::testing::TestWithParam<AutogradMode> {
@@ -45,7 +46,7 @@ class PassTimeLimit : public ::testing::TestWithParam<AutogradMode> {
     auto context = std::make_unique<AutogradContext>(a);
     at::Tensor loss = a.call<&gatedAtB>("B", leaf()).sum();
     messageOf<TimeoutError>([&] { context->backward({loss}, {.timeout = limit}); });
-    EXPECT_EQ(underWay(0, *context), 0U);
+    EXPECT_FALSE(isUnderWay(0, *context));
     EXPECT_TRUE(eventually([&] { return ofThis.reached.isOpen() || hasEndedBadly(1, *context); }));
     return ofThis.reached.isOpen() ? std::move(context) : nullptr;
   }
@@ -55,17 +56,16 @@ class PassTimeLimit : public ::testing::TestWithParam<AutogradMode> {
     return context;
   }
 
-  // How many passes of the context.
-  size_t underWay(size_t rank, const AutogradContext& context) {
+  bool isUnderWay(size_t rank, const AutogradContext& context) {
     const autograd::ContextPtr there = contextOf(job[rank], context);
     MutexLock lock(there->mutex);
-    return there->passes.size();
+    return there->live.has_value();
   }
   // Opens the gate once B has heard of the end, and returns when B is done.
   void release(const AutogradContext& context) {
     EXPECT_TRUE(eventually([&] { return knowsOfAFailure(job[1], context); })) << "B has not heard of the end";
     ofThis.released.open();
-    EXPECT_TRUE(eventually([&] { return underWay(1, context) == 0; })) << "B is not done with it";
+    EXPECT_TRUE(eventually([&] { return !isUnderWay(1, context); })) << "B is not done with it";
   }
   Status brokenBy(size_t rank, const AutogradContext& context) {
     const autograd::ContextPtr there = contextOf(job[rank], context);
@@ -73,7 +73,7 @@ class PassTimeLimit : public ::testing::TestWithParam<AutogradMode> {
     return there->broken;
   }
   bool hasEndedBadly(size_t rank, const AutogradContext& context) {
-    return !brokenBy(rank, context).ok() && underWay(rank, context) == 0;
+    return !brokenBy(rank, context).ok() && !isUnderWay(rank, context);
   }
   void expectAnotherPassWorks() {
     at::Tensor x = leaf();
@@ -86,11 +86,14 @@ class PassTimeLimit : public ::testing::TestWithParam<AutogradMode> {
   }
 
   Place ofThis;
-  TensorJob job{
-      {"A", "B", "C"},
-      Functions().add<&twiceCounted>("twiceCounted").add<&weightedAtC>("weightedAtC").add<&gatedAtB>("gatedAtB"),
-      {GetParam()},
-      [](JoinOptions& options) { options.maxConcurrentHandlers = 2; }};
+  TensorJob job{{"A", "B", "C"},
+                Functions()
+                    .add<&twiceCounted>("twiceCounted")
+                    .add<&weightedAtC>("weightedAtC")
+                    .add<&gatedAtB>("gatedAtB")
+                    .add<&gatedSumAtB>("gatedSumAtB"),
+                {GetParam()},
+                [](JoinOptions& options) { options.maxConcurrentHandlers = 2; }};
   Worker& a = job[0];
 };
 INSTANTIATE_TEST_SUITE_P(Modes, PassTimeLimit, ::testing::Values(AutogradMode::kSmart, AutogradMode::kFast));
@@ -100,9 +103,18 @@ TEST_P(PassTimeLimit, EndsThePassOnTheOthersToo) {
   const auto context = stuckPass();
   ASSERT_TRUE(context);
   EXPECT_TRUE(eventually([&] { return hasEndedBadly(2, *context); })) << "C has not heard of the end";
-  EXPECT_EQ(underWay(2, *context), 0U) << "C waits no longer";
+  EXPECT_FALSE(isUnderWay(2, *context)) << "C waits no longer";
   EXPECT_TRUE(contains(brokenBy(2, *context).message(), "BackwardOptions::timeout")) << "C knows why";
-  EXPECT_EQ(underWay(1, *context), 1U) << "the node of B runs on";
+  EXPECT_TRUE(isUnderWay(1, *context)) << "the node of B runs on";
+}
+
+// It is the user's own, of the fetch and the pass together.
+TEST_P(PassTimeLimit, IsNamedForARemoteRootToo) {
+  AutogradContext context(a);
+  const RRef<at::Tensor> loss = a.remote<&gatedSumAtB>("B", leaf());
+  const std::string why = messageOf<TimeoutError>([&] { context.backward(loss, {.timeout = 1s}); });
+  EXPECT_TRUE(contains(why, "within " + toText(1s) + " (BackwardOptions::timeout)")) << why;
+  ofThis.released.open();
 }
 
 TEST_P(PassTimeLimit, HoldsNoOtherPassUp) {

@@ -118,6 +118,30 @@ TEST_P(PassesAtOnce, AContextTakesOneAtATime) {
   EXPECT_TRUE(close(context.gradient(x), at::full({3}, 5.0, at::kDouble)));
 }
 
+// C has ended it well by then, and gave its gradients to whoever asked.
+TEST_P(PassesAtOnce, AFailureAtItsEndReachesThoseOnWhichItHasEndedWell) {
+  AutogradContext context(a);
+  const at::Tensor result = a.call<&cube>("C", leaf());
+  result.register_hook([](const at::Tensor&) {
+    autograd::Pass::current()->onFinish([](const Status&) { throw std::runtime_error("the glue came off"); });
+  });
+  std::string why = messageOf<Error>([&] { context.backward({result.sum()}); });
+  EXPECT_TRUE(contains(why, "the glue came off")) << why;
+  why = messageOf<CancelledError>([&] { gradients(job[2], context.id()); });
+  EXPECT_TRUE(contains(why, "the glue came off")) << why;
+}
+
+TEST_P(PassesAtOnce, AContextThatGoesMeanwhileEndsItsPass) {
+  auto context = std::make_unique<AutogradContext>(a);
+  const at::Tensor loss = a.call<&gated>("B", leaf()).sum();
+  std::thread pass([&, running = context.get()] { messageOf<Error>([&] { running->backward({loss}); }); });
+  gates.reached.wait();
+  context.reset();
+  pass.join();
+  gates.released.open();
+  EXPECT_TRUE(eventually([&] { return job.openContexts() == 0; }));
+}
+
 TEST_P(PassesAtOnce, AnyOptimizerMayStepTheirParameters) {
   using namespace torch::optim;
   expectStepsBesidePasses<SGD>(SGDOptions(0.01).momentum(0.9));

@@ -71,7 +71,7 @@ class LostOwner : public ::testing::Test {
   std::shared_ptr<autograd::Pass> passAt(size_t rank, const autograd::PassId& id) {
     const autograd::ContextPtr context = valueOrThrow(autograd::interceptorOf(job[rank]).contexts().find(id.context));
     MutexLock lock(context->mutex);
-    return context->passes.at(id.pass).pass;
+    return context->find(id.pass)->pass;
   }
 
   // A local pass of both ranks over the same group.

@@ -10,7 +10,7 @@ namespace treadle::link {
 
 // Raised with every change that a peer of the version before would misread: there is no negotiation, and a
 // job runs one release.
-inline constexpr uint16_t kProtocolVersion = 31;
+inline constexpr uint16_t kProtocolVersion = 32;
 
 using Nonce = std::array<std::byte, 32>;
 using Proof = std::array<std::byte, 32>;

@@ -33,10 +33,11 @@ AutogradContext::~AutogradContext() {
 int64_t AutogradContext::id() const { return context_->id; }
 
 void AutogradContext::backward(const std::vector<at::Tensor>& roots, BackwardOptions options) {
+  const TimePoint deadline = deadlineAfter(options.timeout);
   std::vector<autograd::Root> from;
   // An undefined gradient stands for 1: each root has one element.
   for (const at::Tensor& root : roots) from.push_back({root, {}});
-  autograd::runBackward(worker_, context_, std::move(from), options);
+  autograd::runBackward(worker_, context_, std::move(from), options, deadline);
 }
 
 // Fetched within the context even if another one, or none, is current here.
@@ -47,8 +48,7 @@ void AutogradContext::backward(const RRef<at::Tensor>& root, BackwardOptions opt
     autograd::CurrentContext current(autograd::interceptorOf(worker_), context_);
     value = root.toHere(options.timeout);
   }
-  if (deadline != kNever) options.timeout = deadline - Clock::now();
-  backward(std::vector<at::Tensor>{value}, options);
+  autograd::runBackward(worker_, context_, {{value, {}}}, options, deadline);
 }
 
 at::Tensor AutogradContext::gradient(const at::Tensor& leaf) const {

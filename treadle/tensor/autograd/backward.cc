@@ -19,14 +19,18 @@ Future<EndedRanks> readyFuture() {
   return promise.future();
 }
 
-// The pass of a message that came, as far as this worker has it. The caller holds the context's lock.
-LivePass& livePass(ContextState& context, const PassId& id) TREADLE_REQUIRES(context.mutex) {
+// The pass of a message that came, as far as this worker has it. On another worker than the owner of the context, it is
+// the message that makes the pass known.
+LivePass& livePass(const Worker& worker, ContextState& context, const PassId& id) TREADLE_REQUIRES(context.mutex) {
   if (context.ended) raise(contextGone(context.id));
-  if (context.finishedPasses.contains(id.pass))
-    raise(failedPrecondition("gradients came for a backward pass that is over"));
-  LivePass& live = context.passes[id.pass];
-  throwIfError(live.refused);
-  return live;
+  if (id.pass <= context.lastEnded) raise(failedPrecondition("gradients came for a backward pass that is over"));
+  if (!context.live && context.ownerRank != worker.self().rank) context.live.emplace(LivePass{.id = id.pass});
+  LivePass* live = context.find(id.pass);
+  if (live == nullptr)
+    raise(invalidArgument("gradients came for another backward pass of autograd context " + std::to_string(context.id) +
+                          " than the one that is under way"));
+  throwIfError(live->refused);
+  return *live;
 }
 
 // Nobody is to wait for a pass that does not run here: what has come for it is answered, and so is what still comes.
@@ -35,13 +39,11 @@ LivePass& livePass(ContextState& context, const PassId& id) TREADLE_REQUIRES(con
   std::map<int64_t, std::vector<MaybeGradient>> early;  // freed without the lock
   {
     MutexLock lock(context.mutex);
-    auto found = context.passes.find(id.pass);
-    if (found != context.passes.end()) {
-      LivePass& live = found->second;
-      live.refused = why;
-      early.swap(live.early);
-      if (live.engagedBy) engagedBy.emplace(*std::move(live.engagedBy));
-      live.engagedBy.reset();
+    if (LivePass* live = context.find(id.pass)) {
+      live->refused = why;
+      early.swap(live->early);
+      if (live->engagedBy) engagedBy.emplace(*std::move(live->engagedBy));
+      live->engagedBy.reset();
     }
   }
   if (engagedBy) engagedBy->fail(why);
@@ -71,7 +73,7 @@ std::shared_ptr<Pass> countAndTakeEarly(Worker& worker, const ContextPtr& contex
                                         std::optional<std::vector<int64_t>> sends) try {
   auto pass = valueOrThrow(makePass(worker, context, {id.pass, id.retainGraph, std::move(sends)}, {}));
   MutexLock lock(context->mutex);
-  LivePass& live = livePass(*context, id);
+  LivePass& live = livePass(worker, *context, id);
   live.pass = pass;
   for (auto& [messageId, gradients] : std::exchange(live.early, {})) add(*pass, messageId, std::move(gradients));
   return pass;
@@ -83,6 +85,7 @@ std::shared_ptr<Pass> countAndTakeEarly(Worker& worker, const ContextPtr& contex
 // the pass's affair.
 void checkSource(const ContextState& context, int from, const GradientMessage& gradients) {
   const ContextGraph& graph = *context.graph;
+  if (gradients.messages.empty()) raise(invalidArgument("a message with gradients holds none"));
   if (rankOfId(gradients.id.pass) != context.ownerRank)
     raise(invalidArgument("gradients came for a backward pass of somebody else than the owner of the context"));
   const int64_t end = graph.numbersGiven();
@@ -107,12 +110,12 @@ std::vector<int> othersOf(const Worker& worker, const ContextPtr& context, const
   return others;
 }
 
-// Fails the pass of this worker when its time is over.
+// Fails the pass of this worker at the deadline, which is `limit` after the user's call.
 class TimeLimit {
  public:
-  TimeLimit(Worker& worker, const std::shared_ptr<Pass>& pass, Duration limit) : deadline_(deadlineAfter(limit)) {
-    if (deadline_ == kNever) return;
-    timer_ = worker.engine().after(limit);
+  TimeLimit(Worker& worker, const std::shared_ptr<Pass>& pass, TimePoint deadline, Duration limit) {
+    if (deadline == kNever) return;
+    timer_ = worker.engine().after(std::max(deadline - Clock::now(), Duration::zero()));
     auto timer = sharedStateOf(timer_);
     timer->onReady([timer = timer.get(), weak = std::weak_ptr(pass), limit] {
       auto alive = weak.lock();
@@ -125,10 +128,7 @@ class TimeLimit {
   TimeLimit(const TimeLimit&) = delete;
   TimeLimit& operator=(const TimeLimit&) = delete;
 
-  TimePoint deadline() const { return deadline_; }
-
  private:
-  const TimePoint deadline_;
   Future<void> timer_;
 };
 
@@ -157,10 +157,8 @@ Future<EndedRanks> engage(ContextState& context, const std::shared_ptr<Pass>& pa
   throwIfError(context.usable());
   MutexLock lock(context.mutex);
   if (context.ended) raise(contextGone(context.id));
-  LivePass& live = context.passes[pass->passId()];
-  live.begun = true;
-  live.pass = pass;
-  return live.engagedBy.emplace().future();
+  context.live.emplace(LivePass{.id = pass->passId(), .begun = true, .pass = pass});
+  return context.live->engagedBy.emplace().future();
 }
 
 // Until it is over on all workers, well or badly.
@@ -179,6 +177,8 @@ Status runToItsEnd(const std::shared_ptr<Pass>& pass, const Lineage& sends, cons
     return error.status();
   }
 }
+
+std::string failureText(const Status& failure) { return "the backward pass failed: " + failure.message(); }
 
 // A failure is told to all who may have heard of the pass, also to those on which it had ended well.
 std::vector<int> allOf(const Worker& worker, ContextState& context, const Lineage& sends) {
@@ -203,8 +203,8 @@ EndedRanks onBegin(CallContext& call, const BeginMessage& message) {
     raise(invalidArgument("a backward pass is begun with a message that is there twice, or not in order"));
   {
     MutexLock lock(context->mutex);
-    if (context->finishedPasses.contains(message.id.pass)) return {};  // the word of its end came first
-    if (std::exchange(livePass(*context, message.id).begun, true))
+    if (message.id.pass <= context->lastEnded) return {};  // the word of its end came first
+    if (std::exchange(livePass(worker, *context, message.id).begun, true))
       raise(invalidArgument("a backward pass was begun twice"));
   }
   PassNetwork::runUntilIdle(*countAndTakeEarly(worker, context, message.id, message.sends));
@@ -220,7 +220,7 @@ rpc::AnswerThen<EndedRanks> onGradients(CallContext& call, GradientMessage messa
   bool begins = false;
   {
     MutexLock lock(context->mutex);
-    LivePass& live = livePass(*context, message.id);
+    LivePass& live = livePass(worker, *context, message.id);
     addAll(live, std::move(message.messages));
     // In SMART mode the worker that called backward says when it begins.
     if (context->graph->mode() == AutogradMode::kFast) begins = !std::exchange(live.begun, true);
@@ -236,7 +236,8 @@ rpc::AnswerThen<EndedRanks> onGradients(CallContext& call, GradientMessage messa
   return {std::move(answer), std::move(run)};
 }
 
-void runBackward(Worker& worker, const ContextPtr& context, std::vector<Root> roots, const BackwardOptions& options) {
+void runBackward(Worker& worker, ContextPtr context, std::vector<Root> roots, const BackwardOptions& options,
+                 TimePoint deadline) {
   const OnlyPass only(*context);
   FinishMessage end{{context->id, interceptorOf(worker).contexts().nextId(), options.retainGraph}, ""};
   PassOptions here{end.id.pass, options.retainGraph};
@@ -248,13 +249,19 @@ void runBackward(Worker& worker, const ContextPtr& context, std::vector<Root> ro
   std::shared_ptr<Pass> pass = valueOrThrow(makePass(worker, context, std::move(here), std::move(roots)));
   auto& network = static_cast<PassNetwork&>(pass->sink());
   network.setOwnPass(end.id.pass);
+  const TimeLimit limit(worker, pass, deadline, options.timeout);
   Future<EndedRanks> done = engage(*context, pass);
-  TimeLimit limit(worker, pass, options.timeout);
-  const Status outcome = runToItsEnd(pass, sends, done, limit.deadline());
-  if (!outcome.ok()) end.failure = "the backward pass failed: " + outcome.message();
+  const Status outcome = runToItsEnd(pass, sends, done, deadline);
+  if (!outcome.ok()) end.failure = failureText(outcome);
   const std::vector<int> others =
       outcome.ok() ? othersOf(worker, context, sends, network.endedRanks()) : allOf(worker, *context, sends);
-  const Status finished = finishEverywhere(worker, context, end, others, limit.deadline());
+  const int self = worker.self().rank;
+  const Status finished = finishEverywhere(worker, context, end, self, others, deadline);
+  if (outcome.ok() && !finished.ok()) {
+    // It failed at its end: those on which it had ended well are to hear of that.
+    end.failure = failureText(finished);
+    finishEverywhere(worker, context, end, self, allOf(worker, *context, sends), deadline).ignore();
+  }
   throwIfError(outcome.ok() ? finished : outcome);
 }
 

@@ -21,7 +21,9 @@ namespace treadle::autograd {
 // Runs a whole pass from `roots` and returns when all gradients are in the contexts of all workers. Throws
 // the failure of any worker, with its name; the context is of no use then. Blocks the calling thread, which
 // reads the answers itself; any thread, but one pass of a context at a time.
-void runBackward(Worker& worker, const ContextPtr& context, std::vector<Root> roots, const BackwardOptions& options);
+// The deadline is `options.timeout` after the user's call, which may have waited before.
+void runBackward(Worker& worker, ContextPtr context, std::vector<Root> roots, const BackwardOptions& options,
+                 TimePoint deadline);
 
 // As it travels with the pass's messages.
 PassId idOf(const Pass& pass);

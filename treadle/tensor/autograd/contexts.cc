@@ -26,11 +26,20 @@ Status contextGone(int64_t id) {
   return notFound("autograd context " + std::to_string(id) + " has ended on the worker that owns it");
 }
 
-std::map<int64_t, LivePass> ContextState::end() {
+std::optional<LivePass> ContextState::end() {
   graph->received().close();
-  MutexLock lock(mutex);
-  ended = true;
-  return std::exchange(passes, {});
+  std::optional<LivePass> left = [&] {
+    MutexLock lock(mutex);
+    ended = true;
+    return std::exchange(live, std::nullopt);
+  }();
+  // A thread that runs its nodes goes no further.
+  if (left && left->pass) left->pass->fail(cancelled(contextGone(id).message()));
+  return left;
+}
+
+std::optional<LivePass> ContextState::take(int64_t passId) {
+  return find(passId) == nullptr ? std::nullopt : std::exchange(live, std::nullopt);
 }
 
 int rankOfId(int64_t id) { return static_cast<int>(id >> kRankShift); }

@@ -27,6 +27,7 @@ using EndedRanks = std::vector<int32_t>;
 // A backward pass while it runs here. It is engaged while the worker that made it active waits for our
 // acknowledgement (Dijkstra and Scholten, "Termination detection for diffusing computations", 1980).
 struct LivePass {
+  int64_t id = 0;
   bool begun = false;                    // in SMART mode when it is known which of this worker's sends take part
   std::shared_ptr<Pass> pass = nullptr;  // once it has counted its graph, which is done without a lock
   std::map<int64_t, std::vector<MaybeGradient>> early = {};  // what has come before that, by message
@@ -49,8 +50,12 @@ struct ContextState {
   // It takes no pass and no message any more, and nobody is told of what is dropped. What a context that has ended must
   // let go of: a pass holds its sink, which holds the context. Not with locks held, as the last owner of a pass ends
   // it.
-  std::map<int64_t, LivePass> end();
+  std::optional<LivePass> end();
   bool cameFrom(int rank);
+  // The pass, if it is under way here.
+  LivePass* find(int64_t passId) TREADLE_REQUIRES(mutex) { return live && live->id == passId ? &*live : nullptr; }
+  // The same for good; freed without the lock.
+  std::optional<LivePass> take(int64_t passId) TREADLE_REQUIRES(mutex);
   // The failure of a pass, once one has failed: the context can be used no more, as gradients of that pass may be among
   // its gradients.
   Status usable() const;
@@ -58,12 +63,12 @@ struct ContextState {
   mutable Mutex mutex;
   std::set<int> known TREADLE_GUARDED_BY(mutex);  // whom we sent messages of this context
   std::set<int> from TREADLE_GUARDED_BY(mutex);   // who sent us any: each of them would tell us of its end
-  std::map<int64_t, LivePass> passes TREADLE_GUARDED_BY(mutex);
-  // Ids are 8 bytes, and a context has few passes: they are kept as long as the context is.
-  std::set<int64_t> finishedPasses TREADLE_GUARDED_BY(mutex);
-  std::set<int64_t> failedPasses TREADLE_GUARDED_BY(mutex);  // of those, the ones whose failure was passed on
-  Status broken TREADLE_GUARDED_BY(mutex);                   // why no further pass can run
-  bool isInBackward TREADLE_GUARDED_BY(mutex) = false;       // on the worker that owns it
+  // A context takes one pass at a time, and the ids of its passes ascend.
+  std::optional<LivePass> live TREADLE_GUARDED_BY(mutex);
+  int64_t lastEnded TREADLE_GUARDED_BY(mutex) = 0;      // the last pass that has ended here
+  int64_t lastFailed TREADLE_GUARDED_BY(mutex) = 0;     // the last one whose failure was passed on
+  Status broken TREADLE_GUARDED_BY(mutex);              // why no further pass can run
+  bool isInBackward TREADLE_GUARDED_BY(mutex) = false;  // on the worker that owns it
   // Set before the last look at `known`: a handler that is still at work must not take the context to a worker
   // that nobody would tell of its end.
   bool ended TREADLE_GUARDED_BY(mutex) = false;

@@ -39,9 +39,10 @@ void Gradients::put(const at::Tensor& leaf, at::Tensor&& gradient, bool keepSum)
   // Also called outside of the engine, at the end of a pass, where grad mode may be on.
   torch::autograd::AutoGradMode noGrad(false);
   std::lock_guard lock(mutex_);
-  auto [found, isNew] = indexOf_.try_emplace(leaf.unsafeGetTensorImpl(), entries_.size());
-  if (isNew) {
-    entries_.emplace_back(leaf, owned(leaf, std::move(gradient)));
+  const auto found = indexOf_.find(leaf.unsafeGetTensorImpl());
+  if (found == indexOf_.end()) {
+    entries_.emplace_back(leaf, owned(leaf, std::move(gradient)));  // which may throw
+    indexOf_.emplace(leaf.unsafeGetTensorImpl(), entries_.size() - 1);
   } else if (!keepSum) {
     entries_[found->second].second = owned(leaf, std::move(gradient));
   } else {

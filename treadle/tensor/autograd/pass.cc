@@ -183,10 +183,15 @@ std::string Pass::madeFor(const Node& node) const {
   return {};
 }
 
-// Only handed over: the pass goes on while the peers work.
+// Only handed over: the pass goes on while the peers work. A hook may have made a tensor that does not travel.
 Status Pass::sendOut() {
-  for (auto& [rank, messages] : executor_->takeOutgoing())
-    TREADLE_RETURN_IF_ERROR(sink_->sendGradients(*this, rank, std::move(messages)));
+  for (auto& [rank, messages] : executor_->takeOutgoing()) {
+    try {
+      TREADLE_RETURN_IF_ERROR(sink_->sendGradients(*this, rank, std::move(messages)));
+    } catch (...) {
+      return failureOf("sending gradients to " + sink_->nameOf(rank));
+    }
+  }
   return {};
 }
 

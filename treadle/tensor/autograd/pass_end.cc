@@ -46,20 +46,35 @@ enum class Left { kNothing, kTellOthers, kEndHere };
 // Whether the pass ended badly, and this worker hears of it for the first time. From then on the context is of no use,
 // also where a node of the pass still runs.
 bool isNewFailure(ContextState& context, const FinishMessage& message) TREADLE_REQUIRES(context.mutex) {
-  if (message.failure.empty() || !context.failedPasses.insert(message.id.pass).second) return false;
+  if (message.failure.empty() || message.id.pass <= context.lastFailed) return false;
+  context.lastFailed = message.id.pass;
   if (context.broken.ok()) context.broken = cancelled(message.failure);
   return true;
 }
 
-// Takes the end of the pass for the calling thread.
-Left takeEnd(ContextState& context, const FinishMessage& message, std::shared_ptr<Pass>& pass) {
+// Refuses what no worker of a job says of a pass that has not ended here. Nobody has to tell the owner, and in SMART
+// mode only the owner tells of a good end.
+void checkMayEnd(const ContextState& context, int self, const FinishMessage& message, int from)
+    TREADLE_REQUIRES(context.mutex) {
+  const int owner = context.ownerRank;
+  const bool isSmart = context.graph->mode() == AutogradMode::kSmart;
+  const bool mayTell = from == self || (self != owner && (from == owner || !isSmart || !message.failure.empty()));
+  const bool isOther = context.live && context.live->id != message.id.pass;
+  if (rankOfId(message.id.pass) != owner || !mayTell || isOther)
+    raise(invalidArgument("worker " + std::to_string(from) + " may not end this backward pass of autograd context " +
+                          std::to_string(context.id)));
+}
+
+// Takes the end of the pass, which worker `from` reports, for the calling thread.
+Left takeEnd(ContextState& context, int self, const FinishMessage& message, int from, std::shared_ptr<Pass>& pass) {
   MutexLock lock(context.mutex);
+  if (message.id.pass > context.lastEnded) checkMayEnd(context, self, message, from);
   const bool hasFailed = isNewFailure(context, message);
   // Remembered: several others may report the end, and gradients that come after it must not begin the pass anew. Where
   // it ended well here and failed elsewhere, those behind must hear of it too.
-  if (!context.finishedPasses.insert(message.id.pass).second) return hasFailed ? Left::kTellOthers : Left::kNothing;
-  auto found = context.passes.find(message.id.pass);
-  if (found != context.passes.end()) pass = found->second.pass;
+  if (message.id.pass <= context.lastEnded) return hasFailed ? Left::kTellOthers : Left::kNothing;
+  context.lastEnded = message.id.pass;
+  if (const LivePass* live = context.find(message.id.pass)) pass = live->pass;
   return Left::kEndHere;
 }
 
@@ -82,17 +97,13 @@ Status endHere(Worker& worker, const ContextPtr& context, const FinishMessage& m
   } else if (!message.failure.empty()) {
     outcome = cancelled(message.failure);
   }
-  std::map<int64_t, LivePass>::node_type ended;
-  {
+  std::optional<LivePass> ended = [&] {
     MutexLock lock(context->mutex);
-    ended = context->passes.extract(message.id.pass);
     if (!outcome.ok()) context->broken = outcome;
-  }
+    return context->take(message.id.pass);
+  }();
   // Gradients that engaged this worker again after the last look may still wait for their answer.
-  if (ended && ended.mapped().engagedBy) {
-    Promise<EndedRanks>& engagedBy = *ended.mapped().engagedBy;
-    outcome.ok() ? engagedBy.set({}) : engagedBy.fail(outcome);
-  }
+  if (ended && ended->engagedBy) outcome.ok() ? ended->engagedBy->set({}) : ended->engagedBy->fail(outcome);
   return outcome;
 }
 
@@ -100,17 +111,22 @@ Status endHere(Worker& worker, const ContextPtr& context, const FinishMessage& m
 
 bool finishHere(Worker& worker, const ContextPtr& context, const FinishMessage& message, Status& outcome) {
   std::shared_ptr<Pass> pass;
-  const Left left = takeEnd(*context, message, pass);
+  const int self = worker.self().rank;
+  const Left left = takeEnd(*context, self, message, self, pass);
   Callbacks onSuccess;  // none, as nobody ends a pass with callbacks by itself
   if (left == Left::kEndHere) outcome = endHere(worker, context, message, std::move(pass), onSuccess);
   return left != Left::kNothing;
 }
 
-Status finishEverywhere(Worker& worker, const ContextPtr& context, const FinishMessage& message,
+Status finishEverywhere(Worker& worker, const ContextPtr& context, const FinishMessage& message, int from,
                         const std::vector<int>& others, TimePoint deadline) {
   std::shared_ptr<Pass> pass;
-  const Left left = takeEnd(*context, message, pass);
-  if (left == Left::kNothing) return {};
+  const Left left = takeEnd(*context, worker.self().rank, message, from, pass);
+  if (left == Left::kNothing) {
+    // In SMART mode a good end is told once: what ended here before was by this worker itself, or a failure.
+    const bool isToldOnce = context->graph->mode() == AutogradMode::kSmart && message.failure.empty();
+    return isToldOnce ? context->usable() : Status();
+  }
   // Sends the end to all others before the pass ends here: a callback of the pass may wait for callbacks there. Waits
   // for all, also when one fails: when backward returns, only lost workers may still be at work on the pass.
   std::vector<std::pair<int, Future<void>>> ending;
@@ -140,7 +156,7 @@ Status finishEverywhere(Worker& worker, const ContextPtr& context, const FinishM
     return {};
   }
   MutexLock lock(context->mutex);
-  context->broken = outcome;
+  if (left == Left::kEndHere) context->broken = outcome;
   return outcome;
 }
 
@@ -153,8 +169,8 @@ void onFinish(CallContext& call, const FinishMessage& message) {
   // In SMART mode the worker that called backward tells all whom a pass that went well concerns.
   const bool passOn = context->graph->mode() == AutogradMode::kFast || !message.failure.empty();
   std::vector<int> others;
-  if (passOn) others = toTell(worker, *context, {call.caller().rank});
-  throwIfError(finishEverywhere(worker, context, message, others));
+  if (passOn) others = toTell(worker, *context, {call.caller().rank, context->ownerRank});
+  throwIfError(finishEverywhere(worker, context, message, call.caller().rank, others));
 }
 
 void releaseEverywhere(Worker& worker, int64_t contextId, std::optional<int> toldBy) {

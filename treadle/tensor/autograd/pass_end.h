@@ -17,11 +17,12 @@ std::vector<int> toTell(const Worker& worker, ContextState& context, const Ended
 // Ends the pass on this worker; false when it had ended here before.
 bool finishHere(Worker& worker, const ContextPtr& context, const FinishMessage& message, Status& outcome);
 
-// On `others` and here, at the same time: callbacks of the pass (Pass::onFinish) may wait for those on other workers.
-// In FAST mode, and after a failure, the others tell those behind them. Returns when it has ended there, or at the
-// deadline, with the first failure; a cancelled or timed-out callback counts only if nothing else failed. A context in
-// which a pass ended badly takes no other.
-Status finishEverywhere(Worker& worker, const ContextPtr& context, const FinishMessage& message,
+// `from`: who reports the end, this worker itself where it has called backward. On `others` and here, at the same time:
+// callbacks of the pass (Pass::onFinish) may wait for those on other workers. In FAST mode, and after a failure, the
+// others tell those behind them. Returns when it has ended there, or at the deadline, with the first failure; a
+// cancelled or timed-out callback counts only if nothing else failed. A context in which a pass ended badly takes no
+// other.
+Status finishEverywhere(Worker& worker, const ContextPtr& context, const FinishMessage& message, int from,
                         const std::vector<int>& others, TimePoint deadline = kNever);
 void onFinish(CallContext& call, const FinishMessage& message);
 

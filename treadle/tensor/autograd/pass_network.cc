@@ -94,13 +94,13 @@ void PassNetwork::onIdle(Pass& pass) {
     // the question and the answer would be acknowledged before they have been worked on. See Note [Idle] in
     // pass.h.
     MutexLock lock(context_->mutex);
-    auto found = context_->passes.find(pass.passId());
-    if (found == context_->passes.end() || !pass.idle()) return;
-    std::optional<Promise<EndedRanks>>& engaged = found->second.engagedBy;
+    LivePass* live = context_->find(pass.passId());
+    if (live == nullptr || !pass.idle()) return;
+    std::optional<Promise<EndedRanks>>& engaged = live->engagedBy;
     if (!engaged) return;
     engagedBy.emplace(std::move(*engaged));
     engaged.reset();
-    alive = found->second.pass;
+    alive = live->pass;
   }
   // Outside of the lock: whoever waits for the promise may run on. The end of a pass runs callbacks that may wait and
   // frees a graph, which is nothing for a thread that reads: there a task does it.
