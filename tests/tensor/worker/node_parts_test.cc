@@ -2,6 +2,7 @@
 // computed. Operations are counted by libtorch's observers.
 
 #include <ATen/record_function.h>
+#include <torch/csrc/autograd/generated/Functions.h>
 #include <torch/nn/modules/linear.h>
 #include <treadle/autograd.h>
 
@@ -9,6 +10,7 @@
 #include <string_view>
 
 #include "tests/support/gate.h"
+#include "tests/support/passes_of.h"
 #include "tests/support/tensor_job.h"
 
 namespace treadle::test::node_parts_test {
@@ -16,6 +18,31 @@ namespace {
 
 std::vector<at::Tensor> parametersOfB;
 at::Tensor layer(const at::Tensor& x) { return at::linear(x, parametersOfB[0], parametersOfB[1]); }
+
+// Keeps the input elsewhere, as a program may to save memory, and counts how often it is brought back.
+std::atomic<int> broughtBack = 0;
+at::Tensor layerWithHooks(const at::Tensor& x) {
+  struct Elsewhere : torch::autograd::SavedVariableHooks {
+    void call_pack_hook(const at::Tensor& tensor) override { kept = tensor.detach().clone(); }
+    at::Tensor call_unpack_hook() override {
+      ++broughtBack;
+      return kept.clone();
+    }
+    at::Tensor kept;
+  };
+  const at::Tensor result = layer(x);
+  auto& node = dynamic_cast<torch::autograd::generated::AddmmBackward0&>(*result.grad_fn());
+  node.mat1_.register_hooks(std::make_unique<Elsewhere>());
+  return result;
+}
+// The gradient of `x` can be computed, that of the weight not.
+at::Tensor spoiled(const at::Tensor& x) {
+  const at::Tensor h = x * 2;
+  const at::Tensor result = layer(h);
+  const at::NoGradGuard noGrad;
+  h.zero_();
+  return result;
+}
 
 // What each kind of node makes of inputs of four rows, with parameters of B. The last one shares its gradient with a
 // hook that changes it in place, when the product has run in one process.
@@ -89,7 +116,12 @@ class NodeParts : public ::testing::Test {
     for (size_t i = 0; i < expected.size(); ++i) EXPECT_TRUE(close(found[i], expected[i])) << i;
   }
 
-  TensorJob job{{"A", "B"}, Functions().add<&layer>("layer").add<&kind>("kind")};
+  TensorJob job{{"A", "B"},
+                Functions()
+                    .add<&layer>("layer")
+                    .add<&kind>("kind")
+                    .add<&layerWithHooks>("layerWithHooks")
+                    .add<&spoiled>("spoiled")};
   const at::Tensor x = at::rand({4, 3}, at::kDouble);
 };
 
@@ -139,6 +171,68 @@ TEST_F(NodeParts, AllKindsGiveTheGradientsOfOneProcess) {
       EXPECT_TRUE(close(ofBias, alone[2]));
     }
   }
+}
+
+// 64 bytes a row: of the node's gradient, and of the tensor that its first gradient is for.
+TEST_F(NodeParts, NoMoreIsKeptForLaterPartsThanTheBound) {
+  constexpr int64_t kRows = 1 << 20;
+  at::Tensor many = at::rand({kRows, 3}, at::kDouble);
+  {
+    const std::vector<at::Tensor> alone = gradientsAlone(many);
+    Gate isAtA;
+    const Products products([&] { isAtA.wait(); });
+    expectEqual(gradientsOf(many, [&] { isAtA.open(); }), alone);
+  }
+  many = at::rand({kRows + 1, 3}, at::kDouble);
+  const std::vector<at::Tensor> alone = gradientsAlone(many);
+  int whenSent = 0;
+  const Products products([] {});
+  expectEqual(gradientsOf(many, [&] { whenSent = products.count(); }), alone);
+  EXPECT_EQ(whenSent, 2) << "both are computed before either goes";
+}
+
+TEST_F(NodeParts, ASavedTensorWithHooksIsBroughtBackOnce) {
+  const std::vector<at::Tensor> alone = gradientsAlone(x);
+  broughtBack = 0;
+  AutogradContext context(job[0]);
+  const at::Tensor leaf = x.detach().clone().requires_grad_();
+  context.backward({job[0].call<&layerWithHooks>("B", leaf * 2).square().sum()});
+  EXPECT_EQ(broughtBack, 1);
+  expectEqual({context.gradient(leaf), gradient(job[1], context.id(), parametersOfB[0]),
+               gradient(job[1], context.id(), parametersOfB[1])},
+              alone);
+}
+
+TEST_F(NodeParts, AFailureOfTheSecondPartIsOneOfThePass) {
+  at::Tensor leaf = x.detach().clone().requires_grad_();
+  AutogradContext context(job[0]);
+  const at::Tensor loss = job[0].call<&spoiled>("B", leaf * 2).square().sum();
+  const std::string why = messageOf<Error>([&] { context.backward({loss}); });
+  for (const char* part : {"'B'", "AddmmBackward0", "modified by an inplace operation"})
+    EXPECT_TRUE(contains(why, part)) << why;
+  messageOf<Error>([&] { context.gradient(leaf); });
+  messageOf<Error>([&] { gradient(job[1], context.id(), parametersOfB[0]); });
+  expectEqual(gradientsOf(x, [] {}), gradientsAlone(x));
+}
+
+TEST_F(NodeParts, ATimeLimitThatPassesBetweenThePartsEndsThePass) {
+  const std::vector<at::Tensor> alone = gradientsAlone(x);
+  Gate released;
+  {
+    const Products products([&] { released.wait(); });
+    AutogradContext context(job[0]);
+    const at::Tensor loss = job[0].call<&layer>("B", x.clone().requires_grad_()).square().sum();
+    const std::string why =
+        messageOf<TimeoutError>([&] { context.backward({loss}, {.timeout = std::chrono::milliseconds(300)}); });
+    EXPECT_TRUE(contains(why, "'B'")) << why;
+    released.open();
+    const autograd::ContextPtr there = contextOf(job[1], context);
+    EXPECT_TRUE(eventually([&] {
+      MutexLock lock(there->mutex);
+      return !there->broken.ok() && !there->live;
+    }));
+  }
+  expectEqual(gradientsOf(x, [] {}), alone);
 }
 
 TEST_F(NodeParts, AGraphThatIsRetainedGivesTheSameAgain) {
