@@ -217,21 +217,24 @@ TEST_F(NodeParts, AFailureOfTheSecondPartIsOneOfThePass) {
 
 TEST_F(NodeParts, ATimeLimitThatPassesBetweenThePartsEndsThePass) {
   const std::vector<at::Tensor> alone = gradientsAlone(x);
-  Gate released;
-  {
-    const Products products([&] { released.wait(); });
+  EXPECT_TRUE(withLongerLimits(std::chrono::milliseconds(300), [&](Duration limit) {
+    Gate isBetween, released;
+    const Products products([&] {
+      isBetween.open();
+      released.wait();
+    });
     AutogradContext context(job[0]);
     const at::Tensor loss = job[0].call<&layer>("B", x.clone().requires_grad_()).square().sum();
-    const std::string why =
-        messageOf<TimeoutError>([&] { context.backward({loss}, {.timeout = std::chrono::milliseconds(300)}); });
-    EXPECT_TRUE(contains(why, "'B'")) << why;
+    const std::string why = messageOf<TimeoutError>([&] { context.backward({loss}, {.timeout = limit}); });
+    const bool gotThere = isBetween.isOpen();
     released.open();
     const autograd::ContextPtr there = contextOf(job[1], context);
     EXPECT_TRUE(eventually([&] {
       MutexLock lock(there->mutex);
       return !there->broken.ok() && !there->live;
     }));
-  }
+    return gotThere && contains(why, "'B'");
+  }));
   expectEqual(gradientsOf(x, [] {}), alone);
 }
 

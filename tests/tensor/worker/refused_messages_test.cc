@@ -129,7 +129,7 @@ TEST_F(RefusedMessages, GradientsAndEndsOfPassesThatNobodyBegan) {
 TEST_F(RefusedMessages, GradientsForASecondPassWhileOneIsUnderWay) {
   const autograd::ContextPtr context = contextsOf(0).create(AutogradMode::kSmart);
   const autograd::PassId first = passUnderWay(*context), second{context->id, newPassOf(0), false};
-  at::Tensor x = leaf(), kept;
+  at::Tensor x = leaf();
   {
     autograd::CurrentContext current(autograd::interceptorOf(job[0]), context);
     kept = job[0].call<&cube>("B", x);
@@ -138,6 +138,11 @@ TEST_F(RefusedMessages, GradientsForASecondPassWhileOneIsUnderWay) {
     return job[0].async<&autograd::onGradients>("B", GradientMessage{id, {{0, {MaybeGradient(at::ones_like(x))}}}});
   };
   Future<autograd::EndedRanks> waits = gradients(first);  // for the word that it begins
+  const autograd::ContextPtr there = valueOrThrow(contextsOf(1).find(context->id));
+  EXPECT_TRUE(eventually([&] {
+    MutexLock lock(there->mutex);
+    return there->find(first.pass) != nullptr;
+  }));
   EXPECT_TRUE(contains(messageOf<ArgumentError>([&] { gradients(second).wait(); }), "another backward pass"));
   const autograd::FinishMessage end{first, "the glue came off"};
   messageOf<CancelledError>([&] { job[0].call<&autograd::onFinish>("B", end); });
@@ -248,9 +253,12 @@ TEST_P(OwnerLost, StopsTheNodesThatRunElsewhere) {
   own.reset();
   kept.reset();
   job.kill(0);
-  EXPECT_TRUE(eventually([&] { return job.openContexts() == 0; }));
+  EXPECT_TRUE(eventually([&] {
+    const auto pass = running.lock();
+    return !pass || !pass->status().ok();
+  }));
   gates.released.open();
-  EXPECT_TRUE(test::eventuallyReleased([&] { return running.expired(); }));
+  EXPECT_TRUE(test::eventuallyReleased([&] { return running.expired() && job.openContexts() == 0; }));
   EXPECT_FALSE(hasRunBehind);
 }
 

@@ -28,13 +28,20 @@ Status contextGone(int64_t id) {
 
 std::optional<LivePass> ContextState::end() {
   graph->received().close();
-  std::optional<LivePass> left = [&] {
+  std::optional<LivePass> left;
+  bool goesOn = false;
+  {
     MutexLock lock(mutex);
     ended = true;
-    return std::exchange(live, std::nullopt);
-  }();
-  // A thread that runs its nodes goes no further.
-  if (left && left->pass) left->pass->fail(cancelled(contextGone(id).message()));
+    goesOn = live && live->id > lastEnded;  // else a thread is ending it, well or badly
+    if (live) left.emplace(*std::exchange(live, std::nullopt));
+  }
+  if (!goesOn) return left;
+  // A thread that runs its nodes goes no further, and one that waits for answers is woken.
+  const Status gone = cancelled(contextGone(id).message());
+  if (left->pass) left->pass->fail(gone);
+  if (left->engagedBy) left->engagedBy->fail(gone);
+  if (left->pass) left->pass->sink().onIdle(*left->pass);
   return left;
 }
 
@@ -163,6 +170,11 @@ void Contexts::onLost(int rank) {
 bool ContextState::cameFrom(int rank) {
   MutexLock lock(mutex);
   return from.contains(rank);
+}
+
+bool ContextState::isOver() const {
+  MutexLock lock(mutex);
+  return ended;
 }
 
 Status ContextState::usable() const {

@@ -52,6 +52,7 @@ struct ContextState {
   // it.
   std::optional<LivePass> end();
   bool cameFrom(int rank);
+  bool isOver() const;
   // The pass, if it is under way here.
   LivePass* find(int64_t passId) TREADLE_REQUIRES(mutex) { return live && live->id == passId ? &*live : nullptr; }
   // The same for good; freed without the lock.

@@ -52,15 +52,16 @@ bool isNewFailure(ContextState& context, const FinishMessage& message) TREADLE_R
   return true;
 }
 
-// Refuses what no worker of a job says of a pass that has not ended here. Nobody has to tell the owner, and in SMART
-// mode only the owner tells of a good end.
+// Refuses what no worker of a job says. Nobody has to tell the owner, and in SMART mode only the owner tells of a good
+// end. What has ended here may come again.
 void checkMayEnd(const ContextState& context, int self, const FinishMessage& message, int from)
     TREADLE_REQUIRES(context.mutex) {
   const int owner = context.ownerRank;
+  const bool isNew = message.id.pass > context.lastEnded;
   const bool isSmart = context.graph->mode() == AutogradMode::kSmart;
-  const bool mayTell = from == self || (self != owner && (from == owner || !isSmart || !message.failure.empty()));
-  const bool isOther = context.live && context.live->id != message.id.pass;
-  if (rankOfId(message.id.pass) != owner || !mayTell || isOther)
+  const bool isStrangers = isNew && isSmart && message.failure.empty() && from != owner && from != self;
+  const bool isOther = isNew && context.live && context.live->id != message.id.pass;
+  if (rankOfId(message.id.pass) != owner || (self == owner && from != self) || isStrangers || isOther)
     raise(invalidArgument("worker " + std::to_string(from) + " may not end this backward pass of autograd context " +
                           std::to_string(context.id)));
 }
@@ -68,7 +69,7 @@ void checkMayEnd(const ContextState& context, int self, const FinishMessage& mes
 // Takes the end of the pass, which worker `from` reports, for the calling thread.
 Left takeEnd(ContextState& context, int self, const FinishMessage& message, int from, std::shared_ptr<Pass>& pass) {
   MutexLock lock(context.mutex);
-  if (message.id.pass > context.lastEnded) checkMayEnd(context, self, message, from);
+  checkMayEnd(context, self, message, from);
   const bool hasFailed = isNewFailure(context, message);
   // Remembered: several others may report the end, and gradients that come after it must not begin the pass anew. Where
   // it ended well here and failed elsewhere, those behind must hear of it too.
@@ -76,6 +77,11 @@ Left takeEnd(ContextState& context, int self, const FinishMessage& message, int 
   context.lastEnded = message.id.pass;
   if (const LivePass* live = context.find(message.id.pass)) pass = live->pass;
   return Left::kEndHere;
+}
+
+// Why the context is of no use. That something was cancelled is no better reason than the one that is there.
+void noteOutcome(ContextState& context, const Status& outcome) TREADLE_REQUIRES(context.mutex) {
+  if (!outcome.ok() && (context.broken.ok() || outcome.code() != Code::kCancelled)) context.broken = outcome;
 }
 
 using Callbacks = std::vector<UniqueFunction<void()>>;
@@ -86,7 +92,7 @@ Status endHere(Worker& worker, const ContextPtr& context, const FinishMessage& m
   const bool smart = context->graph->mode() == AutogradMode::kSmart;
   Status outcome;
   // FAST mode: sends of this worker that no gradient reached; a pass over them alone finds and names them.
-  if (!smart && !pass && message.failure.empty() && !context->graph->sends().empty()) {
+  if (!smart && !pass && message.failure.empty() && !context->isOver() && !context->graph->sends().empty()) {
     Result<std::shared_ptr<Pass>> over = makePass(worker, context, {message.id.pass, false}, {});
     over.ok() ? void(pass = *std::move(over)) : void(outcome = over.status());
   }
@@ -99,7 +105,7 @@ Status endHere(Worker& worker, const ContextPtr& context, const FinishMessage& m
   }
   std::optional<LivePass> ended = [&] {
     MutexLock lock(context->mutex);
-    if (!outcome.ok()) context->broken = outcome;
+    noteOutcome(*context, outcome);
     return context->take(message.id.pass);
   }();
   // Gradients that engaged this worker again after the last look may still wait for their answer.
@@ -156,7 +162,7 @@ Status finishEverywhere(Worker& worker, const ContextPtr& context, const FinishM
     return {};
   }
   MutexLock lock(context->mutex);
-  if (left == Left::kEndHere) context->broken = outcome;
+  noteOutcome(*context, outcome);
   return outcome;
 }
 

@@ -89,6 +89,7 @@ class RemoteModule {
   // Like Worker::make, with one of the names that the class may have.
   template <class... Args>
   static RRef<Impl> make(Worker& worker, const WorkerRef& to, const std::string& name, const Args&... arguments) {
+    const at::NoGradGuard noGrad;  // only forward is part of a graph
     const Functions::Entry* entry = nullptr;
     for (const Functions::Entry* one : worker.engine().functions().entriesOf(&rpc::typeKey<Impl>))
       if (one->name == name) entry = one;
