@@ -96,8 +96,8 @@ tsan: setup ## core's tests under the thread sanitizer
 	@scripts/build.sh tsan $(TESTS)
 	@$(in_env) "$$TREADLE_PYTHON" tools/run_tests.py build/tsan -LE long -j$$(nproc) $(only) $(ARGS)
 
-tsan-tensors: TESTS ?= tensor_autograd_test tensor_worker_test oracle_test
-tsan-tensors: setup ## tests of distributed autograd under it, with what libtorch hides from it suppressed
+tsan-tensors: TESTS ?= tensor_autograd_test tensor_worker_test tensor_nn_test tensor_optim_test oracle_test train_ddp_test
+tsan-tensors: setup ## tests of distributed autograd, modules, optimizers and DDP under it, with what libtorch hides from it suppressed
 	@scripts/build.sh tsan-tensors $(TESTS)
 	@$(in_env) "$$TREADLE_PYTHON" tools/run_tests.py build/tsan-tensors $(only) $(ARGS)
 

@@ -24,9 +24,7 @@ class JobWithServers : public Base {
   // `f(worker)` for each that is no server, on a thread of its own.
   template <class F>
   void onWorkers(F f) {
-    this->onAll([&](Worker& worker) {
-      if (static_cast<size_t>(worker.self().rank) < workers_) f(worker);
-    });
+    this->onFirst(workers_, std::move(f));
   }
   Worker& server(size_t number) { return (*this)[workers_ + number]; }
   void killServer(size_t number) { this->kill(workers_ + number); }

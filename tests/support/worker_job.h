@@ -64,9 +64,15 @@ class WorkerJob {
   // `f(worker)` for each worker that is there, on a thread of its own; rethrows the first failure.
   template <class F>
   void onAll(F f) {
+    onFirst(workers_.size(), std::move(f));
+  }
+  // The same for those whose rank is below `count`. Meanwhile the others may be killed.
+  template <class F>
+  void onFirst(size_t count, F f) {
     std::vector<std::future<void>> running;
-    for (auto& worker : workers_)
-      if (worker) running.push_back(std::async(std::launch::async, [&] { f(*worker); }));
+    for (size_t rank = 0; rank < count; ++rank)
+      if (Worker* worker = workers_[rank].get())
+        running.push_back(std::async(std::launch::async, [&f, worker] { f(*worker); }));
     for (auto& one : running) one.wait();
     for (auto& one : running) one.get();
   }
