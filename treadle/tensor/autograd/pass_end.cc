@@ -52,7 +52,7 @@ bool isNewFailure(ContextState& context, const FinishMessage& message) TREADLE_R
   return true;
 }
 
-// Refuses what no worker of a job says. Nobody has to tell the owner, and in SMART mode only the owner tells of a good
+// Refuses what no worker of a job says. Nobody has to inform the owner, and in SMART mode only the owner reports a good
 // end. What has ended here may come again.
 void checkMayEnd(const ContextState& context, int self, const FinishMessage& message, int from)
     TREADLE_REQUIRES(context.mutex) {
@@ -129,7 +129,7 @@ Status finishEverywhere(Worker& worker, const ContextPtr& context, const FinishM
   std::shared_ptr<Pass> pass;
   const Left left = takeEnd(*context, worker.self().rank, message, from, pass);
   if (left == Left::kNothing) {
-    // In SMART mode a good end is told once: what ended here before was by this worker itself, or a failure.
+    // In SMART mode a good end is reported once: what ended here before was by this worker itself, or a failure.
     const bool isToldOnce = context->graph->mode() == AutogradMode::kSmart && message.failure.empty();
     return isToldOnce ? context->usable() : Status();
   }
