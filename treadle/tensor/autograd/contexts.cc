@@ -26,9 +26,9 @@ Status contextGone(int64_t id) {
   return notFound("autograd context " + std::to_string(id) + " has ended on the worker that owns it");
 }
 
-std::optional<LivePass> ContextState::end() {
+void ContextState::end() {
   graph->received().close();
-  std::optional<LivePass> left;
+  std::optional<LivePass> left;  // freed without the lock
   bool goesOn = false;
   {
     MutexLock lock(mutex);
@@ -36,13 +36,12 @@ std::optional<LivePass> ContextState::end() {
     goesOn = live && live->id > lastEnded;  // else a thread is ending it, well or badly
     if (live) left.emplace(*std::exchange(live, std::nullopt));
   }
-  if (!goesOn) return left;
+  if (!goesOn) return;
   // A thread that runs its nodes goes no further, and one that waits for answers is woken.
   const Status gone = cancelled(contextGone(id).message());
   if (left->pass) left->pass->fail(gone);
   if (left->engagedBy) left->engagedBy->fail(gone);
   if (left->pass) left->pass->sink().onIdle(*left->pass);
-  return left;
 }
 
 std::optional<LivePass> ContextState::take(int64_t passId) {

@@ -47,10 +47,10 @@ struct ContextState {
   const int ownerRank;
   const std::shared_ptr<ContextGraph> graph;
 
-  // It takes no pass and no message any more, and nobody is told of what is dropped. What a context that has ended must
-  // let go of: a pass holds its sink, which holds the context. Not with locks held, as the last owner of a pass ends
-  // it.
-  std::optional<LivePass> end();
+  // It takes no pass and no message any more, and reports to nobody what is dropped. Its pass fails, unless that is
+  // ending, and is let go of: a pass holds its sink, which holds the context. Not with locks held, as the last owner of
+  // a pass ends it.
+  void end();
   bool cameFrom(int rank);
   bool isOver() const;
   // The pass, if it is under way here.
