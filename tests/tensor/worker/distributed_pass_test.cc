@@ -171,6 +171,38 @@ TEST_P(DistributedPass, OutsideOfAContextNoGradientTravels) {
   EXPECT_FALSE(a.call<&cube>("B", leaf()).requires_grad());
 }
 
+// Though the callee's result requires a gradient: in FAST mode it would be waited for.
+TEST_P(DistributedPass, CallsWithoutGradientsAreNoPartOfTheGraph) {
+  at::Tensor x = leaf();
+  AutogradContext context(a);
+  {
+    at::NoGradGuard noGradients;
+    EXPECT_FALSE(a.call<&asLeaf>("B", x).requires_grad());
+    EXPECT_EQ(1U, job.openContexts()) << "B has no part in it";
+  }
+  context.backward({cube(x).sum()});
+  EXPECT_TRUE(close(context.gradient(x), localGradient(cube)));
+}
+
+// Also in the pass after it, which would wait for a gradient of the hook's call. One hook runs on this thread, where
+// the context is current, and one where the gradients from B are read.
+TEST_P(DistributedPass, CallsOfHooksAreNoPartOfTheGraph) {
+  at::Tensor x = leaf();
+  AutogradContext context(a);
+  const at::Tensor doubled = x * 2;
+  const at::Tensor cubed = a.call<&cube>("B", doubled);
+  for (const at::Tensor& tensor : {doubled, cubed})
+    tensor.register_hook(
+        [&](const at::Tensor& gradient) { EXPECT_FALSE(a.call<&asLeaf>("C", gradient).requires_grad()); });
+  const at::Tensor loss = cubed.sum();
+  const at::Tensor once = localGradient([](const at::Tensor& x) { return cube(x * 2); });
+  for (const int pass : {1, 2}) {
+    context.backward({loss}, {.retainGraph = true});
+    EXPECT_TRUE(close(context.gradient(x), once * pass));
+  }
+  EXPECT_EQ(2U, job.openContexts()) << "of A and B; C had no part";
+}
+
 TEST_P(DistributedPass, GoesThroughNestedCalls) {
   at::Tensor x = leaf();
   {
@@ -399,6 +431,11 @@ TEST_P(DistributedPass, TheRootMayBeOnAnotherWorker) {
     EXPECT_TRUE(close(context.gradient(x), localGradient([](const at::Tensor& x) { return cube(x.sin()) * 2; })));
     RRef<at::Tensor> own = a.makeRRef(a.call<&cube>("B", x).sum());
     context.backward(own);
+    RRef<at::Tensor> elsewhere = a.remote<&sumOf>("B", x);
+    {
+      const at::NoGradGuard noGradients;  // of no account to a graph that is there
+      context.backward(elsewhere);
+    }
     messageOf<ArgumentError>([&] { context.backward(a.remote<&cube>("B", x)); });
   }
   expectAllReleased();

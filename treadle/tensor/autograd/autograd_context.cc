@@ -1,5 +1,7 @@
 #include "treadle/tensor/autograd/autograd_context.h"
 
+#include <ATen/core/grad_mode.h>
+
 #include "treadle/core/base/log.h"
 #include "treadle/tensor/autograd/backward.h"
 #include "treadle/tensor/autograd/interceptor.h"
@@ -46,6 +48,7 @@ void AutogradContext::backward(const RRef<at::Tensor>& root, BackwardOptions opt
   at::Tensor value;
   {
     autograd::CurrentContext current(autograd::interceptorOf(worker_), context_);
+    const at::AutoGradMode gradients(true);  // whatever the caller's is: the value is to be part of the graph
     value = root.toHere(options.timeout);
   }
   autograd::runBackward(worker_, context_, {{value, {}}}, options, deadline);

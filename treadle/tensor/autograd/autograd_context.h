@@ -1,6 +1,7 @@
 #pragma once
 // One distributed forward and backward pass. While an AutogradContext lives, it is current on the thread that made it:
 // calls from this thread, and the calls that their handlers make in turn, become part of one graph across workers.
+// Calls under at::NoGradGuard do not: they are made as outside of any context, and their results require no gradients.
 // `backward` runs that graph backwards on all of them. Each worker keeps the gradients of its own leaves in the
 // context, not in `.grad`, so that many contexts can use the same parameters at once. Destroying the context releases
 // it on all workers. Call `gradient` and `gradients` from any thread.

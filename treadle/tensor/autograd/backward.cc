@@ -173,8 +173,8 @@ Status runToItsEnd(const std::shared_ptr<Pass>& pass, const Lineage& sends, cons
     network.readAnswers(*pass, deadline);
     Future<EndedRanks>(done).wait();
     return {};
-  } catch (const Error& error) {
-    return error.status();
+  } catch (...) {
+    return statusOfCurrentException("a backward pass");
   }
 }
 

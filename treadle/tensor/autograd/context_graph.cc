@@ -1,6 +1,5 @@
 #include "treadle/tensor/autograd/context_graph.h"
 
-#include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/variable.h>
 
 namespace treadle::autograd {
@@ -15,8 +14,6 @@ Status usedTwice(const MessageInfo& message, int64_t contextId) {
 
 Result<Departure> ContextGraph::addSend(int peerRank, std::string function, std::span<const at::Tensor> tensors) {
   Departure departure;
-  // As for any operation: under no_grad the receiver gets plain values.
-  if (!c10::GradMode::is_enabled()) return departure;
   torch::autograd::edge_list edges;
   for (size_t i = 0; i < tensors.size(); ++i) {
     if (!tensors[i].defined() || !tensors[i].requires_grad()) continue;

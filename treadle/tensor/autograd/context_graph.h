@@ -44,7 +44,7 @@ class ContextGraph {
   int rank() const { return rank_; }
   AutogradMode mode() const { return mode_; }
 
-  // Records that a message with `tensors` leaves; nothing when none of them needs a gradient back or grad mode is off.
+  // Records that a message with `tensors` leaves; nothing when none of them needs a gradient back.
   // To be called on the thread that makes the call, before the tensors are let go. FailedPrecondition for a tensor that
   // depends on one that came in another context (SMART mode; in FAST mode the pass says so).
   Result<Departure> addSend(int peerRank, std::string function, std::span<const at::Tensor> tensors);

@@ -48,8 +48,8 @@ struct ContextState {
   const std::shared_ptr<ContextGraph> graph;
 
   // It takes no pass and no message any more, and reports to nobody what is dropped. Its pass fails, unless that is
-  // ending, and is let go of: a pass holds its sink, which holds the context. Not with locks held, as the last owner of
-  // a pass ends it.
+  // ending. The context drops the pass, because that holds its sink, which holds the context. Call it without locks:
+  // the last owner of a pass ends it.
   void end();
   bool cameFrom(int rank);
   bool isOver() const;

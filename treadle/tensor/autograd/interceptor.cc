@@ -259,7 +259,8 @@ std::unique_ptr<rpc::OutgoingHook> AutogradInterceptor::onRequest(int rank, cons
     if (running && at::GradMode::is_enabled() && (!context || context->id == *running))
       return std::make_unique<RefusingHook>(RefusingHook::Place::kNode, function);
   }
-  if (!context) return nullptr;
+  // As for any operation, nothing is recorded without gradients: neither here nor there.
+  if (!context || !at::GradMode::is_enabled()) return nullptr;
   return std::make_unique<OutgoingContextHook>(contexts_, context, rank, function);
 }
 

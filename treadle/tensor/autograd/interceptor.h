@@ -1,6 +1,6 @@
 #pragma once
-// How distributed autograd joins in calls. On a thread with a current context, every request carries the
-// context's id, and when tensors in it require gradients, a send node is made here and a receive node at the
+// How distributed autograd joins in calls. On a thread with a current context and gradients on, every request carries
+// the context's id, and when tensors in it require gradients, a send node is made here and a receive node at the
 // callee; answers likewise. The header field of a message:
 //
 //   field := context:i64  mode:u8  count:u32  tensor-index:u32 *      (ascending; count 0: no tensor takes part, and
@@ -27,7 +27,7 @@ class AutogradInterceptor final : public rpc::Interceptor {
   explicit AutogradInterceptor(int rank, AutogradMode usual = AutogradMode::kSmart, ContextsNetwork network = {})
       : contexts_(rank, usual, std::move(network)) {}
 
-  // Null outside of a context: calls then carry nothing of autograd and cost nothing.
+  // Null outside of a context, and where gradients are off: calls then carry nothing of autograd and cost nothing.
   std::unique_ptr<rpc::OutgoingHook> onRequest(int rank, const std::string& function) override;
   // The answer belongs to the context of its request, whatever is current on the thread that answers: a
   // handler may answer later, from anywhere.
