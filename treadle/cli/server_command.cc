@@ -32,7 +32,7 @@ like that of the workers: beside a worker it uses that worker's network. One cor
 Memory: for each service 16 MiB times the number of its workers; besides, its share of the parameters where they are
 asynchronous, and 4 bytes for each number of its share where sums are compressed to one bit or their largest. No model,
 no GPU, no libtorch. Options of the job that the workers set in JoinOptions have to be the same here. It takes part in
-up to 1,000 services at a time, 256 of one worker.
+up to 1,000 services at a time; a worker can be the first of 256.
 
 While something moves it prints how many services and workers it has, bytes per second and sums per second, of parts
 of tensors of at most 4 MiB.

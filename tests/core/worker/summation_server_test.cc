@@ -71,6 +71,50 @@ TEST(SummationServer, TakesPartInTheServicesOfItsJob) {
   }
 }
 
+// A worker that is in several services counts once.
+TEST(SummationServer, CountsItsWorkers) {
+  JobWithServers job(3, 1);
+  job.onWorkers([&](Worker& worker) {
+    SummationOptions options{.workers = {"w0", "w1"}, .servers = {"s0"}};
+    if (worker.self().name == "w2") options.workers = {"w2"};
+    SummationService one = SummationService::make(worker, options, kTensors);
+    options.name = "another";
+    SummationService another = SummationService::make(worker, options, kTensors);
+    EXPECT_TRUE(test::eventually([&] {
+      const SummationCounters counters = job.server(0).metrics().summation;
+      return counters.services == 4 && counters.clients == 3;
+    }));
+    worker.barrier();
+  });
+}
+
+// The last one fails on all workers, and harms no other. Those that have ended do not count.
+TEST(SummationServer, LimitsTheServicesOfAWorker) {
+  JobWithServers job(2, 1);
+  const std::vector<SummationTensor> tensors = {{"count", group::DataType::kInt64, 1}};
+  std::array<std::vector<SummationService>, 2> services;
+  const auto next = [&](Worker& worker) {
+    std::vector<SummationService>& own = services.at(static_cast<size_t>(worker.self().rank));
+    own.push_back(SummationService::make(worker, {.name = std::to_string(own.size())}, tensors));
+  };
+  job.onWorkers([&](Worker& worker) {
+    for (size_t number = 0; number < summation::Services::kMostServices; ++number) next(worker);
+    const std::string why = test::messageOf<ResourceError>([&] { next(worker); });
+    EXPECT_TRUE(test::contains(why, "w0 has 256 summation services with servers of the job")) << why;
+    std::vector<SummationService>& own = services.at(static_cast<size_t>(worker.self().rank));
+    own.front().leave().wait(kPatience);
+    next(worker);
+    for (SummationService& service : own) {
+      if (service.ended().ready()) continue;
+      std::vector<int64_t> one = {1};
+      service.sum("count", std::span(one)).wait(kPatience);
+      EXPECT_EQ(2, one.front());
+      service.leave();
+    }
+    for (SummationService& service : own) service.ended().wait(kPatience);
+  });
+}
+
 // What the servers have received is all that the workers have sent, and the other way round, as two workers who sum
 // nothing themselves send each other only that they leave.
 TEST(SummationServer, CountsBytesAsTheOtherEndDoes) {
@@ -102,7 +146,10 @@ TEST(SummationServer, HasNoPartInWhatWorkersDo) {
     worker.barrier();
     EXPECT_EQ((std::map<std::string, int>{{"w0", 0}, {"w1", 1}}), worker.allGather(worker.self().rank));
     const std::string group = test::messageOf<ArgumentError>([&] { ProcessGroup::make(worker, {"w0", "w1", "s0"}); });
-    EXPECT_TRUE(test::contains(group, "'s0' has the rank of a summation server and takes part in no group")) << group;
+    const std::string service = test::messageOf<ArgumentError>(
+        [&] { SummationService::make(worker, {.workers = {"w0", "w1", "s0"}}, kTensors); });
+    for (const std::string& why : {group, service})
+      EXPECT_TRUE(test::contains(why, "'s0' has the rank of a summation server and takes part in no group")) << why;
   });
   const std::string why = test::messageOf<StateError>([&] { job.server(0).barrier(); });
   EXPECT_TRUE(test::contains(why, "barrier() was called by s0, which has the rank of a summation server")) << why;

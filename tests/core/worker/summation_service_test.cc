@@ -437,6 +437,7 @@ TEST(SummationService, FailsOnAllMachinesWhereOneSaysSo) {
       [&](Worker& worker) { services[static_cast<size_t>(worker.self().rank)] = job.make(worker, kTensors); });
   std::vector<float> values(300'000);
   Future<void> sum = services[0].sum("weight", std::span(values));  // which the other worker does not begin
+  EXPECT_TRUE(test::contains(test::messageOf<ArgumentError>([&] { services[1].fail(Status()); }), "this status is OK"));
   services[1].fail(failedPrecondition("the epoch is over"));
   EXPECT_EQ("the epoch is over", failureOf(services[1].ended()).message());
   for (const Future<void>& future : {sum, services[0].ended(), services[2].ended()})

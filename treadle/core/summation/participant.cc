@@ -9,15 +9,6 @@
 #include "treadle/core/io/executor.h"
 
 namespace treadle::summation {
-namespace {
-
-std::vector<std::string> namesOf(const std::vector<WorkerInfo>& machines) {
-  std::vector<std::string> names;
-  for (const WorkerInfo& machine : machines) names.push_back(machine.name);
-  return names;
-}
-
-}  // namespace
 
 Participant::Participant(std::vector<WorkerInfo> machines, size_t workers, Machine self, PumpOptions options,
                          Report report)
@@ -26,6 +17,12 @@ Participant::Participant(std::vector<WorkerInfo> machines, size_t workers, Machi
       self_(self),
       options_(std::move(options)),
       report_(std::move(report)) {}
+
+std::vector<std::string> Participant::names() const {
+  std::vector<std::string> names;
+  for (const WorkerInfo& machine : machines_) names.push_back(machine.name);
+  return names;
+}
 
 std::optional<Machine> Participant::machineOf(int rank) const {
   for (Machine machine = 0; machine < machines_.size(); ++machine)
@@ -106,7 +103,7 @@ void Participant::start(Declaration declaration) {
     streams_.clear();
   }
   // Without the lock, which reading threads take.
-  auto pump = std::make_unique<Pump>(std::move(declaration), self_, namesOf(machines_), std::move(peers), options_);
+  auto pump = std::make_unique<Pump>(std::move(declaration), self_, names(), std::move(peers), options_);
   MutexLock lock(mutex_);
   throwIfError(failure_);
   pump_ = std::move(pump);

@@ -25,6 +25,7 @@ class Participant {
   Participant(std::vector<WorkerInfo> machines, size_t workers, Machine self, PumpOptions options, Report report);
 
   const std::vector<WorkerInfo>& machines() const { return machines_; }
+  std::vector<std::string> names() const;  // of them
   Machine self() const { return self_; }
   size_t workers() const { return workers_; }
   bool isWorker(Machine machine) const { return machine < workers_; }

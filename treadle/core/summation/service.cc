@@ -78,10 +78,7 @@ Status whyNotMade() {
 
 // Servers that wait for their invitation are not to blame.
 Status withAdvice(const Status& why, const Services& services, const SummationOptions& options) {
-  const std::vector<std::string> invited = services.servers();
-  const bool waitForInvitation = std::any_of(options.servers.begin(), options.servers.end(), [&](const auto& server) {
-    return std::find(invited.begin(), invited.end(), server) != invited.end();
-  });
+  const bool waitForInvitation = services.anyIsServer(options.servers);
   const bool invites = options.workers.front() == services.self().name;
   if (why.code() != Code::kDeadlineExceeded || !waitForInvitation || invites || services.isServer()) return why;
   return Status(why.code(),
@@ -202,6 +199,7 @@ std::shared_ptr<SummationService::Handle> SummationService::Handle::make(Job& jo
   try {
     workers = workersOf(job, options, group);
     check();
+    if (group.rank() == 0) throwIfError(job.services().checkRoom(options.servers));
     handle = std::make_shared<Handle>(begun(job.services(), group, options), job.services().keeper());
     const Meeting meeting(group, deadlineAfter(options.timeout));
     Declaration declaration = meeting.agree(options, tensors);
@@ -260,7 +258,9 @@ SummationService SummationService::make(Job& job, SummationOptions options, std:
                              "itself: start `treadle server` with this rank"));
   if (options.workers.empty() && options.servers.empty()) options.servers = services.servers();
   if (options.workers.empty()) options.workers = services.workers();
-  throwIfError(job.groups().placementOf(machinesOf(options)).status());  // a wrong name is refused by all alike
+  // What is wrong with the names is refused by all alike.
+  throwIfError(job.groups().placementOf(machinesOf(options)).status());
+  throwIfError(job.groups().checkNoServers(options.workers));
   const Teams teams = teamsIn(job, options);
   for (const std::vector<std::string>& team : teams)
     if (team.size() > 1 && std::ranges::count(team, services.self().name) > 0)
@@ -306,6 +306,7 @@ Future<void> SummationService::leave() {
 }
 
 void SummationService::fail(const Status& why) {
+  if (why.ok()) raise(invalidArgument("a summation service fails with an error, and this status is OK"));
   if (ended().ready()) return;
   const Handle& here = handle();
   here.team ? here.team->fail(why) : here.participant->giveUp(why).ignore();

@@ -86,8 +86,9 @@ class SummationService {
   // take part by themselves; the n-th such call on each means the same service. Workers give the same tensors, the most
   // urgent ones first; servers give none. Returns when all machines are connected. Where one machine cannot take part,
   // that fails all others that list it. ArgumentError: options out of range; a name twice; this worker has no part in
-  // it; tensors that differ, named. NotFoundError: an unknown name. ResourceError: no memory for it. TimeoutError,
-  // PeerLostError: who has not come. StateError on a server of the job.
+  // it; tensors that differ, named. NotFoundError: an unknown name. ResourceError: no memory for it, or the first
+  // worker is that of 256 others under way that have servers of the job. TimeoutError, PeerLostError: who has not come.
+  // StateError on a server of the job.
   static SummationService make(Job& job, SummationOptions options, std::vector<SummationTensor> tensors = {});
 
   SummationService() = default;  // means no service; every function except `valid` throws StateError
@@ -123,7 +124,7 @@ class SummationService {
 
   // This worker makes no more sums; those under way end. Ready as `ended`.
   Future<void> leave();
-  // All sums fail with `why` on all machines, unless the service has ended. Returns at once.
+  // All sums fail with `why` on all machines, unless the service has ended. Returns at once. ArgumentError: it is OK.
   void fail(const Status& why);
   // Ready when all workers have left: no machine needs this one any more. Fails as the service does. Servers wait for
   // it.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include "treadle/core/base/environment.h"
@@ -171,15 +172,38 @@ void Services::invite(const Invitation& invitation) const {
   }
 }
 
+bool Services::anyIsServer(const std::vector<std::string>& names) const {
+  const cluster::Membership& membership = outbox_->membership;
+  return std::ranges::any_of(names, [&](const std::string& name) {
+    const Result<int> rank = membership.rankOf(name);
+    return rank.ok() && membership.isServer(*rank);
+  });
+}
+
+Status Services::checkRoom(const std::vector<std::string>& servers) const {
+  if (!anyIsServer(servers)) return {};
+  const auto participants = all();
+  const auto count = std::ranges::count_if(participants, [&](const auto& one) {
+    return one->self() == 0 && one->isUnderWay() && anyIsServer(one->names());
+  });
+  if (static_cast<size_t>(count) < kMostServices) return {};
+  return resourceExhausted(self().name + " has " + std::to_string(count) +
+                           " summation services with servers of the job, and no more are possible; end one of them");
+}
+
 SummationCounters Services::counters() const {
   SummationCounters counters{.bytesReceived = traffic_->bytesReceived.load(),
                              .bytesSent = traffic_->bytesSent.load(),
                              .sums = traffic_->sums.load()};
+  std::set<int> clients;
   for (const auto& participant : all()) {
     if (!participant->isUnderWay()) continue;
     ++counters.services;
-    counters.clients += participant->workers() - (participant->isWorker(participant->self()) ? 1 : 0);
+    for (size_t worker = 0; worker < participant->workers(); ++worker)
+      clients.insert(participant->machines()[worker].rank);
   }
+  clients.erase(self().rank);
+  counters.clients = clients.size();
   return counters;
 }
 

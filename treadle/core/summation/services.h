@@ -54,6 +54,7 @@ class Services final : public cluster::MessageHandler {
   const WorkerInfo& self() const;
   std::vector<std::string> workers() const;  // that are no servers
   std::vector<std::string> servers() const;
+  bool anyIsServer(const std::vector<std::string>& names) const;
   bool isConnected(const std::string& name) const;  // as far as this worker knows
 
   // This worker is a server: `serve` is called with each invitation, on a reading thread, and calls `ended` when it has
@@ -61,8 +62,13 @@ class Services final : public cluster::MessageHandler {
   using Serve = std::function<void(Invitation invitation, std::function<void()> ended)>;
   void setServer(Serve serve) { serve_ = std::move(serve); }
   bool isServer() const { return serve_ != nullptr; }
-  // The most from one worker that have not ended; a worker that sends more is disconnected.
-  static constexpr size_t kMostInvitations = 256;
+  // The most services with servers of the job that are under way and of which a worker is the first one.
+  static constexpr size_t kMostServices = 256;
+  // Of this worker, before it begins another one with `servers`. ResourceExhausted.
+  Status checkRoom(const std::vector<std::string>& servers) const;
+  // The most from one worker that have not ended; a worker that sends more is disconnected. Services end here a little
+  // later than on their first worker.
+  static constexpr size_t kMostInvitations = 2 * kMostServices;
   // To those of the servers that wait for one.
   void invite(const Invitation& invitation) const;
 

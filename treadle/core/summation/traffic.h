@@ -11,7 +11,7 @@ namespace treadle::summation {
 struct SummationCounters {
   // That this worker takes part in now, and that have begun; not on other workers of a team than its first.
   size_t services = 0;
-  // Workers of them, other than this one, of a team the first; one that is in several services counts in each.
+  // Workers of them, other than this one, of a team the first.
   size_t clients = 0;
   uint64_t bytesReceived = 0, bytesSent = 0;
   uint64_t sums = 0;  // of parts of tensors, of at most 4 MiB each, that this worker has made
