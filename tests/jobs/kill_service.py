@@ -3,7 +3,7 @@
 at some (root only).
 
 Three workers and two servers, each in a network namespace with 200 Mbit/s, sum three tensors in four rounds and check the sums
-(kill_service_program.cc). The victim kills itself at the moment, so that it strikes exactly there:
+(kill_service_program.cc) to the bit, in data whose sums depend on the order of addition. The victim kills itself at the moment, so that it strikes exactly there:
 
     joined, making, made, second-round, left   a step of the victim's program
     KIND.INDEX.PLACE                           a frame that the victim sends: `before` the INDEX-th of its kind (announce, grant,

@@ -11,7 +11,10 @@
 #include <treadle/autograd.h>
 
 #include <chrono>
+#include <map>
 #include <regex>
+#include <set>
+#include <sstream>
 #include <thread>
 
 #include "tests/support/delaying_relay.h"
@@ -405,12 +408,44 @@ size_t takingPart(TensorJob& job, const AutogradContext& context, const at::Tens
   return count;
 }
 
-// "2 of 7 messages that worker ... sent": the first numbers, of all workers.
-size_t missingIn(const std::string& failure) {
-  const std::regex missing(R"((\d+) of \d+ messages that worker '\w+' \(rank \d+\) sent)");
+std::string nameOf(TensorJob& job, int rank) {
+  return "worker '" + job.names()[static_cast<size_t>(rank)] + "' (rank " + std::to_string(rank) + ")";
+}
+
+// By worker: the messages of the context whose graph it keeps, as a failure is to name them.
+std::map<std::string, std::set<std::string>> sendsOf(TensorJob& job, const AutogradContext& context) {
+  std::map<std::string, std::set<std::string>> sends;
+  for (int rank = 0; rank < static_cast<int>(job.size()); ++rank) {
+    const auto known = autograd::interceptorOf(job[static_cast<size_t>(rank)]).contexts().find(context.id());
+    if (!known.ok()) continue;
+    for (const auto& send : (*known)->graph->sends()) {
+      const autograd::MessageInfo& message = send->message();
+      std::ostringstream text;
+      text << "message " << message.messageId << " to " << nameOf(job, message.peerRank) << " (" << message.function
+           << ") tensors " << at::IntArrayRef(send->tensorIndexes());
+      sends[nameOf(job, rank)].insert(text.str());
+    }
+  }
+  return sends;
+}
+
+// "2 of 7 messages that worker 'w1' (rank 1) sent ...: message 3 to worker 'w0' (rank 0) (f) tensors [0, 1]; ...": the
+// first numbers, of all workers. Up to 8 messages of each are named, by all that the worker knows of them.
+size_t missingIn(const std::string& failure, std::map<std::string, std::set<std::string>> sends) {
+  constexpr size_t kNamed = 8;
+  const std::regex clause(R"((\d+) of \d+ messages that (worker '\w+' \(rank \d+\)) sent)");
+  const std::regex message(R"(message \d+ to worker [^;]* tensors \[[^;]*\])");
   size_t sum = 0;
-  for (std::sregex_iterator match(failure.begin(), failure.end(), missing), end; match != end; ++match)
-    sum += std::stoul((*match)[1]);
+  for (std::sregex_iterator found(failure.begin(), failure.end(), clause), end; found != end;) {
+    const std::smatch here = *found++;
+    const std::string text(here.suffix().first, found == end ? failure.end() : (*found)[0].first);
+    const size_t missing = std::stoul(here[1]);
+    size_t named = 0;
+    for (std::sregex_iterator one(text.begin(), text.end(), message); one != end; ++one)
+      named += sends[here[2]].erase(one->str());
+    EXPECT_EQ(std::min(missing, kNamed), named) << failure;
+    sum += missing;
+  }
   return sum;
 }
 
@@ -427,11 +462,12 @@ void promise(TensorJob& job, Random& random) {
   }
   AutogradContext context(job[0], {AutogradMode::kFast});
   const at::Tensor loss = lossOf(compute(0, work, {}, there, static_cast<int>(leaves->size())), subset);
+  const auto sends = sendsOf(job, context);
   const size_t sent = job.sendsKept(context.id());
   ASSERT_LE(used, sent);
   if (used == sent) return context.backward({loss}, {.timeout = kHangs});
   const std::string why = messageOf<StateError>([&] { context.backward({loss}, {.timeout = kHangs}); });
-  EXPECT_GE(missingIn(why), sent - used) << why;
+  EXPECT_GE(missingIn(why, sends), sent - used) << why;
 }
 
 class RandomCalls : public ::testing::TestWithParam<std::tuple<int, Links>> {};
