@@ -210,10 +210,10 @@ class Service:
         """Without TLS, as the service that it is compared with."""
         return self.job(size, 1, "--ring", "--plaintext")
 
-    def group_of_hosts(self, size, per_host):
+    def group_of_job(self, size, per_host):
         return self.job(size, per_host)
 
-    def sums_of_hosts(self, size, per_host):
+    def sums_of_job(self, size, per_host):
         return self.job(size, per_host, "--service", servers=self.servers)
 
     def job(self, size, per_host, *options, servers=0):

@@ -1,7 +1,7 @@
 """The bed that measures the summation service: machines in network namespaces, joined by a bridge, each with so many bits per
 second out of it and into it (root only).
 
-    python bench/netbed.py [--workers 4 --servers 2] [--bytes 32000000,64000000] [--rate 200mbit] [--rounds 5] [--per-host]
+    python bench/netbed.py [--workers 4 --servers 2] [--bytes 32000000,64000000] [--rate 200mbit] [--rounds 5] [--per-host 2]
     python bench/netbed.py --workers 4 --servers 2 --parts 1,1,1,0.75,0.5,0.5
 
 B is the goodput of one long TCP stream each way at the same time, the best that was seen at this rate in any bed of the run: whatever
@@ -10,9 +10,9 @@ cores in these rounds, a part was idle: where that is little, the ratio is that 
 another part: where that is more than 3%, the rounds are measured again, up to four times in all, and the attempt counts of which it
 took least. Rows: a service, over the least time that the network allows (treadle/core/summation/shares.h), with the gain over our own
 ring all-reduce in the same bed; services with the tensors of models; all sums on the servers, as plain parameter servers do;
-machines of which some have only a part of the rate, with shares by their bandwidths; services of whole jobs with two workers on
-each host and TLS, over the least time of one worker per host, beside the all-reduce that a process group of the same workers
-chooses.
+machines of which some have only a part of the rate, with shares by their bandwidths; services of whole jobs with `treadle server`
+and TLS, of one worker on each host and of two, over the least time of one worker per host, beside the all-reduce that a process
+group of the same workers chooses.
 Without --workers all pairs and models are measured, in about half an hour, and longer where rounds are measured again. Writes
 build/bench/netbed.json and netbed.png, and ends with `netbed: ok|FAILED rows=... over=... worst=...`, or with `netbed: FAILED reason="..."`.
 """
@@ -33,10 +33,10 @@ MODELS = ["resnet50", "vgg16", "bert-large", "gpt2", "transformer"]
 MODEL_PAIRS, MODEL_BYTES = [(4, 2), (8, 4)], 64_000_000
 ON_SERVERS_PAIRS = [(4, 1), (4, 2), (4, 4), (8, 4)]
 PARTS_PAIR, PARTS = (4, 2), [1, 1, 1, 0.75, 0.5, 0.5]
-PER_HOST, HOSTS_PAIRS, HOSTS_BYTES = 2, [(3, 1), (4, 2)], 64_000_000
+JOB_PAIRS, JOB_BYTES = [(3, 1), (4, 2)], 64_000_000
 MANY = 8  # workers: two cores are not enough for them at the first rate, as the idle time of their rows shows
 RATE, RATE_OF_MANY = "200mbit", "100mbit"
-BAR, MODEL_BAR, PARTS_BAR, HOSTS_BAR = 1.05, 1.07, 1.07, 1.15
+BAR, MODEL_BAR, PARTS_BAR, SHARED_HOSTS_BAR = 1.05, 1.07, 1.07, 1.15
 GAIN_WITHIN = 0.05
 
 
@@ -87,9 +87,10 @@ class Measurements:
     def of_model(self, name, size):
         return self.row(name, size, self.least(size), MODEL_BAR, self.service.sums(size, "--model", name))
 
-    def of_hosts(self, size):
-        row = self.row(f"{PER_HOST} per host", size, self.least(size), HOSTS_BAR, self.service.sums_of_hosts(size, PER_HOST))
-        row["group_seconds"] = self.service.group_of_hosts(size, PER_HOST).seconds
+    def of_job(self, size, per_host):
+        bar = BAR if per_host == 1 else SHARED_HOSTS_BAR
+        row = self.row(f"job, {per_host} per host", size, self.least(size), bar, self.service.sums_of_job(size, per_host))
+        row["group_seconds"] = self.service.group_of_job(size, per_host).seconds
         return row
 
     def on_servers(self, size):
@@ -130,14 +131,15 @@ def rows_of(options):
             for size in options.bytes:
                 yield Measurements(service, best).by_parts(size)
     if options.per_host or not pairs:
-        for pair in pairs or HOSTS_PAIRS:
-            with Service(options.build, *pair, options.rate or RATE_OF_MANY, options.rounds) as service:
-                yield Measurements(service, best).of_hosts(HOSTS_BYTES)
+        for pair in pairs or JOB_PAIRS:
+            for per_host in [options.per_host] if options.per_host else [1, 2]:
+                with Service(options.build, *pair, options.rate or RATE_OF_MANY, options.rounds) as service:
+                    yield Measurements(service, best).of_job(JOB_BYTES, per_host)
 
 
 def text_of(row):
     spread = (max(row["seconds"]) - min(row["seconds"])) / row["median"]
-    text = (f"({row['workers']},{row['servers']}) {row['kind']:<13} {row['bytes'] / 1e6:.0f} MB  {row['median']:.3f} s  "
+    text = (f"({row['workers']},{row['servers']}) {row['kind']:<15} {row['bytes'] / 1e6:.0f} MB  {row['median']:.3f} s  "
             f"{row['ratio']:.3f} of the least time  spread {100 * spread:.1f}%  B {row['bandwidth'] / 1e6:.2f} MB/s  "
             f"cores idle {100 * row['idle']:.0f}%, stolen {100 * row['stolen']:.0f}%")
     if row["attempts"] > 1:
@@ -172,16 +174,18 @@ def main():
     parser.add_argument("--workers", type=int)
     parser.add_argument("--servers", type=int, default=0)
     parser.add_argument("--bytes", type=sizes, default=[32_000_000, 64_000_000], help="with commas between them")
-    parser.add_argument("--rate", help=f"{RATE} if it is not given, and {RATE_OF_MANY} for {MANY} workers or more, for several on each host"
+    parser.add_argument("--rate", help=f"{RATE} if it is not given, and {RATE_OF_MANY} for {MANY} workers or more, of jobs"
                         " and with --parts")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--per-host", action="store_true", help=f"only the rows with {PER_HOST} workers on each host")
+    parser.add_argument("--per-host", type=int, help="only the rows of whole jobs with so many workers on each host")
     parser.add_argument("--parts", type=numbers, help="of the rate, with commas between them: of each worker, the first two 1, then of each server;"
                         " only this row")
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build" / "release")
     options = parser.parse_args()
     if options.workers is not None and not (options.workers >= 2 and options.servers >= 0):
         parser.error("a sum is among at least 2 workers, with 0 servers or more")
+    if options.per_host is not None and options.per_host < 1:
+        parser.error("--per-host is at least 1")
     if options.parts and (options.per_host or options.workers is None or len(options.parts) != options.workers + options.servers
                           or options.parts[:2] != [1, 1] or min(options.parts) <= 0):
         parser.error("--parts has a number above 0 for each worker and server, the first two 1, and is without --per-host")
