@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <map>
+#include <regex>
 
 #include "tests/support/expect_error.h"
 #include "tests/support/seeds.h"
@@ -155,7 +156,10 @@ TEST_P(ReplicaCheck, RefusesAReplicaThatIsMadeOfSomethingElse) {
     if (worker.self().rank == 1) GetParam().make(spec);
     ProcessGroup group = ProcessGroup::make(worker, job.names());
     auto construct = [&] { DistributedDataParallel<Made>(std::make_shared<Made>(spec), group, spec.options); };
-    const std::string message = messageOf<ArgumentError>(construct);
+    // Measured, so it depends on what else the machine does.
+    static const std::regex needed(R"(\d+ bytes, as the network needs them)");
+    const std::string message =
+        std::regex_replace(messageOf<ArgumentError>(construct), needed, "N bytes, as the network needs them");
     EXPECT_TRUE(contains(message, "ranks 0, 2 have " + GetParam().before));
     EXPECT_TRUE(contains(message, "rank 1 has " + GetParam().after));
     DistributedDataParallel<Made>(std::make_shared<Made>(Spec()), group);  // the group can go on
@@ -184,9 +188,10 @@ INSTANTIATE_TEST_SUITE_P(
         Change{"bufferDtype", [](Spec& spec) { spec.bufferDtype = at::kFloat; }, "buffer 'mean': Double [2]",
                "buffer 'mean': Float [2]"},
         Change{"buckets", [](Spec& spec) { spec.options.buckets.firstBytes = 7; },
-               "DdpOptions::buckets of 1048576, then 26214400 bytes", "DdpOptions::buckets of 7, then 26214400 bytes"},
+               "DdpOptions::buckets of 1048576, then N bytes, as the network needs them",
+               "DdpOptions::buckets of 7, then N bytes, as the network needs them"},
         Change{"bucketsAsTheNetworkNeedsThem", [](Spec& spec) { spec.options.buckets.bytes = ddp::kLargestBucket; },
-               "DdpOptions::buckets of 1048576, then 26214400 bytes, as the network needs them",
+               "DdpOptions::buckets of 1048576, then N bytes, as the network needs them",
                "DdpOptions::buckets of 1048576, then 26214400 bytes"},
         Change{"start", [](Spec& spec) { spec.options.start = StartCheck::kTrust; }, "DdpOptions::start kBroadcast",
                "DdpOptions::start kTrust"},
