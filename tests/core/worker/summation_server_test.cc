@@ -8,6 +8,7 @@
 #include <optional>
 #include <thread>
 
+#include "tests/support/descriptors.h"
 #include "tests/support/gate.h"
 #include "tests/support/job_with_servers.h"
 #include "tests/support/local_job.h"
@@ -90,6 +91,7 @@ TEST(SummationServer, CountsItsWorkers) {
 
 // The last one fails on all workers, and harms no other. Those that have ended do not count.
 TEST(SummationServer, LimitsTheServicesOfAWorker) {
+  if (!test::mayHaveDescriptors(5'000)) GTEST_SKIP() << "256 services of three machines have 3,072";
   JobWithServers job(2, 1);
   const std::vector<SummationTensor> tensors = {{"count", group::DataType::kInt64, 1}};
   std::array<std::vector<SummationService>, 2> services;
@@ -99,8 +101,10 @@ TEST(SummationServer, LimitsTheServicesOfAWorker) {
   };
   job.onWorkers([&](Worker& worker) {
     for (size_t number = 0; number < summation::Services::kMostServices; ++number) next(worker);
-    const std::string why = test::messageOf<ResourceError>([&] { next(worker); });
-    EXPECT_TRUE(test::contains(why, "w0 has 256 summation services with servers of the job")) << why;
+    for (int again = 0; again < 2; ++again) {
+      const std::string why = test::messageOf<ResourceError>([&] { next(worker); });
+      EXPECT_TRUE(test::contains(why, "w0 has 256 summation services with servers of the job")) << why;
+    }
     std::vector<SummationService>& own = services.at(static_cast<size_t>(worker.self().rank));
     own.front().leave().wait(kPatience);
     next(worker);

@@ -199,10 +199,11 @@ std::shared_ptr<SummationService::Handle> SummationService::Handle::make(Job& jo
   try {
     workers = workersOf(job, options, group);
     check();
-    if (group.rank() == 0) throwIfError(job.services().checkRoom(options.servers));
     handle = std::make_shared<Handle>(begun(job.services(), group, options), job.services().keeper());
     const Meeting meeting(group, deadlineAfter(options.timeout));
     Declaration declaration = meeting.agree(options, tensors);
+    // Not sooner: whoever tries again and again is to wait for the servers each time, which it has invited by then.
+    if (group.rank() == 0) throwIfError(job.services().checkRoom(options.servers));
     handle->declare(declaration);
     meeting.connect(job.services(), *handle->participant, workers);
     handle->participant->start(std::move(declaration));
@@ -306,9 +307,9 @@ Future<void> SummationService::leave() {
 }
 
 void SummationService::fail(const Status& why) {
+  const Handle& here = handle();
   if (why.ok()) raise(invalidArgument("a summation service fails with an error, and this status is OK"));
   if (ended().ready()) return;
-  const Handle& here = handle();
   here.team ? here.team->fail(why) : here.participant->giveUp(why).ignore();
 }
 

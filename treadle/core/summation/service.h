@@ -86,9 +86,9 @@ class SummationService {
   // take part by themselves; the n-th such call on each means the same service. Workers give the same tensors, the most
   // urgent ones first; servers give none. Returns when all machines are connected. Where one machine cannot take part,
   // that fails all others that list it. ArgumentError: options out of range; a name twice; this worker has no part in
-  // it; tensors that differ, named. NotFoundError: an unknown name. ResourceError: no memory for it, or the first
-  // worker is that of 256 others under way that have servers of the job. TimeoutError, PeerLostError: who has not come.
-  // StateError on a server of the job.
+  // it; a server of the job among the workers; tensors that differ, named. NotFoundError: an unknown name.
+  // ResourceError: no memory for it, or the first worker is that of 256 others under way that have servers of the job.
+  // TimeoutError, PeerLostError: who has not come. StateError on a server of the job.
   static SummationService make(Job& job, SummationOptions options, std::vector<SummationTensor> tensors = {});
 
   SummationService() = default;  // means no service; every function except `valid` throws StateError

@@ -49,8 +49,8 @@ class DistributedOptimizer {
   // stepAsync throws at once what was there before any step.
   void step(const AutogradContext& context) { optim::waitForAll(startSteps(context.id())); }
   Future<void> stepAsync(const AutogradContext& context) { return whenAll(startSteps(context.id())); }
-  // Steps with the worker's context that is current on this thread, also in a handler called within one. StateError
-  // when there is none.
+  // Steps with the worker's context that is current on this thread, also in a handler called within one with
+  // gradients on. StateError when there is none.
   void step() { optim::waitForAll(startSteps(currentContext())); }
   Future<void> stepAsync() { return whenAll(startSteps(currentContext())); }
 
