@@ -14,7 +14,8 @@ machines of which some have only a part of the rate, with shares by their bandwi
 and TLS, of one worker on each host and of two, over the least time of one worker per host, beside the all-reduce that a process
 group of the same workers chooses.
 Without --workers all pairs and models are measured, in about half an hour, and longer where rounds are measured again. Writes
-build/bench/netbed.json and netbed.png, and ends with `netbed: ok|FAILED rows=... over=... worst=...`, or with `netbed: FAILED reason="..."`.
+build/bench/netbed.json and netbed.png, in another folder with --out, and ends with `netbed: ok|FAILED rows=... over=... worst=...`, or with
+`netbed: FAILED reason="..."`.
 """
 
 import argparse
@@ -181,6 +182,7 @@ def main():
     parser.add_argument("--parts", type=numbers, help="of the rate, with commas between them: of each worker, the first two 1, then of each server;"
                         " only this row")
     parser.add_argument("--build", type=pathlib.Path, default=ROOT / "build" / "release")
+    parser.add_argument("--out", type=pathlib.Path, default=ROOT / "build" / "bench", help="the folder for netbed.json and netbed.png")
     options = parser.parse_args()
     if options.workers is not None and not (options.workers >= 2 and options.servers >= 0):
         parser.error("a sum is among at least 2 workers, with 0 servers or more")
@@ -192,21 +194,20 @@ def main():
     namespaces.require()
     require([options.build / name for name in ("bench/treadle_netbed_node", "bench/treadle_netbed_job", "bin/treadle")], "netbed")
     end_orderly()
-    out = ROOT / "build" / "bench"
-    out.mkdir(parents=True, exist_ok=True)
+    options.out.mkdir(parents=True, exist_ok=True)
     rows = []
     for row in rows_of(options):
         rows.append(row)
         print(line_of(row), flush=True)
-        (out / "netbed.json").write_text(json.dumps(rows, indent=2) + "\n")
+        (options.out / "netbed.json").write_text(json.dumps(rows, indent=2) + "\n")
     for row in rows:
         before = line_of(row)
         judge(row, max(other["bandwidth"] for other in rows if other["rate"] == row["rate"]))
         if line_of(row) != before:
             print("by the best bandwidth of the run:", line_of(row))
-    (out / "netbed.json").write_text(json.dumps(rows, indent=2) + "\n")
+    (options.out / "netbed.json").write_text(json.dumps(rows, indent=2) + "\n")
     from netbed_picture import draw  # which takes a second, and matplotlib
-    draw(rows, out / "netbed.png")
+    draw(rows, options.out / "netbed.png")
     over = [row for row in rows if is_over(row)]
     worst = max(rows, key=lambda row: row["ratio"] / row["bar"])
     verdict = "FAILED" if over else "ok"
