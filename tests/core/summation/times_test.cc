@@ -55,6 +55,8 @@ TEST(SummationTimesText, IsRefusedWhereItIsNone) {
        {"sums", "sums -1", "sums 1 ", "sums 99999999999999999999", "waiting-ns -1", "waiting-ns 9223372036854775807",
         "asynchronous 2", "unknown 1", "", "worker nobody", "service \x1b[2J"})
     EXPECT_EQ(Code::kInvalidArgument, parseTimes(lines + line + "\n" + kEnd).status().code()) << line;
+  const std::string withoutWorkers = textOf({.worker = "server 2", .servers = {"server 2"}});
+  EXPECT_EQ(Code::kInvalidArgument, parseTimes(withoutWorkers).status().code());
 }
 
 TEST(Activity, CountsTheTimeUntilTheNextKind) {

@@ -87,6 +87,7 @@ Result<SummationTimes> parseTimes(std::string_view text) {
       return invalidArgument("line " + std::to_string(number) + " is none of the times of a summation service");
   }
   if (line != kLastLine) return invalidArgument("the times of a summation service are cut off");
+  if (times.workers.empty()) return invalidArgument("the summation service has no worker");
   const auto isIn = [&](const std::vector<std::string>& names) { return std::ranges::count(names, times.worker) == 1; };
   if (!isIn(times.workers) && !isIn(times.servers))
     return invalidArgument("the times are of '" + times.worker + "', which has no part in the summation service");
